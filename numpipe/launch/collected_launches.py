@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ import numpy as np
 
 from ..plan.specs import FLAGS
 from . import driver
-from .array_info import ArrayInfo
+from .array_info import ArrayInfo, dense_strides
 
 if TYPE_CHECKING:
     from .launcher import Prepared
@@ -31,21 +32,25 @@ if TYPE_CHECKING:
 __all__ = ["COLLECTING", "Collected", "collecting"]
 
 _FLOAT = np.dtype(np.float32)
+_LINE = 128
+"""bytes: arrays between launches begin at a multiple"""
+_IMAGINED = 1 << 55
+"""where arrays of a dry run lie: at no address of a GPU"""
 
 
 class Collected:
     """What a function launched.
 
     launches  functions that make its launches again, in order
-    nbytes    the bytes of workspace that they want, all together: they run one after the other and
-              share it
+    nbytes    the bytes of memory that they want: a workspace, which they share because they run one
+              after the other, and what was allocated between them
     """
 
     def __init__(self, dry: bool = False, memory: int = 0, nbytes: int = 0) -> None:
         """`memory` is the address of `nbytes` lent bytes for workspaces, at a multiple of 16; 0:
         there are none."""
         self.launches: list[Callable[[], None]] = []
-        self.nbytes = 0
+        self._workspace = self._allocated = 0
         self._held: list[Any] = []
         self._dry, self._memory, self._lent = dry, memory, nbytes
 
@@ -62,8 +67,8 @@ class Collected:
         if shape is not None:
             slots, words = shape
             nbytes = slots * words * _FLOAT.itemsize
-            self.nbytes = max(self.nbytes, nbytes)
-            if self._memory and nbytes <= self._lent and not self._dry:
+            self._workspace = max(self._workspace, nbytes)
+            if self._memory and nbytes + self._allocated <= self._lent and not self._dry:
                 device = infos[0].device
                 strides = words * _FLOAT.itemsize, _FLOAT.itemsize
                 work = ArrayInfo("cuda", self._memory, shape, strides, _FLOAT, device, True, None)
@@ -76,6 +81,23 @@ class Collected:
         if not self._dry:
             self._held += [info.owner for info in infos]  # the function may have allocated some
             self._keep(prepared.alone(grid, infos, scalars, stream, work))
+
+    @property
+    def nbytes(self) -> int:
+        return self._workspace + self._allocated
+
+    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> ArrayInfo | None:
+        """Return an array for what a launch hands to another, from the end of the lent memory;
+        None where the memory does not suffice. A dry run only counts its bytes."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        taken = self._allocated + nbytes + (2 * _LINE - nbytes % _LINE)
+        if not self._dry and taken + self._workspace > self._lent:
+            return None
+        self._allocated = taken
+        place = _IMAGINED + taken if self._dry else self._memory + self._lent - taken
+        place = -(-place // _LINE) * _LINE
+        strides = dense_strides(tuple(shape), dtype.itemsize)
+        return ArrayInfo("cuda", place, tuple(shape), strides, dtype, device, True, None)
 
     def _keep(self, launch: Callable[[], None]) -> None:
         launch()

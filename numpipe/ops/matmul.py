@@ -303,10 +303,11 @@ def _gradient_of_a(
     rows, columns, whole = _matrices(a, b, grad_out)
     options = {"alpha": alpha, "batch_invariant": batch_invariant}
     if rows.ndim == 2 < columns.ndim:  # the batches lie along K: they are summed in float32
-        whole = xp.moveaxis(whole, -2, 0).reshape(a.shape[-2], -1)
+        whole = xp.moveaxis(whole, -2, 0).reshape(rows.shape[-2], -1)
         columns = xp.swapaxes(columns, -1, -2).reshape(-1, a.shape[-1])
-        return xp(matmul, whole, columns, **options)
-    grad = xp(matmul, whole, xp.transposed(columns), **options)
+        grad = xp(matmul, whole, columns, **options)
+    else:
+        grad = xp(matmul, whole, xp.transposed(columns), **options)
     return grad if a.ndim > 1 else grad[..., 0, :]
 
 
@@ -352,8 +353,9 @@ def _unfused(
     if activation is None:
         return NotImplemented
     if activation not in ACTIVATIONS:
+        name = getattr(activation, "__qualname__", activation)
         raise SpecError(
-            f"matmul: the activation {getattr(activation, '__qualname__', activation)} has no derivative here, and an argument "
+            f"matmul: the activation {name} has no derivative here, and an argument "
             f"requires a gradient: use {', '.join(map(repr, ACTIVATIONS))}, apply your library's "
             "operations to the result without activation=, or call it without gradients"
         )
@@ -399,8 +401,9 @@ def _batched(
         result = result + front("bias", bias)
     if activation is not None:
         if activation not in ACTIVATIONS:
+            name = getattr(activation, "__qualname__", activation)
             raise SpecError(
-                f"matmul: under vmap the activation {getattr(activation, '__qualname__', activation)} cannot follow a c or bias "
+                f"matmul: under vmap the activation {name} cannot follow a c or bias "
                 "that has the dimension: apply your library's operations to the result without "
                 "activation="
             )

@@ -13,6 +13,7 @@ from .. import launch
 from ..diagnostics import log
 from ..kernels.noted_calls import imagined, taken
 from ..launch.array_info import ArrayInfo
+from ..launch.collected_launches import COLLECTING
 
 
 def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
@@ -20,6 +21,9 @@ def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> Ar
     the order of `stream`."""
     if taken() is not None:
         return imagined(shape, like.dtype)
+    collected = COLLECTING.now
+    if collected is not None and (made := collected.allocate(shape, like.dtype, like.device)):
+        return made
     handle = None if stream is None else launch.as_stream(stream)
     return launch.describe_fresh(launch.empty_like_kind(like, shape, like.dtype, handle), "out", op)
 

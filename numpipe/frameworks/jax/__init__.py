@@ -1,11 +1,10 @@
 """numpipe in JAX programs: ops and kernels inside of jax.jit, jax.grad and jax.vmap, by XLA's
 foreign function interface.
 
-===========  =======================================================================================
-`call`       makes a function for JAX programs of a kernel
-`matmul`     `numpipe.ops.matmul`, with derivatives and ``jax.vmap``
-`attention`  `numpipe.ops.attention`, with ``jax.vmap``
-===========  =======================================================================================
+=========  =========================================================================================
+`call`     makes a function for JAX programs of a kernel, or of an op of your own
+`jax_ops`  each op of `numpipe.ops` for one GPU, with derivatives and ``jax.vmap``
+=========  =========================================================================================
 
 On a GPU a call is a launch on XLA's own stream, also inside of a command buffer (a CUDA graph that
 XLA records); XLA allocates outputs and workspaces. On a CPU it runs as a call on NumPy arrays does:
@@ -24,8 +23,14 @@ except ImportError as error:
         "jax[cuda13] for GPUs"
     ) from error
 
-from .attention import attention
+from ... import ops as _ops
+from ...ops.declaration import DECLARED as _DECLARED
+from .jax_ops import front as _front
 from .kernel_call import call
-from .matmul import matmul
 
-__all__ = ["attention", "call", "matmul"]
+__all__ = ["call"]
+
+for _op in list(_DECLARED.values()):
+    if not _op.sharded and _op is getattr(_ops, _op.name, None):
+        globals()[_op.name] = _front(_op)
+        __all__ += [_op.name]

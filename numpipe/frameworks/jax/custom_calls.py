@@ -101,7 +101,7 @@ class Target:
     def _dry(self, ordinal: int) -> int:
         """Compile for a GPU; returns the bytes of workspace."""
         with launch.collecting(launch.Collected(dry=True)) as collected:
-            self._launch(0, itertools.repeat(0), ordinal)
+            self._launch(0, itertools.count(1 << 40, 1 << 40), ordinal)
         return collected.nbytes
 
     def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:

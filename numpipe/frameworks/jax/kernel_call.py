@@ -170,7 +170,7 @@ class _KernelCall:
                     "of JAX are immutable: leave the outputs out, and say what they are by "
                     "out_type= of the kernel or of numpipe.jax.call"
                 )
-            _check_types(outs, name)
+            check_types(outs, name)
 
             def run(ins: list[Any], results: list[Any], **where: Any) -> Any:
                 args, named = filled(ins)
@@ -247,7 +247,7 @@ def one_by_one(
     return results, (True,) * len(results)
 
 
-def _check_types(types: Sequence[ArrayType], what: str) -> None:
+def check_types(types: Sequence[ArrayType], what: str) -> None:
     """Raise SpecError for an output of 8 bytes an element while JAX has no such types."""
     for t in types:
         if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:

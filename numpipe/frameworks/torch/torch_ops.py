@@ -191,22 +191,16 @@ class TorchOp:
         declared = self.declared
         first, _, _ = (declared.__doc__ or "").partition("\n\n")
         gradients = ", ".join(name for names in declared.gradients for name in names)
-        without = [name for name in declared.signature.parameters if name not in self._defaults]
-        left_out = ", ".join(name for name in without if name not in ("out", "mesh"))
-        return (
-            f"{first}\n\n    `numpipe.ops.{self.name}` as the PyTorch op ``numpipe::{self.name}``: "
-            f"its parameters, without {left_out}, are described there.\n\n    "
-            + (
-                f"There are gradients of {gradients}, which have gradients too."
-                if gradients
-                else "There are no gradients: call it under torch.no_grad()."
-            )
-            + " Under autocast, ops of 16-bit types\n    convert their operands. A call is one node of "
-            "a graph of `torch.compile` and `torch.export`,\n    runs on the current stream, and may "
-            "be captured into CUDA graphs. With out= no gradients are\n    recorded.\n\n    Raises "
-            f"SpecError as `numpipe.ops.{self.name}` does, and for out= where a tensor requires a\n"
-            "    gradient.\n    "
-        )
+        return f"""{first}
+
+    `numpipe.ops.{self.name}` as the PyTorch op ``numpipe::{self.name}``: its parameters are
+    described there. {f"There are gradients of {gradients}." if gradients else "It has no gradients."}
+
+    Under autocast, an op of 16-bit types converts its operands. A call is one node of a graph of
+    `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
+    graphs. With out= no gradients are recorded. Raises SpecError as `numpipe.ops.{self.name}`
+    does, and for out= where a tensor requires a gradient.
+    """
 
     def _call_on_mesh(self, arrays: Any, options: Any, out: Any, mesh: Any) -> Any:
         shards = Shards(self.declared, mesh)  # type: ignore[arg-type]
