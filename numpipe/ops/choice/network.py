@@ -11,17 +11,15 @@ configs takes some milliseconds.
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
-from .costs import LINE, SECTOR, Floats, Product, Ways, cycles, work
+from ...arch.target import LINE, SECTOR
+from .cost import Product, cycles, work
+from .gpu import Gpu
+from .ways import Floats, Ways
 
-__all__ = ["PATH", "corrected", "features"]
+__all__ = ["corrected", "features"]
 
-PATH = Path(__file__).with_name("learned.npz")
 _PORT, _L2, _MEMORY = 48, 3500, 2460
 """bytes a cycle at most, about: to an SM, from the L2, from memory. (The constants of `costs` are
 fitted, all together.)"""
@@ -30,11 +28,11 @@ MOST = 1.3
 these a network says anything"""
 
 
-def features(of: Ways, product: Product, counted: Floats) -> Floats:
+def features(of: Ways, product: Product, counted: Floats, gpu: Gpu) -> Floats:
     """Return what the network is told of each way to cut: a row of numbers of about 1, the last of
     them the `counted` cycles."""
-    _, steps, units, slots, _, high, wide = work(of, product)
-    rows, columns, k, turned, aligned, batches, _ = product
+    _, steps, units, slots, _, high, wide = work(of, product, gpu)
+    rows, columns, k, turned, aligned, batches = product
     log, waves = np.log, units / slots
     own = np.ceil(steps / np.minimum(of.along * of.parts, np.maximum(steps, 1)))
     rounds = np.where(of.stream > 0, waves, np.ceil(waves))
@@ -88,25 +86,13 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
     )
 
 
-def corrected(of: Ways, product: Product) -> Floats:
+def corrected(of: Ways, product: Product, gpu: Gpu) -> Floats:
     """Return about how many cycles a product takes, cut in each of these ways: counted, and
     corrected."""
-    counted = cycles(of, product)
-    x = features(of, product, counted)[None]
-    layers = _network()
-    for number, (weights, bias) in enumerate(layers):
+    counted = cycles(of, product, gpu)
+    x = features(of, product, counted, gpu)[None]
+    for number, (weights, bias) in enumerate(gpu.layers):
         x = x @ weights + bias
-        if number < len(layers) - 1:
+        if number < len(gpu.layers) - 1:
             x = x / (1 + np.exp(-x))
     return counted * np.exp(np.clip(x.mean(axis=(0, 2)), -MOST, MOST))  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _network() -> list[tuple[Any, Any]]:
-    """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and
-    (networks, 1, outputs)."""
-    with np.load(PATH, allow_pickle=False) as file:
-        return [
-            (file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32))
-            for number in range(len(file.files) // 2)
-        ]
