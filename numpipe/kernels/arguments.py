@@ -204,7 +204,7 @@ class Parameters:
                 if isinstance(left.get(name), SCALAR)
             }
         if self.scalars or len(args) > self._count:
-            arguments |= self._scalar_values(args, left)
+            self._take_scalars(arguments, args, left)
         for name in left:
             if name in self.names[:passed] or name in self.scalars:
                 raise SpecError(
@@ -259,15 +259,17 @@ class Parameters:
             self._hashable(values)  # raises the error that names the one that is not
         return statics
 
-    def _scalar_values(self, args: tuple[Any, ...], left: dict[str, Any]) -> dict[str, Any]:
-        """Return the scalars' values: the last positional arguments, then values taken out of the
+    def _take_scalars(
+        self, arguments: dict[str, Any], args: tuple[Any, ...], left: dict[str, Any]
+    ) -> None:
+        """Add the scalars to the arguments: the last positional ones, then values taken out of the
         call's keywords, else the defaults."""
         if len(args) > len(self.positional):
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.positional)} arguments "
                 f"({', '.join(self.positional)}), got {len(args)}"
             )
-        more, values = args[self._count :], {}
+        more = args[self._count :]
         for index, (name, default) in enumerate(self.scalars.items()):
             if index < len(more):
                 value = more[index]
@@ -285,8 +287,7 @@ class Parameters:
                 )
             if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
                 value = float(value)
-            values[name] = value
-        return values
+            arguments[name] = value
 
     def _hashable(self, values: list[tuple[str, Any]]) -> None:
         for name, value in values:

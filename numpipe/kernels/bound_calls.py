@@ -223,5 +223,5 @@ def bind(call: Planned, out: Any) -> BoundCall:
             "JAX arrays are immutable: pass a PyTorch, CuPy or NumPy array as out="
         )
     on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
-    kind = BoundOnGpu if on_gpu and not launch.foreign(call.infos) else BoundCall
+    kind = BoundOnGpu if on_gpu and not call.plan.foreign else BoundCall
     return kind(call, out)

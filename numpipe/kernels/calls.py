@@ -7,7 +7,7 @@ takes none of them: `launch.repeats` finds its launch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -89,7 +89,9 @@ class Calls:
         if sizes and definition.steps is not None:
             dims = definition.results.ask(definition.steps, "grid", bound.known(arrays))
             numbers.update(zip(definition.own_names, dims, strict=True))
-        missing = [name for name in definition.parameters if name not in bound.arguments]
+        missing: Sequence[str] = ()
+        if len(bound.arguments) < definition.most:
+            missing = [name for name in definition.parameters if name not in bound.arguments]
         results = None
         if out is not None:
             describe = described if types else launch.describe
@@ -234,7 +236,9 @@ class Calls:
                 f"{definition.name}: plan for {shapes} on "
                 f"{'GPU' if prepared else 'the simulated SM'}, grid {grid}"
             )
-        return Plan(variant, prepared, grid, types, empty, device, semaphores)
+        return Plan(
+            variant, prepared, grid, types, empty, device, launch.foreign(infos), semaphores
+        )
 
     def agree(self, mesh: Mesh, call: Described, variant: Variant) -> dict[str, str]:
         """Compare a call with those of the other ranks, where each GPU has a process; returns what

@@ -93,6 +93,8 @@ class Definition:
             else self.arguments.reserve_last("semaphores", "ready")
         )
         """the name of the parameter that is the array of semaphores"""
+        self.most = len(self.parameters) + len(self.arguments.scalars)
+        """how many arguments a call has at most, without Statics"""
         self.arguments.several = options.semaphores is not None
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)

@@ -164,16 +164,15 @@ class OnMesh:
                     first.outputs,
                 ),
             )
-        foreign = any(map(launch.foreign, arrays))
         for call, handle in zip(calls, streams, strict=True):
-            if foreign:
+            if call.plan.foreign:
                 launch.order(call.infos, handle, kernel)
         if first.values:
             launches.run(first.values)
         else:
             launches()
         for call, handle in zip(calls, streams, strict=True):
-            if foreign:
+            if call.plan.foreign:
                 launch.settle(call.infos, handle, call.fresh)
         return launches  # type: ignore[no-any-return]
 

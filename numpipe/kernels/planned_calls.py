@@ -29,6 +29,8 @@ class Plan(NamedTuple):
     """whether there is nothing to do: no CTA, or no output with an element"""
     device: int
     """the CUDA ordinal for host arrays"""
+    foreign: bool
+    """whether the library of an array does not know the kernel's stream (`launch.order`)"""
     semaphores: int
     """how many semaphores each GPU has; 0: the kernel is of one GPU"""
 
@@ -98,11 +100,10 @@ class Planned(NamedTuple):
             launch.COLLECTING.now.take(plan.prepared, plan.grid, infos, values, handle)
             return None
         launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
-        foreign = launch.foreign(infos)
-        if foreign:
+        if plan.foreign:
             launch.order(infos, handle, f"kernel {self.kernel}")
         plan.prepared.run(launched, values)
-        if foreign:
+        if plan.foreign:
             launch.settle(infos, handle, fresh)
         return launched
 
