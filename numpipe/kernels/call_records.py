@@ -3,13 +3,14 @@
 Each of the three records of a call is made by one function from the one before, and nothing changes
 it afterwards:
 
-===========  ===================  ==================================================================
-`Bound`      `Definition.bind`    which argument each parameter has
-`Described`  `Calls.describe`     what the arguments are: layouts of arrays, types of scalars, which
-                                  outputs are left out or passed as ``out=``, where it is to run
-`Planned`    `Calls.plan`         the variant and its machine code, the grid, all arrays with the
-                                  outputs that were allocated, checked scalars (`planned_calls`)
-===========  ===================  ==================================================================
+===========  =====================  ================================================================
+`Bound`      `Definition.bind`      which argument each parameter has
+`Described`  `Definition.describe`  what the arguments are: layouts of arrays, types of scalars,
+                                    which outputs are left out or passed as ``out=``, where it is to
+                                    run
+`Planned`    `Calls.plan`           the variant and its machine code, the grid, all arrays with the
+                                    outputs that were allocated, checked scalars (`planned_calls`)
+===========  =====================  ================================================================
 """
 
 from __future__ import annotations

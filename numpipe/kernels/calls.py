@@ -7,7 +7,7 @@ takes none of them: `launch.repeats` finds its launch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -20,8 +20,8 @@ from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
 from . import jit, run_target
 from .arguments import scalar_kind, scalar_values
-from .call_records import Bound, Described
-from .definition import Definition, described
+from .call_records import Described
+from .definition import Definition
 from .planned_calls import Plan, Planned
 from .variants import Key, Variant
 
@@ -64,41 +64,9 @@ class Calls:
     ) -> Planned:
         """Bind, describe and plan a call; it is the call of GPU number `own` of this process' in a
         `mesh`."""
-        bound = self.definition.bind(args, named)
-        return self.plan(self.describe(bound, out, target, mesh, own), stream)
-
-    def describe(
-        self,
-        bound: Bound,
-        out: Any = None,
-        target: str | None = None,
-        mesh: Mesh | None = None,
-        own: int = 0,
-        *,
-        types: bool = False,
-        sizes: bool = True,
-    ) -> Described:
-        """Describe the arrays of a call, and pass the scalars that follow from their shapes.
-
-        types  whether an ArrayType may stand for an array
-        sizes  whether these scalars are computed; else each is 1
-        """
         definition = self.definition
-        definition.check_mesh(mesh)
-        arrays, numbers = definition.describe(bound, types)
-        if sizes and definition.steps is not None:
-            dims = definition.results.ask(definition.steps, "grid", bound.known(arrays))
-            numbers.update(zip(definition.own_names, dims, strict=True))
-        missing: Sequence[str] = ()
-        if len(bound.arguments) < definition.most:
-            missing = [name for name in definition.parameters if name not in bound.arguments]
-        results = None
-        if out is not None:
-            describe = described if types else launch.describe
-            results = definition.results.elsewhere(out, missing)
-            for name, array in zip(missing, results, strict=True):
-                arrays[name] = describe(array, name, definition.name)
-        return Described(bound, arrays, numbers, missing, results, target, mesh, own)
+        bound = definition.bind(args, named)
+        return self.plan(definition.describe(bound, out, target, mesh, own), stream)
 
     def plan(self, call: Described, stream: Any = None) -> Planned:
         """Find or make the plan of a call, and allocate the outputs that it leaves out, for a
@@ -175,7 +143,7 @@ class Calls:
         """
         definition, results = self.definition, self.definition.results
         bound = definition.bind(args, named)
-        call = self.describe(bound, out, mesh=mesh, types=True, sizes=whole)
+        call = definition.describe(bound, out, mesh=mesh, types=True, sizes=whole)
         definition.check_outputs(call.numbers)
         launch.check_sizes(call.arrays, definition.name)
         if call.missing and out is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
+from ..launch.arrays import READERS
 from ..launch.mesh import Mesh
 from ..plan import folded_grids
 from ..plan.plans import ArrayArg
@@ -218,21 +219,42 @@ class Definition:
         return self.arguments.bind(args, named)
 
     def describe(
-        self, bound: Bound, types: bool = False
-    ) -> tuple[dict[str, launch.ArrayInfo], dict[str, Any]]:
-        """Tell a call's arrays from its scalars: return descriptions of the arrays, and the
-        scalars.
+        self,
+        bound: Bound,
+        out: Any = None,
+        target: str | None = None,
+        mesh: Mesh | None = None,
+        own: int = 0,
+        *,
+        types: bool = False,
+        sizes: bool = True,
+    ) -> Described:
+        """Describe the arrays of a call, and pass the scalars that follow from their shapes.
 
         types  whether an ArrayType may stand for an array
+        sizes  whether these scalars are computed; else each is 1
         """
+        self.check_mesh(mesh)
         describe = described if types else launch.describe
         arrays, numbers = {}, {}
         for name, value in bound.arguments.items():
-            if isinstance(value, SCALAR):
+            # the look-up takes a third of the time of isinstance
+            if type(value) not in READERS and isinstance(value, SCALAR):
                 numbers[name] = value
             else:
                 arrays[name] = describe(value, name, self.name)
-        return arrays, numbers
+        if sizes and self.steps is not None:
+            dims = self.results.ask(self.steps, "grid", bound.known(arrays))
+            numbers.update(zip(self.own_names, dims, strict=True))
+        missing: Sequence[str] = ()
+        if len(bound.arguments) < self.most:
+            missing = [name for name in self.parameters if name not in bound.arguments]
+        results = None
+        if out is not None:
+            results = self.results.elsewhere(out, missing)
+            for name, array in zip(missing, results, strict=True):
+                arrays[name] = describe(array, name, self.name)
+        return Described(bound, arrays, numbers, missing, results, target, mesh, own)
 
     def check_outputs(self, numbers: Mapping[str, Any]) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""

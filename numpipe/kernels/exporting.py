@@ -104,10 +104,10 @@ class _Export:
         """Return all that `choose` may return for a signature."""
         definition = self.definition
         bound = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
-        arrays, numbers = definition.describe(bound, types=True)
+        call = definition.describe(bound, types=True, sizes=False)
         # without outputs that are left out
-        known = {name: _Typed(info) for name, info in arrays.items()}
-        passed = [*known, *numbers]
+        known = {name: _Typed(info) for name, info in call.arrays.items()}
+        passed = [*known, *call.numbers]
         if unknown := [name for name in chooser.__signature__.parameters if name not in passed]:
             raise SpecError(
                 f"kernel {definition.name}: choose takes {', '.join(unknown)}, but an export knows "

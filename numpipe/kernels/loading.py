@@ -196,8 +196,8 @@ class _Definition(Definition):
         """Bind a call's arguments, and choose Statics where it passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
             bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
-            known = bound.known(self.describe(bound, types=True)[0])
-            choice = self.results.ask(self._choose, "choose", known)
+            call = self.describe(bound, types=True, sizes=False)
+            choice = self.results.ask(self._choose, "choose", call.known)
             if not isinstance(choice, dict) or not choice.keys() <= self.statics.keys():
                 raise self.archive.refused(f"choose returns {choice!r}")
             named = named | choice

@@ -99,10 +99,9 @@ class Planned(NamedTuple):
         if launch.COLLECTING.now is not None:
             launch.COLLECTING.now.take(plan.prepared, plan.grid, infos, values, handle)
             return None
-        launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
         if plan.foreign:
             launch.order(infos, handle, f"kernel {self.kernel}")
-        plan.prepared.run(launched, values)
+        launched: launch.Launch = plan.prepared(plan.grid, infos, values, handle)
         if plan.foreign:
             launch.settle(infos, handle, fresh)
         return launched

@@ -513,7 +513,7 @@ def _count(
             and not (unit.warp_specialized and without_value(arg, ()))
         ]
 
-    values = variant.typed(scalar_values(call.numbers, unit.name))
+    values = variant.typed(scalar_values(call.numbers, variant.definition.name))
     of_all = [arrays] * max(unit.gpus, 1)
     nbytes = {
         arg.name: math.prod(info.shape) * info.dtype.itemsize
