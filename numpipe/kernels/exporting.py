@@ -17,7 +17,8 @@ from ..diagnostics.errors import SpecError
 from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
-from .arguments import MISSING, Call
+from .arguments import MISSING
+from .call_records import Described
 from .call_results import HostView
 from .calls import Calls
 from .evaluation import Evaluation
@@ -64,6 +65,7 @@ class _Export:
 
     def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
         self.definition, self.described = calls.definition, calls.described
+        self.variant = calls.variant
         self.what = f"kernel {self.definition.name}: export"
         self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
@@ -101,11 +103,11 @@ class _Export:
     ) -> list[dict[str, Any]]:
         """Return all that `choose` may return for a signature."""
         definition = self.definition
-        call = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
-        definition.describe(call, types=True)
-        arrays = zip(definition.results.array_names(call), call.infos, strict=False)
-        known = {name: _Typed(info) for name, info in arrays}  # without outputs that are left out
-        passed = [*known, *call.names]
+        bound = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
+        call = definition.describe(bound, types=True, sizes=False)
+        # without outputs that are left out
+        known = {name: _Typed(info) for name, info in call.arrays.items()}
+        passed = [*known, *call.numbers]
         if unknown := [name for name in chooser.__signature__.parameters if name not in passed]:
             raise SpecError(
                 f"kernel {definition.name}: choose takes {', '.join(unknown)}, but an export knows "
@@ -155,8 +157,8 @@ class _Export:
             self._functions[option, texts] = Function(option, texts, text)
         return self._functions[option, texts].text
 
-    def _compile(self, call: Call) -> None:
-        variant: Variant = call.variant
+    def _compile(self, call: Described) -> None:
+        variant = self.variant(call)
         statics = self._texts(dict(variant.statics))
         key = variant.arrays, variant.scalars, statics
         if key in self._entries:

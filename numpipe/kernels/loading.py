@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,12 +23,12 @@ from ..plan.params import CompilerParams
 from ..plan.specs import persistent
 from ..plan.split import Grid, SplitOptions
 from .archive import Archive, Entry, Texts
-from .arguments import MISSING, SCALAR, Call, Parameters
+from .arguments import MISSING, SCALAR, Parameters
+from .call_records import Bound
 from .definition import Definition
 from .expressions import Expression, constant_of, described
 from .kernel import Kernel
 from .options import Options, Signature
-from .simulation_checks import Judge
 from .tiled import Tiled
 from .variants import Key, Variant
 
@@ -192,15 +192,16 @@ class _Definition(Definition):
     def fingerprint(self) -> NoReturn:
         self.read()
 
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
         """Bind a call's arguments, and choose Statics where it passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
-            call = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
-            choice = self.results.ask(self._choose, "choose", call)
+            bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
+            call = self.describe(bound, types=True, sizes=False)
+            choice = self.results.ask(self._choose, "choose", call.known)
             if not isinstance(choice, dict) or not choice.keys() <= self.statics.keys():
                 raise self.archive.refused(f"choose returns {choice!r}")
             named = named | choice
-        return super().bind(args, named, own)
+        return super().bind(args, named)
 
 
 class _ByStatics:
@@ -258,14 +259,8 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(
-        self,
-        calls: Sequence[Call],
-        grid: tuple[int, int, int],
-        seed: Any,
-        trace: Any,
-        judge: Judge | None = None,
-    ) -> None:
+    @property
+    def lifted(self) -> NoReturn:  # type: ignore[override]
         self.definition.read()
 
     def shown(self, what: str) -> Any:

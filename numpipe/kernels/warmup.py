@@ -102,9 +102,9 @@ def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
             f"{_brief(entry)}"
         )
     given = dict(named)
-    return kernel, kernel.described(
+    return kernel, kernel.variant(
         tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)
-    ).variant
+    )
 
 
 def _brief(entry: Any) -> str:

@@ -112,7 +112,7 @@ def test_the_image_is_that_of_the_kernel(tmp_path: Path) -> None:
     scaled.export(tmp_path / "k", (x,))
     archive = Archive(tmp_path / "k")
     [entry] = archive.manifest.entries
-    assert archive.image(entry) == scaled.described((x,), {}).variant.image
+    assert archive.image(entry) == scaled.variant((x,), {}).image
     assert [parameter.name for parameter in archive.manifest.parameters] == [
         "x",
         "y",

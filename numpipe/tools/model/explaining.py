@@ -21,9 +21,11 @@ from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require, told
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels import noted_calls, run_target
-from ...kernels.arguments import Call
+from ...kernels.arguments import scalar_values
+from ...kernels.call_records import Described
 from ...kernels.kernel import Kernel, check_kernel
 from ...kernels.simulate import run_role
+from ...kernels.variants import Variant
 from ...language.tiles.load import without_value
 from ...launch.mesh import Mesh
 from ...plan.resources import Resources
@@ -377,6 +379,7 @@ def explain(
     check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, mesh=mesh, whole=True)
+    variant = kernel.variant(args, named, out, mesh=mesh)
     card = launch.Device(
         0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes
     )
@@ -390,11 +393,16 @@ def explain(
     used: Resources | None = (
         kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     )
-    unit = call.variant.unit(simulated=True)
+    unit = variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
     work = _count(
-        unit, call, grid, semaphores, lambda: device.sms * _resident(used or unit, entry, device)
+        unit,
+        variant,
+        call,
+        grid,
+        semaphores,
+        lambda: device.sms * _resident(used or unit, entry, device),
     )
     resident = _resident(used or unit, entry, device)
     memory, compute = (
@@ -471,15 +479,16 @@ def explain(
 
 def _count(
     unit: Unit,
-    call: Call,
+    variant: Variant,
+    call: Described,
     grid: tuple[int, int, int],
     semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:
     """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first,
     as if all had its arrays."""
-    lifted, infos = call.variant.lifted, list(call.infos)
-    if (workspace := call.variant.workspace) is not None:
+    lifted, infos = variant.lifted, [*call.arrays.values()]
+    if (workspace := variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
     if semaphores is not None:
         infos.append(launch.info_of_zeros((semaphores,), np.dtype(np.int32)))
@@ -504,7 +513,8 @@ def _count(
             and not (unit.warp_specialized and without_value(arg, ()))
         ]
 
-    values, of_all = call.variant.values(call), [arrays] * max(unit.gpus, 1)
+    values = variant.typed(scalar_values(call.numbers, variant.definition.name))
+    of_all = [arrays] * max(unit.gpus, 1)
     nbytes = {
         arg.name: math.prod(info.shape) * info.dtype.itemsize
         for arg, info in zip(unit.arrays, infos, strict=True)

@@ -155,7 +155,7 @@ def autotune(
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(cast("launch.Image", images[one.name]), one.call)
+            one.variant.adopt(cast("launch.Image", images[one.name]))
     if on_gpu:
         chosen, failed = candidates.tried(chosen, buffers)
         refused |= failed

@@ -396,8 +396,8 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     )
 
     [one] = [one for one in found if one.name == "narrow"]
-    one.kernel.adopt(code, one.call)
-    assert one.call.variant.image is code and code.smem_bytes > 2 * 2 * 8192
+    one.variant.adopt(code)
+    assert one.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
