@@ -179,9 +179,7 @@ class Expression:
 
 
 # ---- constants
-def described(
-    value: Any, what: str, of_class: Callable[[str, Any], str] = lambda text, _: text
-) -> str:
+def described(value: Any, what: str, of_class: Callable[[str], str] = lambda text: text) -> str:
     """Return the text of a Static's value, by which a file's are compared with a call's.
 
     A class is known by its name and fields only, so that a process needs none of the one that wrote
@@ -210,11 +208,11 @@ def described(
         begin, end = "()" if kind is tuple else "[]"
         return f"{begin}{', '.join(map(part, value))}{',' * (len(value) == 1)}{end}"
     if isinstance(value, Described):
-        return of_class(value.text, value)
+        return of_class(value.text)
     if isinstance(value, enum.Enum):
-        return of_class(f"{kind.__qualname__}.{value.name}", value)
+        return of_class(f"{kind.__qualname__}.{value.name}")
     if isinstance(value, Function) and "<locals>" not in value.__qualname__:  # type: ignore
-        return of_class(f"{value.__module__}:{value.__qualname__}", value)  # type: ignore
+        return of_class(f"{value.__module__}:{value.__qualname__}")  # type: ignore
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -230,7 +228,7 @@ def described(
             f"{kind.__name__}({', '.join(f'{name}={part(each)}' for name, each in fields.items())})"
         )
     parts = [f"{name}={described(each, what)}" for name, each in fields.items()]
-    return of_class(f"{kind.__qualname__}({', '.join(parts)})", value)
+    return of_class(f"{kind.__qualname__}({', '.join(parts)})")
 
 
 def constant_of(text: str) -> Any:

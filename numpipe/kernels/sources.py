@@ -35,17 +35,17 @@ def text_of(
     function: Callable[..., Any],
     statics: Mapping[str, Any],
     what: str,
-    objects: dict[str, Any] | None = None,
+    instances: bool = False,
 ) -> str:
     """Return the text of a function, as `Expression` takes it.
 
-    statics  values of the parameters that are constants
-    what     begins messages: "kernel k: grid"
-    objects  gets constants of classes, by their descriptions; without it they are refused
+    statics    values of the parameters that are constants
+    what       begins messages: "kernel k: grid"
+    instances  whether it may return instances of classes, which are Statics that `choose` returns
 
     Raises SpecError at the user's line for what no text can hold.
     """
-    text = _Text(f"{what} cannot be kept in a file", objects)
+    text = _Text(f"{what} cannot be kept in a file", instances)
     text.add(function, {}, statics)
     whole = "\n".join(map(ast.unparse, text.functions.values()))
     try:
@@ -58,8 +58,8 @@ def text_of(
 class _Text:
     """A text that is being written."""
 
-    def __init__(self, what: str, objects: dict[str, Any] | None) -> None:
-        self.what, self.objects = what, objects
+    def __init__(self, what: str, instances: bool) -> None:
+        self.what, self.instances = what, instances
         self.functions: dict[str, ast.FunctionDef] = {}
         self._written: dict[Any, tuple[str, Any]] = {}
         """names of functions, and the constants, whose ids are in the keys"""
@@ -101,13 +101,13 @@ class _Text:
         return made.name
 
 
-def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
-    """Return the source of a constant. SpecError for what is none, or needs `objects`."""
+def literal(value: Any, instances: bool = False) -> str:
+    """Return the source of a constant. SpecError for what is none, or for an instance of a class
+    unless `instances`."""
 
-    def of_class(text: str, value: Any) -> str:
-        if objects is None:
+    def of_class(text: str) -> str:
+        if not instances:
             raise SpecError("an instance of a class")
-        objects[text] = value
         return f"Static({text!r})"
 
     if isinstance(value, type) and issubclass(value, Exception):
@@ -222,7 +222,7 @@ class _Writer(ast.NodeTransformer):
 
     def _literal(self, value: Any, node: ast.AST) -> str:
         try:
-            return literal(value, self._text.objects)
+            return literal(value, self._text.instances)
         except SpecError:
             text = ast.unparse(node) if isinstance(node, ast.expr) else "a default"
             raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
