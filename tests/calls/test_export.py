@@ -514,7 +514,7 @@ def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
         lambda x: None,
         lambda x: {"s": object()},
         lambda y: {"s": 1},
-        lambda x: {"s": open("x")},
+        lambda x: {"s": print(x)},
         lambda x: {"s": x.shape[9]},
         3,
     ],
