@@ -283,8 +283,9 @@ class Kernel:
                     tuple and a dictionary of its named ones, Statics and ``out`` among them; shapes
                     and scalars of calls may be others
         choose      function of arrays and scalars (by parameter name) that returns Statics as a
-                    dictionary, for calls that pass none; all that it may return are compiled for
-                    each signature. Without it such calls have the defaults
+                    dictionary, for calls that pass none. Each signature that passes none is
+                    compiled with the Statics that `choose` returns for its shapes, so give one for
+                    each choice. Without it such calls have the defaults
 
         The file holds machine code, the rules for arguments, the options of launches, the source of
         grid, out_type, workspace and `choose` with what they captured as constants, and versions.
