@@ -269,12 +269,11 @@ class Op(Generic[P]):
         stream: Any = None,
     ) -> Any:
         """Make a call whose operands and options are in the order of the declaration."""
-        if self.unread:
-            arrays = self.read(arrays, options)
         if target is None:
             done, out = self._repeats.again(arrays, options, out, stream)
             if done:
                 return out
+        arrays = self.read(arrays, options)
         values = self.checked(options)
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)

@@ -153,8 +153,6 @@ class TorchOp:
             arrays, options, out, where, _ = arguments(*args, **named)
             if declared.sharded:
                 return self._call_on_mesh(arrays, options, out, where)
-            if declared.unread:
-                arrays = declared.read(arrays, options)
             if out is None and direct(*arrays):
                 if differentiated(*arrays):
                     return self._present(self.recorded(arrays, options, None), options)
