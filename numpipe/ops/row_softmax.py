@@ -21,7 +21,9 @@ last    none                       (rows, fewer than pieces)      elements
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,13 +39,19 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import lanes_for
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import strided
+from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType
+from .op_outputs import allocated
+from .operands import copied, move
 
 # warps write their elements of shared memory once, and a barrier comes before all are read
 PARAMS = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
+TYPES = ("float16", "bfloat16", "float32")
+MOST = 16384
+"""columns: a row stays in the registers of its warpgroups"""
 LOWEST = float(np.finfo(np.float32).min)
 """the least maximum of a piece: one of -inf alone has terms exp(-inf - LOWEST) = 0, not NaN"""
 
@@ -321,3 +329,40 @@ def backward(config: Config, log: bool) -> Kernel:
             dx_last[block, ds(0, last)] = gradient(g2, y2, total)
 
     return softmax_rows_gradient  # type: ignore[no-any-return]
+
+
+# ---- launches, of arrays of any layout
+def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
+    """Return the type of a result like x. Raises SpecError for rows that are too long."""
+    if x.shape[-1] > MOST:
+        raise SpecError(
+            f"{op}: rows have at most {MOST} columns, got shape {tuple(x.shape)}; fix: call "
+            "torch.nn.functional or jax.nn for longer rows"
+        )
+    return ArrayType(tuple(x.shape), x.dtype)
+
+
+def launch(
+    kernel_of: Callable[[Config, bool], Kernel],
+    log: bool,
+    operands: Sequence[ArrayInfo],
+    result: ArrayInfo,
+    target: str | None,
+    stream: Any,
+) -> None:
+    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied, and a
+    result whose rows are not is copied from a new array."""
+    config = choose(result.shape[-1], result.dtype.itemsize, gradient=kernel_of is backward)
+    fresh = result if _matrix(result) else allocated("softmax", result, result.shape, stream)
+    arrays = [_matrix(info) or _matrix(copied(info, target, stream)) for info in operands]
+    parts = [part for info in (*arrays, _matrix(fresh)) if info for part in windows(info, config)]
+    kernel_of(config, log)(*parts, target=target, stream=stream)
+    if fresh is not result:
+        move(fresh, result, target, stream)
+
+
+def _matrix(info: ArrayInfo) -> ArrayInfo | None:
+    """Return the rows of an array as a matrix; None where they are not contiguous or lie
+    irregularly."""
+    rows, size = merged(info, 1), info.dtype.itemsize
+    return rows if rows is not None and (rows.strides[1] == size or rows.shape[1] == 1) else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -73,7 +74,9 @@ class _Arrays:
         return x.mT
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        return x.to(dtype if isinstance(dtype, torch.dtype) else torch_type("numpipe", dtype))
+        return x.to(
+            dtype if isinstance(dtype, torch.dtype) else torch_type("numpipe", np.dtype(dtype))
+        )
 
     def summed(self, x: Any, shape: Sequence[Any]) -> Any:
         return x.sum_to_size(shape)
