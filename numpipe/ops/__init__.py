@@ -4,6 +4,7 @@
 `matmul`        ``a @ b`` of matrices, vectors and batches, with what follows it fused
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
+`log_softmax`   its logarithm
 `copy`          a contiguous copy, of any strides
 ==============  ====================================================================================
 
@@ -35,6 +36,7 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
@@ -46,6 +48,7 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
     "reduce_scatter",
