@@ -177,33 +177,24 @@ class Evaluation:
                 case ast.Return(value=value):
                     return (None if value is None else self.value(value, names),)
                 case ast.If(test=test, body=yes, orelse=no):
-                    if (
-                        end := self._run(yes if self.truth(test, names) else no, names)
-                    ) is not None:
+                    end = self._run(yes if self.value(test, names) else no, names)
+                    if end is not None:
                         return end
                 case ast.Assign(targets=targets, value=value):
-                    self.assign(targets, value, names)
-                case ast.AugAssign(target=target, op=operation, value=value):
-                    before = ast.Name(target.id, ast.Load())  # type: ignore[union-attr]
-                    self.assign([target], ast.BinOp(before, operation, value), names)
+                    found = self.value(value, names)
+                    for target in targets:
+                        self._store(target, found, names)
+                case ast.AugAssign(target=ast.Name(id=name), op=operation, value=value):
+                    changed = ast.BinOp(ast.Name(name), operation, value)
+                    names[name] = self.value(changed, names)
                 case ast.Raise(exc=error):
-                    self.fail(error, names)  # type: ignore[arg-type]
+                    raise self.value(error, names)  # type: ignore[arg-type]
                 case ast.Assert(test=test, msg=message):
-                    if not self.truth(test, names):
-                        args = [message] if message else []
-                        self.fail(ast.Call(ast.Name("AssertionError"), args, []), names)
+                    if not self.value(test, names):
+                        raise AssertionError(
+                            *(self.value(each, names) for each in (message,) if each)
+                        )
         return None
-
-    def truth(self, test: ast.expr, names: dict[str, Any]) -> bool:
-        return bool(self.value(test, names))
-
-    def fail(self, error: ast.expr, names: dict[str, Any]) -> None:
-        raise self.value(error, names)
-
-    def assign(self, targets: list[ast.expr], value: ast.expr, names: dict[str, Any]) -> None:
-        found = self.value(value, names)
-        for target in targets:
-            self._store(target, found, names)
 
     def _store(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
         if isinstance(target, ast.Name):
@@ -251,7 +242,9 @@ class Evaluation:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name):
-                return names[name] if name in names else self.missing(name)
+                if name not in names and name not in NAMES:
+                    raise NameError(f"name {name!r} is not defined")
+                return names[name] if name in names else NAMES[name]
             case ast.Attribute(value=base, attr=name):
                 found = get(base)
                 if not isinstance(found, ATTRIBUTES.get(name, ())):
@@ -297,7 +290,7 @@ class Evaluation:
                         break
                 return result
             case ast.IfExp(test=test, body=yes, orelse=no):
-                return get(yes if self.truth(test, names) else no)
+                return get(yes if get(test) else no)
             case ast.Tuple(elts=elts):
                 return tuple(self._items(elts, names))
             case ast.List(elts=elts):
@@ -319,12 +312,6 @@ class Evaluation:
                 return format(found if convert is None else convert(found), text)
         raise TypeError(f"{type(node).__name__} has no value")
 
-    def missing(self, name: str) -> Any:
-        """Return what a name is that the function has not assigned."""
-        if name not in NAMES:
-            raise NameError(f"name {name!r} is not defined")
-        return NAMES[name]
-
     def _items(self, nodes: list[ast.expr], names: dict[str, Any]) -> Iterator[Any]:
         for node in nodes:
             if isinstance(node, ast.Starred):
@@ -340,5 +327,5 @@ class Evaluation:
             return
         for each in self.value(loops[0].iter, names):
             self._store(loops[0].target, each, inner := dict(names))
-            if all(self.truth(test, inner) for test in loops[0].ifs):
+            if all(self.value(test, inner) for test in loops[0].ifs):
                 yield from self._comprehended(item, loops[1:], inner)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
@@ -193,6 +195,16 @@ class _Export:
         )
 
 
+class _Element:
+    """An element type in a signature of the command line: ``float16[512, 512]`` is an array."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+
+    def __getitem__(self, shape: Any) -> ArrayType:
+        return ArrayType(shape if isinstance(shape, tuple) else (shape,), self.dtype)
+
+
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that a command line gives as source, with ``float16[512, 512]`` for an
     array; `names` has other names.
@@ -202,23 +214,17 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
     """
+    elements = {element.name: _Element(element.dtype) for element in ELEMENTS.values()}
 
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Subscript(value=ast.Name(id=dtype), slice=dims) if dtype in ELEMENTS:
-                shape = eval(compile(ast.Expression(dims), text, "eval"), dict(names))
-                return ArrayType(
-                    shape if isinstance(shape, tuple) else (shape,), ELEMENTS[dtype].dtype
-                )
-        return eval(compile(ast.Expression(node), text, "eval"), dict(names))
+    def arguments(*args: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, named
 
     why: object = "it is no list of arguments"
     try:
-        match ast.parse(f"f({text})", mode="eval").body:
-            case ast.Call(func=ast.Name()) as call if all(named.arg for named in call.keywords):
-                return tuple(value(argument) for argument in call.args), {
-                    str(named.arg): value(named.value) for named in call.keywords
-                }
+        call = ast.parse(f"np__arguments({text})", mode="eval")
+        if isinstance(call.body, ast.Call) and isinstance(call.body.func, ast.Name):
+            known = {**names, **elements, "np__arguments": arguments}
+            return eval(compile(call, text, "eval"), known)  # type: ignore[no-any-return]
     except Exception as error:  # of whatever the text calls
         why = f"{type(error).__name__}: {error}"
     raise SpecError(

@@ -535,7 +535,6 @@ def test_the_command_line_tells_what_is_wrong(
     [
         "a)(float16[1]",
         "a)+(b",
-        "**{}",
         "*3",
         "1/0",
         "float16[-1]",
