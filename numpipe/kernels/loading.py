@@ -45,9 +45,9 @@ def load(path: str | os.PathLike[str]) -> Kernel:
 
     Calls may have any shapes, and the types, layouts and Statics that the file holds machine code
     for: a Static is equal to one of the file's if its class has the same name and its fields the
-    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler, and runs
-    nothing of the file on the host. There is no simulated SM for it, because the file holds no
-    source.
+    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler. Of the file the
+    host evaluates only functions of shapes: checked syntax, without builtins, within a budget.
+    There is no simulated SM for it, because the file holds no source.
 
     Raises ImageError for a file that is damaged or something else, OSError for one that cannot be
     read. A call raises ImageError, with a list of what is in the file, where that holds no machine

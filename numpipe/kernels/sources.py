@@ -48,7 +48,7 @@ def text_of(
     text.add(function, {}, statics)
     whole = "\n".join(map(ast.unparse, text.functions.values()))
     try:
-        _ = Expression(whole, what).functions
+        _ = Expression(whole, what).__signature__
     except ValueError as error:
         raise SpecError(str(error)) from None
     return whole
