@@ -343,18 +343,15 @@ def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = Snake(2).plot((4, 6), ctas=5, wave=1, path=tmp_path / "order.svg")
     (axes,) = figure.axes
-    assert (
-        axes.get_title()
-        == "snake(2), 4 x 6 tiles; wave 1 of 5: 5 tiles,\n2 panels of A and 3 of B; all waves 25"
+    assert axes.get_title() == (
+        "snake(2), 4 x 6 tiles; wave 1 of 5: 2 panels of A and 3 of B;\nall waves 25"
     )
-    assert len(axes.patches) == 5 + 2 + 3
-    framed = [
-        (round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches[:5]
-    ]
-    assert framed == [tuple(place) for place in Snake(2).table((4, 6))[5:10].tolist()]
+    colors = axes.images[0].get_array()
+    assert np.argwhere(colors == 3).tolist() == sorted(Snake(2).table((4, 6))[5:10].tolist())
+    assert [colors[tuple(Snake(2).table((4, 6))[t])] for t in (0, 10, 15, 20)] == [0, 0, 1, 0]
     path = axes.lines[0].get_xydata()[:, ::-1]
     np.testing.assert_array_equal(path, Snake(2).table((4, 6)))
-    assert "snake(2)" in (tmp_path / "order.svg").read_text(encoding="utf8")
+    assert (tmp_path / "order.svg").stat().st_size
     for wrong, text in (({"wave": 5}, "wave 5 of 5"), ({"ctas": 0}, "ctas must be an int")):
         with pytest.raises(SpecError, match=text):
             Snake(2).plot((4, 6), **{"ctas": 5, **wrong})
