@@ -109,7 +109,7 @@ def compiled(
     factory: Factory,
     candidates: list[Candidate],
     workers: int | None,
-    report: Callable[[str], object],
+    report: Callable[[], object],
 ) -> dict[str, Image | str]:
     """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup`
     compiles them."""

@@ -16,7 +16,7 @@ from ...compile.build import toolchain
 from ...diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, whole
 from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
-from ...kernels import warmup
+from ...diagnostics.progress_bar import progress_bar
 from ...kernels.kernel import Kernel
 from .. import bench
 from . import candidates, winners
@@ -150,8 +150,8 @@ def autotune(
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
-        with warmup.showing(len(chosen), "autotune", progress) as report:
-            images = candidates.compiled(factory, chosen, workers, report)
+        with progress_bar("autotune: compile", progress, total=len(chosen)) as bar:
+            images = candidates.compiled(factory, chosen, workers, bar.update)
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
