@@ -288,38 +288,21 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
 
 # ---- what comes into L2
 @settings(max_examples=examples(40), deadline=None)
-@given(ANY, GRID, st.integers(1, 40), st.integers(0, 6))
-def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(
-    order: Order, shape: tuple[int, ...], ctas: int, kept: int
+@given(ANY, GRID, st.integers(1, 40))
+def test_bytes_are_those_of_the_panels_that_a_wave_needs(
+    order: Order, shape: tuple[int, ...], ctas: int
 ) -> None:
-    """A model with a list: panels of 4 and 6 bytes a row, the last ones used stay as long as they
-    fit."""
+    """Panels have 4 and 6 bytes."""
     every = [tuple(place) for place in order.table(shape).tolist()]
-    capacity, total = 20 * kept, 0
-    cache: list[tuple[Any, ...]] = []
-
-    def cost(panels: list[tuple[Any, ...]]) -> int:
-        return sum(4 if which == "a" else 6 for which, *_ in panels)
-
+    total = 0
     for at in range(0, len(every), ctas):
         wave = every[at : at + ctas]
-        needed = list(
-            dict.fromkeys([*(("a", *p[:-1]) for p in wave), *(("b", *p[:-2], p[-1]) for p in wave)])
-        )
-        total += cost([panel for panel in needed if panel not in cache])
-        cache = (
-            [panel for panel in cache if panel not in needed] + needed
-            if cost(needed) <= capacity
-            else []
-        )
-        while cost(cache) > capacity:
-            del cache[0]
+        total += 4 * len({place[:-1] for place in wave})
+        total += 6 * len({(*place[:-2], place[-1]) for place in wave})
     tile, k, size = (2, 3), 2, 1
-    found = order.bytes(shape, tile=tile, k=k, itemsize=size, ctas=ctas, l2_bytes=capacity)
-    assert found == total
-    alone = order.bytes(shape, tile=tile, k=k, itemsize=size, ctas=ctas)
+    found = order.bytes(shape, tile=tile, k=k, itemsize=size, ctas=ctas)
     least = order.bytes(shape, tile=tile, k=k, itemsize=size, ctas=len(every))
-    assert least <= found <= alone
+    assert least <= found == total
 
 
 def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:

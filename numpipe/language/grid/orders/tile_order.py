@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +90,15 @@ class Order:
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
         """Return how many panels of A and of B, (rows, columns), the tiles of each wave read:
         `ctas` tiles run at the same time."""
-        return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
+        require(str(self), locals(), ctas=whole(1))
+        every = self.table(shape).tolist()
+        return [
+            (
+                len({(*plane, m) for *plane, m, _ in wave}),
+                len({(*plane, n) for *plane, _, n in wave}),
+            )
+            for wave in (every[at : at + ctas] for at in range(0, len(every), ctas))
+        ]
 
     def bytes(
         self,
@@ -101,10 +108,9 @@ class Order:
         k: int,
         itemsize: int = 2,
         ctas: int = 132,
-        l2_bytes: int = 0,
     ) -> int:
         """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a
-        wave share their panels.
+        wave share their panels, and no wave finds panels of an earlier one.
 
         shape     of the grid of C's tiles
         tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B
@@ -112,8 +118,6 @@ class Order:
         k         depth, elements
         itemsize  bytes of an element of A and B
         ctas      tiles that run at the same time; each CTA is taken to keep up with the others
-        l2_bytes  what L2 keeps from a wave to the next, the panels used last; 0 for nothing. A wave
-                  with more keeps nothing
 
         Under an order in which neighbours in time are neighbours in the grid it is less:
 
@@ -130,40 +134,9 @@ class Order:
             tile=each(whole(1), 2),
             k=whole(1),
             itemsize=whole(1),
-            l2_bytes=whole(0),
         )
-        sizes = [side * k * itemsize for side in tile]
-        kept: OrderedDict[tuple[int, Any], int] = OrderedDict()
-        total = 0
-        for wave in self._waves(shape, ctas):
-            needed = {
-                (which, panel): sizes[which]
-                for which, panels in enumerate(wave)
-                for panel in panels
-            }
-            total += sum(size for panel, size in needed.items() if panel not in kept)
-            for panel, size in needed.items():
-                kept[panel] = size
-                kept.move_to_end(panel)
-            if sum(needed.values()) > l2_bytes:
-                kept.clear()
-            while sum(kept.values()) > l2_bytes:
-                kept.popitem(last=False)
-        return total
-
-    def _waves(
-        self, shape: Sequence[int], ctas: int
-    ) -> list[tuple[dict[Any, None], dict[Any, None]]]:
-        """Return the panels of A and of B that each wave reads, in the order of its tiles."""
-        require(str(self), locals(), ctas=whole(1))
-        every = self.table(shape).tolist()
-        return [
-            (
-                {(*plane, m): None for *plane, m, _ in wave},
-                {(*plane, n): None for *plane, _, n in wave},
-            )
-            for wave in (every[at : at + ctas] for at in range(0, len(every), ctas))
-        ]
+        panels = self.panels(shape, ctas)
+        return sum(a * tile[0] + b * tile[1] for a, b in panels) * k * itemsize
 
     def plot(
         self,
