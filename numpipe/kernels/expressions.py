@@ -162,7 +162,7 @@ class Expression:
                 functions[function.name] = function
             if not functions:
                 raise ValueError("it is empty")
-            return compiled(functions.values()), function
+            return compiled(functions.values()), [*functions.values()][-1]
         except (ValueError, SyntaxError, RecursionError, MemoryError, Unsupported) as error:
             what = f"{self.what} cannot be used: {str(error) or 'it is nested too deeply'}"
             raise ImageError(f"{what}; export the kernel again") from None

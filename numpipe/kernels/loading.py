@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +28,6 @@ from .definition import Definition
 from .expressions import Expression, constant_of, described
 from .kernel import Kernel
 from .options import Options, Signature
-from .simulation_checks import Judge
 from .tiled import Tiled
 from .variants import Key, Variant
 
@@ -258,14 +257,7 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(
-        self,
-        calls: Sequence[Call],
-        grid: tuple[int, int, int],
-        seed: Any,
-        trace: Any,
-        judge: Judge | None = None,
-    ) -> None:
+    def simulate(self, *_: Any, **__: Any) -> None:
         self.definition.read()
 
     def shown(self, what: str) -> Any:

@@ -41,7 +41,7 @@ def node_of(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _functions(text: str) -> list[tuple[Any, CodeType]]:
+def _functions(text: str) -> list[tuple[ast.Lambda | ast.FunctionDef, CodeType]]:
     """Return the functions of a file with their bytecode."""
     nodes: dict[int, Any] = {}
     places = []

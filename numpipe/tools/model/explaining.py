@@ -436,8 +436,8 @@ def explain(
     run = None
     if measured is not None:
         seconds = float(measured)
-        rates = (1e-12 * amount / seconds for amount in (flop, prediction.hbm_bytes))
-        run = Measured(seconds, *rates, seconds / prediction.seconds)
+        tbytes = 1e-12 * prediction.hbm_bytes / seconds
+        run = Measured(seconds, 1e-12 * flop / seconds, tbytes, seconds / prediction.seconds)
     return Explanation(
         kernel=kernel.name,
         device=device.name,
