@@ -136,13 +136,13 @@ def autotune(
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
     if known is not None:
-        name = known["winner"]
+        name = known.winner
         return Tuned(
             name,
             configs[name],
             factory(configs[name]),
-            known["seconds"],
-            known["skipped"],
+            known.seconds,
+            known.skipped,
             file,
             measured=False,
         )
@@ -175,7 +175,8 @@ def autotune(
         )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])
-    kept = winners.save(file, question, name, seconds, skipped)
+    answer = winners.Answer("numpipe-tune/1", question, name, seconds, skipped)
+    kept = winners.save(file, answer)
     tuned = Tuned(
         name,
         configs[name],

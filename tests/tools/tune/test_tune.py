@@ -243,9 +243,8 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for _ in range(20):
-            winners.save(
-                file, question, "wide", {"wide": float(number)}, {"deep": "x" * 20000 * number}
-            )
+            seconds, skipped = {"wide": float(number)}, {"deep": "x" * 20000 * number}
+            winners.save(file, winners.Answer("numpipe-tune/1", question, "wide", seconds, skipped))
 
     def look() -> None:
         while not stop.is_set():
