@@ -42,7 +42,7 @@ class Planned(NamedTuple):
     table keeps these, and `launch.repeats` finds them for calls on the same arrays.
     """
 
-    call: Described
+    described: Described
     plan: Plan
     infos: Sequence[launch.ArrayInfo]
     """all arrays, as the kernel takes them"""
