@@ -96,8 +96,9 @@ class Calls:
         plan = self.table.get(key) if target is None or isinstance(target, str) else None
         if plan is None:
             plan = self.table.keep(key, self._plan(call))
-        results, fresh = call.results, 0
-        if missing and results is None:
+        results: Sequence[Any] = call.results or ()
+        fresh = 0
+        if missing and not results:
             handle = None if stream is None else launch.as_stream(stream)
             results = [
                 launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in plan.types
@@ -179,7 +180,7 @@ class Calls:
         definition.check_outputs(call.numbers)
         launch.check_sizes(call.arrays, definition.name)
         if call.missing and out is None:
-            call = results.complete(call, results.types(call))
+            call = results.complete(call, results.types(call.missing, call.known))
         if whole:
             results.check_signature(call.arrays)
             scalar_values(call.numbers, definition.name)
@@ -193,7 +194,7 @@ class Calls:
         require(f"kernel {definition.name}", locals(), target=_TARGET)
         types: tuple[ArrayType, ...] = ()
         if call.missing and call.results is None:
-            types = results.types(call)
+            types = results.types(call.missing, call.known)
             results.check_like(call, types)
             call = results.complete(call, types)
         definition.check_outputs(call.numbers)

@@ -99,7 +99,7 @@ class OnMesh:
         """Launch the calls of this process' GPUs."""
         first, kernel = calls[0], f"kernel {self.definition.name}"
         plan, gpus, controls = first.plan, mesh.gpus, mesh.controls
-        assert gpus is not None and controls is not None
+        assert gpus is not None and controls is not None and plan.prepared is not None
         if launch.COLLECTING.now is not None:
             raise SpecError(
                 f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on "
