@@ -67,7 +67,7 @@ class BoundCall:
         An array's successor has its shape, strides, type and device; anything else is a SpecError,
         and needs another `bind`. Launches that are queued keep the old arguments.
         """
-        call, before = self._planned.call, self._planned
+        call, before = self._planned.described, self._planned
         infos, values, scalars = [*before.infos], [*before.values], [*call.numbers]
         results = before.results
         for name, value in arguments.items():

@@ -66,8 +66,8 @@ class Bound(NamedTuple):
     """arrays and run-time scalars, with defaults; without the outputs that the call leaves out"""
     statics: Statics
 
-    def known(self, arrays: Mapping[str, ArrayInfo]) -> dict[str, Any]:
-        """Return what a user's function of the arguments may take: descriptions of the arrays,
+    def known(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a user's function of the arguments may take: `arrays` in place of the arrays,
         scalars and Statics."""
         return {
             **{name: arrays.get(name, value) for name, value in self.arguments.items()},

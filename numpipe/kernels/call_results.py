@@ -46,9 +46,9 @@ class Results:
             )
         return results
 
-    def types(self, call: Described) -> tuple[ArrayType, ...]:
-        """Return shapes and dtypes of the outputs that the call does not pass, as out_type says."""
-        missing = call.missing
+    def types(self, missing: Sequence[str], known: Mapping[str, Any]) -> tuple[ArrayType, ...]:
+        """Return shapes and dtypes of the outputs that a call does not pass, as out_type says of
+        its `known` arguments."""
         passed = self.parameters[: self.parameters.index(missing[0])]
         if self.options.out_type is None:
             raise SpecError(
@@ -56,7 +56,7 @@ class Results:
                 f"({', '.join(self.parameters)}), got {len(passed)}: pass "
                 f"{', '.join(missing)}, or give the kernel an out_type"
             )
-        answer = self.ask(self.options.out_type, "out_type", call.known)
+        answer = self.ask(self.options.out_type, "out_type", known)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
             raise SpecError(
@@ -81,7 +81,9 @@ class Results:
         """Return the call with outputs of these types, which nobody has allocated, next to its
         first array."""
         first = next(iter(call.arrays.values()), None)
-        place = {} if first is None else {"kind": first.kind, "device": first.device}
+        place: dict[str, Any] = (
+            {} if first is None else {"kind": first.kind, "device": first.device}
+        )
         outputs = {
             name: launch.info_of_zeros(t.shape, t.dtype)._replace(**place)
             for name, t in zip(call.missing, types, strict=True)
@@ -93,7 +95,7 @@ class Results:
         out_type."""
         if self.options.out_type is None:
             return
-        for name, expected in zip(call.missing, self.types(call), strict=True):
+        for name, expected in zip(call.missing, self.types(call.missing, call.known), strict=True):
             info = call.arrays[name]
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(

@@ -7,15 +7,16 @@ takes none of them: `launch.repeats` finds its launch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from .. import launch
 from ..diagnostics import log
 from ..diagnostics.argument_checks import NONE, require, word
-from ..diagnostics.errors import SpecError
 from ..launch.mesh import Mesh, compiling, key_of
+from ..launch.peer_access import Together
+from ..launch.repeats import Repeats
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
 from . import jit, run_target
@@ -38,6 +39,7 @@ class Calls:
     ) -> None:
         """`make` returns a variant for the definition, a key and the arrays' obstacles."""
         self.definition, self.table, self._get, self._make = definition, table, table.get, make
+        self.repeats = Repeats(table)
         self.variants: dict[Key, Variant] = {}
         self._steering = definition.options.takes - set(definition.statics)
         """the parameters that `grid` and `out_type` depend on"""
@@ -94,8 +96,9 @@ class Calls:
         plan = self.table.get(key) if target is None or isinstance(target, str) else None
         if plan is None:
             plan = self.table.keep(key, self._plan(call))
-        results, fresh = call.results, 0
-        if missing and results is None:
+        results: Sequence[Any] = call.results or ()
+        fresh = 0
+        if missing and not results:
             handle = None if stream is None else launch.as_stream(stream)
             results = [
                 launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in plan.types
@@ -126,6 +129,36 @@ class Calls:
         self.table.keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
         return constants
 
+    def learn(
+        self,
+        calls: Sequence[Planned],
+        named: dict[str, Any],
+        launched: launch.Launch | Together,
+        mesh: Mesh | None = None,
+    ) -> None:
+        """Keep the launch of a call, of a `mesh` the calls of this process' GPUs; Statics among the
+        named arguments may determine it too."""
+        first = calls[0].described
+        constants = self.keep_constants(named, first.bound.statics) if named else None
+        if constants is UNKNOWN:
+            return
+        infos = [call.infos for call in calls]
+        count = len(infos[0]) - len(first.missing)
+        each = [
+            [
+                *[*call.described.bound.arguments.values()][:count],
+                *[info if info.owner is None else info.owner for info in call.infos[count:]],
+            ]
+            for call in calls
+        ]
+        if mesh is not None:
+            constants = mesh, constants
+        lists = mesh is not None and mesh.rank is None
+        passed = list(zip(*each, strict=True)) if lists else each[0]
+        self.repeats.learn(
+            constants, passed[:count], passed[count:], infos, calls[0].fresh, launched
+        )
+
     def described(
         self,
         args: tuple[Any, ...],
@@ -147,12 +180,7 @@ class Calls:
         definition.check_outputs(call.numbers)
         launch.check_sizes(call.arrays, definition.name)
         if call.missing and out is None:
-            if definition.options.out_type is None:
-                raise SpecError(
-                    f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: "
-                    "it has no out_type"
-                )
-            call = results.complete(call, results.types(call))
+            call = results.complete(call, results.types(call.missing, call.known))
         if whole:
             results.check_signature(call.arrays)
             scalar_values(call.numbers, definition.name)
@@ -166,7 +194,7 @@ class Calls:
         require(f"kernel {definition.name}", locals(), target=_TARGET)
         types: tuple[ArrayType, ...] = ()
         if call.missing and call.results is None:
-            types = results.types(call)
+            types = results.types(call.missing, call.known)
             results.check_like(call, types)
             call = results.complete(call, types)
         definition.check_outputs(call.numbers)

@@ -23,7 +23,7 @@ from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType
 from .arguments import SCALAR, Parameters, scalar_dtype
 from .call_records import Bound, Described
-from .call_results import Results
+from .call_results import HostView, Results
 from .options import Options
 from .tiled import Tiled, tiled
 
@@ -217,6 +217,21 @@ class Definition:
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
         """Bind a call's arguments."""
         return self.arguments.bind(args, named)
+
+    def known(self, bound: Bound) -> dict[str, Any]:
+        """Return what a user's function of the arguments may take of a call that is not described;
+        sizes may be symbols."""
+        return bound.known(
+            {
+                name: HostView(
+                    value
+                    if isinstance(value, ArrayType)
+                    else launch.describe(value, name, self.name)
+                )
+                for name, value in bound.arguments.items()
+                if not isinstance(value, SCALAR)
+            }
+        )
 
     def describe(
         self,

@@ -144,26 +144,24 @@ def suggested(definition: Definition, call: Described, variant: Variant) -> tupl
         name: launch.info_of_zeros(info.shape, info.dtype) for name, info in call.arrays.items()
     }
     same = definition.key(call._replace(arrays=zeros))[0] == variant.key
-    passed, behind = definition.parameters, []
+    passed = definition.parameters
     if call.missing and definition.options.out_type is not None and (same or call.results is None):
-        first = passed.index(call.missing[0])
-        passed, behind = passed[:first], [name for name in passed[first:] if name in call.numbers]
+        passed = passed[: passed.index(call.missing[0])]
     source = {
         name: spelled(ArrayType(info.shape, info.dtype)) if same else name
         for name, info in call.arrays.items()
     }
     source |= {name: spelled(value) for name, value in call.numbers.items()}
     args = [source[name] for name in passed]
-    arguments, own = definition.arguments, definition.own_names
-    defaults = arguments.scalars | arguments.statics
-    numbers = [(name, call.numbers[name]) for name in (*behind, *arguments.scalars)]
+    defaults = definition.arguments.scalars | definition.arguments.statics
     named = [
         (name, value)
-        for name, value in (*numbers, *call.bound.statics)
-        if name in behind
-        or (
-            name not in own
-            and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))
+        for name, value in (*call.numbers.items(), *call.bound.statics)
+        if name not in (*passed, *definition.own_names)
+        and not (
+            name in defaults
+            and type(defaults[name]) is type(value)
+            and bool(defaults[name] == value)
         )
     ]
     pairs = ", ".join(

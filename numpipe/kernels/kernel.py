@@ -1,10 +1,8 @@
 """`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
 
 A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which
-both keep their results. A call binds its arguments, allocates outputs, finds (or makes) the plan
-for these shapes and types, and runs it: on the GPU by the launcher, in CPython on the simulated SM
-(`variants`). A call on device arrays that was made before is launched again: a few dictionary
-look-ups and one driver call.
+both keep their results. A call is bound, described, planned and run (`call_records`). A call on
+device arrays that was made before is launched again: a few dictionary look-ups and one driver call.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from .. import launch
 from ..compile.built import Built, check_inspect
 from ..diagnostics.argument_checks import a, require
 from ..diagnostics.errors import NumpipeError, SpecError
@@ -23,7 +20,6 @@ from ..launch.array_info import ArrayInfo
 from ..launch.driver_errors import DriverError, naming, of_kernel
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
-from ..launch.repeats import Repeats
 from ..launch.table import Table
 from ..plan.specs import ArrayType
 from . import noted_calls
@@ -31,11 +27,11 @@ from .arguments import SCALAR
 from .bound_calls import BoundCall, bind
 from .call_records import Described
 from .call_results import is_array
-from .calls import UNKNOWN, Calls
+from .calls import Calls
 from .definition import Definition, described
 from .mesh_calls import OnMesh, one_of
 from .options import Options
-from .planned_calls import Planned, result
+from .planned_calls import result
 from .simulation_checks import Judge
 from .variants import Variant
 
@@ -62,7 +58,7 @@ class Kernel:
         self.parameters, self.statics = definition.parameters, definition.statics
         self._table = Table()
         self._calls = Calls(definition, self._table, variant)
-        self._repeats = Repeats(self._table)
+        self._repeats = self._calls.repeats
         self._on_mesh = OnMesh(self._calls)
 
     def __repr__(self) -> str:
@@ -218,22 +214,10 @@ class Kernel:
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
                 launched = call.alone(launched.stream)
-            self._learn(call, named, launched)
+            # ops, which pass descriptions, keep their own calls
+            if ArrayInfo not in map(type, call.described.bound.arguments.values()):
+                self._calls.learn((call,), named, launched)
         return result((call,), out)
-
-    def _learn(self, call: Planned, named: dict[str, Any], launched: launch.Launch) -> None:
-        """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops
-        keep their own calls."""
-        bound = call.call.bound
-        if launched.observers or ArrayInfo in map(type, bound.arguments.values()):
-            return
-        constants = self._calls.keep_constants(named, bound.statics) if named else None
-        if constants is not UNKNOWN:
-            owners = [info.owner for info in call.infos]
-            count = len(owners) - len(call.call.missing)
-            self._repeats.learn(
-                constants, owners[:count], owners[count:], [call.infos], call.fresh, launched
-            )
 
     # ---- inspection
     @brief
@@ -323,18 +307,10 @@ class Kernel:
         args, named, out = one_of(mesh, self.definition, args, named, out)
         return self._calls.described(args, named, out, whole=whole, mesh=mesh)
 
-    def variant(
-        self,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        out: Any = None,
-        *,
-        mesh: Any = None,
-        whole: bool = False,
-    ) -> Variant:
-        """Return the variant that a call with these arguments needs; `Kernel.described` has the
-        parameters."""
-        return self._calls.variant(self.described(args, named, out, mesh=mesh, whole=whole))
+    def variant(self, *call: Any, **options: Any) -> Variant:
+        """Return the variant that a call needs which is not run; arguments as for
+        `Kernel.described`."""
+        return self._calls.variant(self.described(*call, **options))
 
     # ---- its parameters
     def takes(self, name: str) -> bool:

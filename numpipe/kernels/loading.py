@@ -196,8 +196,7 @@ class _Definition(Definition):
         """Bind a call's arguments, and choose Statics where it passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
             bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
-            call = self.describe(bound, types=True, sizes=False)
-            choice = self.results.ask(self._choose, "choose", call.known)
+            choice = self.results.ask(self._choose, "choose", self.known(bound))
             if not isinstance(choice, dict) or not choice.keys() <= self.statics.keys():
                 raise self.archive.refused(f"choose returns {choice!r}")
             named = named | choice
@@ -260,8 +259,8 @@ class _Variant(Variant):
         return self.definition.read()  # raises TargetError
 
     @property
-    def lifted(self) -> NoReturn:  # type: ignore[override]
-        self.definition.read()
+    def lifted(self) -> Any:
+        return self.definition.read()  # raises TargetError
 
     def shown(self, what: str) -> Any:
         self.find()  # "resources" and "sass" are shown of it

@@ -19,11 +19,11 @@ from ..diagnostics.errors import SpecError
 from ..launch.driver_errors import naming
 from ..launch.mesh import Mesh, check_mesh
 from ..launch.peer_access import Together, together
-from ..launch.repeats import Repeats, handles
+from ..launch.repeats import handles
 from ..plan.specs import ArrayType
 from .arguments import SCALAR
 from .call_results import is_array
-from .calls import UNKNOWN, Calls
+from .calls import Calls
 from .definition import Definition
 from .planned_calls import Planned, result, simulate
 from .simulation_checks import Judge
@@ -33,8 +33,7 @@ class OnMesh:
     """The calls of one kernel on the GPUs of meshes."""
 
     def __init__(self, calls: Calls) -> None:
-        self.calls, self.definition = calls, calls.definition
-        self._repeats = Repeats(calls.table)
+        self.calls, self.definition, self._repeats = calls, calls.definition, calls.repeats
 
     def run(
         self,
@@ -74,32 +73,8 @@ class OnMesh:
         with naming(self.definition.name):
             launches = self._launch(mesh, calls, stream)
         if not calls[0].values:
-            self._learn(mesh, calls, named, launches)
+            self.calls.learn(calls, named, launches, mesh)
         return result(calls, out, mesh.rank is None), launches
-
-    def _learn(
-        self, mesh: Mesh, calls: Sequence[Planned], named: dict[str, Any], launches: Together
-    ) -> None:
-        """Keep the launches of the calls of this process' GPUs; Statics among the named arguments
-        may determine them too."""
-        first = calls[0]
-        bound = first.call.bound
-        constants = self.calls.keep_constants(named, bound.statics) if named else None
-        if constants is UNKNOWN:
-            return
-        count = len(bound.arguments)
-        each = [
-            [
-                *planned.call.bound.arguments.values(),
-                *[info if info.owner is None else info.owner for info in planned.infos[count:]],
-            ]
-            for planned in calls
-        ]
-        passed = each[0] if mesh.rank is not None else list(zip(*each, strict=True))
-        args, outputs = passed[:count], passed[count:]
-        self._repeats.learn(
-            (mesh, constants), args, outputs, [call.infos for call in calls], first.fresh, launches
-        )
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
         """Raise SpecError for a target or a stream that a mesh has not."""
@@ -124,7 +99,7 @@ class OnMesh:
         """Launch the calls of this process' GPUs."""
         first, kernel = calls[0], f"kernel {self.definition.name}"
         plan, gpus, controls = first.plan, mesh.gpus, mesh.controls
-        assert gpus is not None and controls is not None
+        assert gpus is not None and controls is not None and plan.prepared is not None
         if launch.COLLECTING.now is not None:
             raise SpecError(
                 f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on "

@@ -42,14 +42,14 @@ class Planned(NamedTuple):
     table keeps these, and `launch.repeats` finds them for calls on the same arrays.
     """
 
-    call: Described
+    described: Described
     plan: Plan
     infos: Sequence[launch.ArrayInfo]
     """all arrays, as the kernel takes them"""
     values: Sequence[Any]
     """the run-time scalars, checked"""
-    results: Sequence[Any] | None
-    """the missing outputs, passed as ``out=`` or allocated; None: all were passed otherwise"""
+    results: Sequence[Any]
+    """the missing outputs, passed as ``out=`` or allocated"""
     fresh: int
     """how many of the arrays, the last ones, were allocated for this call"""
 
@@ -101,7 +101,7 @@ class Planned(NamedTuple):
             return None
         if plan.foreign:
             launch.order(infos, handle, f"kernel {self.kernel}")
-        launched: launch.Launch = plan.prepared(plan.grid, infos, values, handle)
+        launched = plan.prepared(plan.grid, infos, values, handle)
         if plan.foreign:
             launch.settle(infos, handle, fresh)
         return launched
@@ -113,13 +113,15 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
     calls  the call, or those of several GPUs
     lists  whether each output is a list of these GPUs' arrays; else outputs are the first call's
     """
-    if calls[0].results is None or out is not None:
+    if out is not None or not calls[0].results:
         return out
     each = [
         launch.deliver(call.infos[0], call.results) if call.fresh else call.results
         for call in calls
     ]
-    found = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
+    found: Sequence[Any] = (
+        [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
+    )
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -17,7 +17,6 @@ from .attributes import Grid
 from .buffers import DeviceBuffer
 from .debug_reports import WATCH
 from .driver_errors import naming
-from .output_arrays import check_writable
 from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
 from .transfers import Job, Transfers
@@ -99,8 +98,6 @@ def run(
         streams.check_host_call(stream, device, name)
     # without the workspace behind them
     inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[: len(infos)]
-    for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
-        check_writable(info, argument, name)
     check_overlap(infos, arguments, outputs, name)
     with naming(name), Staging(stream, device) as staging:
         buffers = staging.upload(infos, fresh)

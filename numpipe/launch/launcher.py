@@ -6,7 +6,7 @@ Parameters of a numpipe kernel, in order; each has its own pointer in the driver
 0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs
            none); behind them 128 bytes that begin with the address of the launch's counter, if the
            kernel has one; behind these, of a kernel of several GPUs, what it has to know of the
-           others (`peers`)
+           others (`peer_access`)
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
 =========  =========================================================================================
@@ -65,6 +65,7 @@ _SCALARS = {
 """struct's codes of the scalar types"""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Launch:
     """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants
     them. Call it to launch.
@@ -73,49 +74,28 @@ class Launch:
     is safe in several threads.
     """
 
-    __slots__ = (
-        "_pointers",
-        "_prepared",
-        "_storage",
-        "arguments",
-        "buffer",
-        "device",
-        "grid",
-        "launcher",
-        "observers",
-        "stream",
-    )
+    prepared: Prepared
+    grid: Grid
+    stream: int
+    device: int
+    launcher: Callable[..., tuple[Any]]
+    """the function that launches, `Prepared.launcher`"""
+    arguments: tuple[Any, Any, int, int]
+    """what cuLaunchKernelEx of cuda.bindings is called with"""
+    buffer: memoryview
+    """the parameters"""
+    pointers: Any
+    """the ctypes array of their addresses, which the arguments point to"""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        parameters: bytes,
-        config: Any,
-        launcher: Callable[..., tuple[Any]],
-        grid: Grid,
-        stream: int,
-        device: int,
-    ) -> None:
-        """`parameters` are the first ones, up to the scalars; `config` and `launcher` are those of
-        `Prepared` for this grid and stream."""
-        self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
-        self.launcher = launcher
-        self.observers = prepared.observers
-        storage = self._storage = ctypes.create_string_buffer(prepared.nbytes + _ALIGN)
-        start = -ctypes.addressof(storage) % _ALIGN
-        base = ctypes.addressof(storage) + start
-        ctypes.memmove(base, parameters, len(parameters))
-        self.buffer = memoryview(storage)[start : start + prepared.nbytes]
-        self._pointers = (ctypes.c_void_p * len(prepared.offsets))(
-            *[base + offset for offset in prepared.offsets]
-        )
-        self.arguments = config, prepared.kernel, ctypes.addressof(self._pointers), 0
-        """what cuLaunchKernelEx of cuda.bindings is called with"""
+    @property
+    def observers(self) -> list[Any]:
+        """What is told of each launch."""
+        return self.prepared.observers
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which
         the driver reports at whatever call comes next, and PipelineDeadlock for one that gave up
-        (`watch`)."""
+        (`debug_reports`)."""
         if _WATCHED:
             WATCH.check()
         code = self.launcher(*self.arguments)[0]
@@ -128,7 +108,7 @@ class Launch:
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
-            raise self._prepared.failed(
+            raise self.prepared.failed(
                 streams.explained(error, self.stream, self.device), f"grid {self.grid}, "
             )
 
@@ -410,8 +390,21 @@ class Prepared:
         number of words that are zeroed before each launch."""
         streams.check(stream, device, self.name)
         config = self.config(grid, stream, device)
-        launcher = self.launcher(grid, stream, device, cleared)
-        return Launch(self, parameters, config, launcher, grid, stream, device)
+        storage = ctypes.create_string_buffer(self.nbytes + _ALIGN)
+        start = -ctypes.addressof(storage) % _ALIGN
+        base = ctypes.addressof(storage) + start
+        ctypes.memmove(base, parameters, len(parameters))
+        pointers = (ctypes.c_void_p * len(self.offsets))(*[base + at for at in self.offsets])
+        return Launch(
+            self,
+            grid,
+            stream,
+            device,
+            self.launcher(grid, stream, device, cleared),
+            (config, self.kernel, ctypes.addressof(pointers), 0),
+            memoryview(storage)[start : start + self.nbytes],
+            pointers,
+        )
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
         try:

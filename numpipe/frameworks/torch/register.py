@@ -216,14 +216,12 @@ class _Form:
             else _known(value)
             for name, value in named
         ]
-        call = definition.bind(
-            tuple(known),
-            {name: _known(value) for name, value in scalars.items()} | self.statics,
-            own=False,
+        bound = definition.bind(
+            tuple(known), {name: _known(value) for name, value in scalars.items()} | self.statics
         )
         if not self.outputs:
             return None
-        types = definition.results.types(call)
+        types = definition.results.types(self.outputs, definition.known(bound))
         device = next(value.device for value in args if isinstance(value, torch.Tensor))
         results = [
             torch.empty(each.shape, dtype=torch_type(of, each.dtype), device=device)
