@@ -15,7 +15,7 @@ from ...arch.targets import DEFAULT
 from ...plan.budget import HEADER, PANEL_BYTES, fit_slots
 from ...plan.layout import ATOM
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers
 beside it"""
@@ -134,7 +134,9 @@ _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 """CTAs of a cluster along M and N that load together"""
 _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2, 4))
 """CTAs of a cluster along K, and along N"""
-_PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+_SHARED = ((1, 1), (2, 1), (1, 2), (1, 4), (2, 2))
+"""CTAs of a cluster along M and N where tiles are cut into parts"""
+_PARTS = (2, 3, 4, 5, 6, 8, 12, 16)
 _LEAST_SLOTS = 3
 _LARGE = 128 * 128
 """elements of a tile from which stores are worth their panels"""
@@ -152,13 +154,14 @@ def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: 
     return min(DEFAULT.smem_bytes - HEADER - wgs * panels * PANEL_BYTES - sums, most) // step
 
 
-def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _cuts(turns: int, tm: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (stream, along, parts, cluster, across)."""
     yield from ((0, 1, 1, *load) for load in _LOADS)
     if not turns:
         yield from ((1, 1, 1, *load) for load in _LOADS[:3])
         yield from ((0, along, 1, 1, across) for along, across in _TOGETHER)
-        yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:6])
+    if not turns and tm <= 128:
+        yield from ((0, 1, parts, *load) for parts in _PARTS for load in _SHARED)
 
 
 def _staged(
@@ -192,7 +195,7 @@ def ways() -> Ways:
             for tk in (
                 (64,) if turns or tm > 64 or tn > 64 else (64, 128) if tn > 32 else (64, 128, 256)
             ):
-                for stream, along, parts, cluster, across in _cuts(turns):
+                for stream, along, parts, cluster, across in _cuts(turns, tm):
                     if tn % (8 * cluster * along):
                         continue
                     for panels, slots in _staged(
@@ -214,7 +217,7 @@ def ways() -> Ways:
                                 panels,
                             )
                         )
-    return Ways(*np.array(rows, np.float64).T)
+    return Ways(*np.array(rows, np.float32).T)
 
 
 def ways_of(several: Iterable[Config]) -> Ways:
@@ -239,7 +242,7 @@ def ways_of(several: Iterable[Config]) -> Ways:
                 config.panels or 1,
             )
         )
-    return Ways(*np.array(rows, np.float64).T)
+    return Ways(*np.array(rows, np.float32).T)
 
 
 def config_of(way: Ways, turned: bool, rows: int, columns: int, sms: int) -> Config:
