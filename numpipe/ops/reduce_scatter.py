@@ -71,9 +71,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         grid_names="cta",
         num_compute_wgs=2,
         wg_axis="wg",
-        semaphores=lambda room: (
-            room.shape[0] * (cdiv(room.shape[1], length * whole) + most)
-        ),
+        semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + most),
     )
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out

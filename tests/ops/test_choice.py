@@ -31,7 +31,8 @@ from numpipe.ops.choice.fit import losses
 from numpipe.ops.choice.gpu import Gpu, gpu_of, known
 from numpipe.ops.choice.network import MOST, correction, features
 from numpipe.ops.choice.rows import Group, arrays, read
-from numpipe.ops.choice.ways import DEEP, Ways, config_of, strip, ways, ways_of
+from numpipe.ops.choice.ways import DEEP, fitted, ways, ways_of
+from numpipe.ops.choice.ways import configs as every_config
 from numpipe.ops.configs import Config, choose, space
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
@@ -69,8 +70,7 @@ def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
 
 
 def test_every_way_is_a_config_that_fits_an_sm() -> None:
-    for way in zip(*ways(), strict=True):
-        config = config_of(Ways(*way), False, 64, 64, 132)
+    for config in every_config():
         assert config.slots is not None and 3 <= config.slots <= replace(config, slots=None).depth
         assert config.cluster * config.across <= 8 and config.tn % (8 * config.cluster) == 0
 
@@ -305,16 +305,6 @@ def test_clusters_of_some_sizes_leave_sms_idle(cluster: int, ctas: int) -> None:
     assert cost.work(of, cost.Product(8192, 8192, 8192, False, 128), gpu_of()).ctas == ctas
 
 
-def test_a_config_is_the_way_that_it_was_made_of() -> None:
-    every = [Ways(*way) for way in zip(*ways(), strict=True)][::7]
-    for field, again in zip(
-        zip(*every, strict=True),
-        ways_of(config_of(way, False, 64, 64, 132) for way in every),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(field, again)
-
-
 def test_products_stay_in_flight_where_a_slot_can_be_spared() -> None:
     for config in [
         each
@@ -345,13 +335,17 @@ def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(
 def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
     """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same
     GPC."""
-    group = functools.partial(strip, sms=132)
+
+    def group(tm: int, tn: int, above: int, across: int, rows: int, columns: int) -> int:
+        config = Config(tm, tn, cluster=above, across=across)
+        return fitted(config, False, rows, columns, 132).group
+
     assert group(64, 64, 1, 1, 1024, 512) == group(128, 128, 1, 1, 1024, 1024) == 4
-    assert group(64, 128, 2, 1, 1024, 512) == 4 and group(64, 128, 2, 1, 512, 1024) == 2
-    assert group(64, 128, 2, 2, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
+    assert group(64, 128, 1, 2, 1024, 512) == 4 and group(64, 128, 1, 2, 512, 1024) == 2
+    assert group(64, 128, 2, 1, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
     assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: what is shared is in the L2
-    assert group(128, 256, 2, 2, 8192, 8192) == 16 and group(192, 128, 2, 2, 8192, 8192) == 10
-    assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 2, 1, 8192, 64) == 8
+    assert group(128, 256, 2, 1, 8192, 8192) == 16 and group(192, 128, 2, 1, 8192, 8192) == 10
+    assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 1, 2, 8192, 64) == 8
 
 
 # ---- which GPU's file

@@ -1,7 +1,7 @@
 """Fit the choice of matmul configs to a GPU, or say how good it is.
 
-``fit`` writes the file of the GPU whose times are in the first of ROWS; ``evaluate`` prints what the
-choice loses on products that were not fitted to: the time of the config that is chosen over the
+``fit`` writes the file of the GPU whose times are in the first of ROWS; ``evaluate`` prints what
+the choice loses on products that were not fitted to: the time of the config that is chosen over the
 fastest measured one. Times of other GPUs may follow, for sizes that were not measured on the first.
 examples/benchmarks/random_products.py writes ROWS.
 """

@@ -137,13 +137,12 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
         at = np.concatenate([places[group] for group in several])
         starts = np.cumsum([0, *(len(places[group]) for group in several[:-1])])
         gradients = _gradients(layers, x[at], *facts[:, at], starts, rows.weight[several])
-        done, now = step / (EPOCHS * parts), step + 1
+        done = step / (EPOCHS * parts)
         rate = RATE * min(1, done / WARM) * (1 + np.cos(np.pi * done)) / 2
         for layer, (first, second), gradient in zip(layers, moments, gradients, strict=True):
             first += 0.1 * (gradient - first)
             second += 0.001 * (gradient * gradient - second)
-            size = np.sqrt(second / (1 - 0.999**now)) + 1e-8
-            layer -= rate * (first / (1 - 0.9**now) / size + DECAY * layer)
+            layer -= rate * (first / (np.sqrt(second) + 1e-8) + DECAY * layer)
     layers[0][-1] -= mean / spread @ layers[0][:-1]  # the network sees what is not normalized
     layers[0][:-1] /= spread[:, None]
     return [layer.T for layer in layers]

@@ -17,7 +17,7 @@ from ...arch.target import LINE
 from .cost import Product, cycles
 from .gpu import Gpu, gpu_of
 from .network import correction, features
-from .ways import FUSED, Config, Ways, config_of, ways
+from .ways import FUSED, Config, Ways, configs, fitted, ways
 
 __all__ = ["choose", "space"]
 
@@ -43,6 +43,7 @@ def choose(
 ) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
+    gpu        that it runs on (`numpipe.ops.choice.gpu`); None: an H200
     fused      whether there is an epilogue beside alpha, for which not every config has the
                registers
     aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128;
@@ -68,6 +69,7 @@ def space(
 ) -> list[Config]:
     """Return the `most` configs that are predicted to be the fastest, the best of them first.
 
+    gpu     that they run on; None: an H200
     turned  whether those that compute the transpose may be among them: `matmul` passes their
             kernels the operands' transposes
     widths  how many may differ in little but `tn`
@@ -136,7 +138,6 @@ def _ordered(
             correction(features(few, product, left[best], gpu), gpu.layers)
         )
         for i in np.argsort(predicted * np.where(turned, TURNED, 1), kind="stable"):
-            way = Ways(*(field[i] for field in few))
             flip = bool(turned[i])
-            yield config_of(way, flip, *sides[flip], gpu.sms)
+            yield fitted(configs()[at[i]], flip, *sides[flip], gpu.sms)
         left[best] = np.inf
