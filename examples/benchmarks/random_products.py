@@ -67,8 +67,8 @@ DIFFERENCE, ERROR = 0.06, 0.02
 another function. (Where cuBLAS cuts K it may round partial sums to 16 bits; without one step of 64
 of 16384 some element is off by 0.2.)"""
 LOAD = "8192,8192,4096"
-EVERY = 1 << 20
-"""configs, all that are looked at: more than there are"""
+BEST = 600
+"""configs of the fewest predicted cycles, from which those with other widths are drawn"""
 DEVICE = "cuda"
 
 
@@ -203,7 +203,7 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     chosen = first + draw.sample(rest, min(len(rest), space // 4))
     wider = [
         config
-        for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
+        for config in op_configs.space(m, n, k, aligned=aligned, most=BEST, widths=BEST)
         if any(
             dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one
             for one in first

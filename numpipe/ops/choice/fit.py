@@ -118,7 +118,8 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
     """Return the layers of a network, trained on these times: arrays (outputs, inputs + 1), whose
     last column is the bias."""
     random = np.random.default_rng(seed)
-    mean, spread = seen.mean(0), seen.std(0) + 1e-6
+    mean, spread = seen.mean(0), seen.std(0)
+    spread[spread < 1e-3] = 1  # what is the same in all rows
     x = ((seen - mean) / spread).astype(np.float32)
     weight = rows.longer**-1.5 * rows.weight[rows.number]
     lost = np.minimum(rows.longer - 1, 0.3)
@@ -163,7 +164,7 @@ def _gradients(
     inputs, slopes = [x], []
     for layer in layers[:-1]:
         sums = inputs[-1] @ layer[:-1] + layer[-1]
-        gate = 1 / (1 + np.exp(-sums))
+        gate = np.tanh(sums / 2) / 2 + 0.5
         inputs.append(sums * gate)  # SiLU
         slopes.append(gate * (1 + sums - inputs[-1]))
     answer = (inputs[-1] @ layers[-1][:-1] + layers[-1][-1])[:, 0]

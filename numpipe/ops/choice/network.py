@@ -89,7 +89,7 @@ def correction(seen: Floats, layers: tuple[Any, ...]) -> Floats:
     x = seen[None]
     for number, layer in enumerate(layers):
         if number:
-            x = x / (1 + np.exp(-x))
+            x = x * (np.tanh(x / 2) / 2 + 0.5)  # SiLU, without overflow
         x = np.broadcast_to(x, (len(layer), *x.shape[1:]))
         x = np.einsum("noi,niw->now", layer[..., :-1], x) + layer[..., -1:]
     return np.clip(x.mean(axis=(0, 1)), -MOST, MOST)  # type: ignore[no-any-return]
