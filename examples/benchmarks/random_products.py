@@ -396,8 +396,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def fit_lines(result: bench.Result) -> str:
-    """A line of JSON for the GPU, and one for each row and competitor: `numpipe.ops.choice.rows`
-    reads them."""
+    """A line of JSON for the GPU, and one for each row and competitor, which
+    `numpipe.ops.choice.measurements` reads."""
     device = result.machine["device"]
     lines: list[dict[str, Any]] = [
         {"gpu": device["name"], "sms": device["sms"], "bandwidth": device.get("bandwidth", 0)}

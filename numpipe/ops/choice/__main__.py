@@ -17,7 +17,7 @@ import numpy as np
 
 from ...diagnostics.errors import NumpipeError
 from .fit import fit, losses, unseen
-from .rows import read
+from .measurements import read
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,9 +18,9 @@ import numpy as np
 
 from .cost import cycles
 from .gpu import Constants, Gpu
+from .measurements import Group, Rows, arrays
 from .network import correction, features
 from .ranking import TURNED
-from .rows import Group, Rows, arrays
 
 __all__ = ["fit", "losses", "unseen"]
 

@@ -25,36 +25,35 @@ SIMULATED = "NVIDIA H200"
 
 
 class Constants(NamedTuple):
-    """Cycles of the count (`cost.cycles`), fitted to measurements. The defaults are where a fit
-    begins."""
+    """Cycles of the count (`cost.cycles`), fitted to measurements."""
 
-    multiply: float = 0.00054
+    multiply: float
     """of a multiply-add of a CTA"""
-    least_columns: float = 40.0
+    least_columns: float
     """a narrower tile takes as long as one of so many columns"""
-    latency: float = 680.0
+    latency: float
     """from the issue of a load to its data, which the slots of a ring share"""
-    l2: float = 0.0067
+    l2: float
     """of an SM for a byte from the L2"""
-    unaligned: float = 3.7
+    unaligned: float
     """times as many where rows do not begin at a sector of the L2"""
-    memory: float = 0.00035
+    memory: float
     """of a byte from memory, or to it"""
-    step: float = 45.0
+    step: float
     """of a step in addition"""
-    meeting: float = 12.0
+    meeting: float
     """of a step whose loads the CTAs of a cluster share"""
-    store: float = 0.1
+    store: float
     """of an element of a tile that is stored"""
-    exchange: float = 0.12
+    exchange: float
     """of an element whose partial sums the CTAs of a cluster exchange"""
-    hand: float = 1500.0
+    hand: float
     """of partial sums that CTAs hand over in global memory"""
-    hand_element: float = 0.14
+    hand_element: float
     """of an element of these"""
-    cluster: float = 260.0
+    cluster: float
     """of a cluster's start and end"""
-    launch: float = 4000.0
+    launch: float
     """of a launch, of the first loads and of the last stores"""
 
 
