@@ -83,7 +83,7 @@ class Contexts:
             for a in attributes
         )
         # a clock in kHz, a width in bits, two transfers a cycle
-        return name, (major, minor), sms, smem, clock * 1e3 * width / 8 * 2
+        return name, (major, minor), sms, smem, clock * width * 250.0
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:

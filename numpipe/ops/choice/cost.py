@@ -1,167 +1,119 @@
-"""About how many cycles a matrix product takes, in each of the ways to cut it: thousands of them,
-in about a millisecond.
+"""About how many cycles a matrix product takes, with each of thousands of configs: a count in a
+fraction of a millisecond.
 
-`ways` lists them once, as arrays with an element for each: tiles, how these are cut along K, the
-clusters that load together. `cycles` adds up, for all at once, what the CTA with the most work
-does: it fills its ring, and for each step multiplies, or waits for what is slowest of its tensor
-cores, of its port to the L2, of the L2, and of the memory; then it exchanges partial sums, and
-stores. The constants are fitted, by least squares of the logarithm, to the measurements that
-`learned` learns from.
+`cycles` adds up what the CTA with the most work does. For each step it multiplies, or waits for the
+slowest of its tensor cores, the latency of its ring, the L2 and the memory; then it exchanges
+partial sums, and stores. The constants (`gpu.Constants`) are fitted to measurements by `fit`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...arch.target import SECTOR
 from .gpu import Gpu
 from .ways import Floats, Ways
 
-__all__ = ["Product", "cycles", "work"]
-
-Sizes = int | npt.NDArray[np.int64]
-Flags = bool | npt.NDArray[np.bool_]
+__all__ = ["Product", "Work", "cycles", "work"]
 
 
 class Product(NamedTuple):
-    """A product, or several: `rows` are those that the tiles' rows lie along, those of the
-    transpose where it is `turned`.
+    """A product: numbers, or float32 arrays with an element for each way. `rows` are those that the
+    rows of a tile lie along: those of the transpose where it is `turned`.
 
-    `aligned`: the operands' rows begin at multiples of so many bytes, a power of two up to 128; of
-    less than 32, a `SECTOR`, each row of a block costs the L2 a sector more. Fields are numbers, or
-    arrays with an element for each way.
+    `aligned`: rows of the operands begin at multiples of so many bytes, a power of two up to 128.
+    If it is less than 32, a `SECTOR`, each row of a block costs the L2 another sector.
     """
 
-    rows: Sizes
-    columns: Sizes
-    k: Sizes
-    turned: Flags
-    aligned: Sizes
+    rows: Any
+    columns: Any
+    k: Any
+    turned: Any
+    aligned: Any
     batches: int = 1
 
 
 class Work(NamedTuple):
-    """What a way to cut makes of a product: `tiles`, `steps` of a tile, `units` of work for a CTA,
-    CTAs at once (`slots`), at most (`active`), and the rows and columns of a tile that lie inside
-    the output, on average (`high`, `wide`)."""
+    """What a way to cut makes of a product."""
 
     tiles: Floats
     steps: Floats
+    """of a tile"""
     units: Floats
-    slots: Floats
-    active: Floats
+    """of work that a CTA takes: tiles, or parts of tiles"""
+    own: Floats
+    """steps of a unit"""
+    ctas: Floats
+    """that run at the same time, at most"""
     high: Floats
+    """rows of a tile that lie inside the output, on average"""
     wide: Floats
+    """columns of a tile that lie inside the output, on average"""
 
 
 def work(of: Ways, product: Product, gpu: Gpu) -> Work:
     """Return the work of a product that is cut in these ways."""
-    down = _cover(product.rows, of.tm * of.cluster) * of.cluster
-    beside = _cover(product.columns, of.tn * of.across) * of.across
+    down = np.ceil(product.rows / (of.tm * of.cluster)) * of.cluster
+    beside = np.ceil(product.columns / (of.tn * of.across)) * of.across
     tiles = product.batches * down * beside
-    steps = _cover(product.k, of.tk)
+    steps = np.ceil(product.k / of.tk)
+    parts = of.along * of.parts
     size = of.cluster * of.across * of.along
-    slots = gpu.at_once[size.astype(int) - 1] // size * size
-    units = tiles * of.along * of.parts
-    active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)
-    high, wide = np.minimum(of.tm, product.rows / down), np.minimum(of.tn, product.columns / beside)
-    return Work(tiles, steps, units, slots, active, high, wide)
+    at_once = gpu.at_once.astype(np.float32)[size.astype(np.int8) - 1]
+    return Work(
+        tiles,
+        steps,
+        tiles * parts,
+        np.ceil(steps / np.minimum(parts, steps)),
+        np.floor(at_once / size) * size,
+        np.minimum(of.tm, product.rows / down),
+        np.minimum(of.tn, product.columns / beside),
+    )
 
 
 def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
     """Return about how many cycles a product takes, cut in each of these ways."""
-    tiles, steps, units, slots, active, high, wide = work(of, product, gpu)
-    rows, columns, k, turned, aligned, batches = product
+    tiles, steps, units, own, ctas, high, wide = work(of, product, gpu)
+    rows, columns, k, _, aligned, batches = product
     by = gpu.constants
-    size, elements, streams = of.cluster * of.across * of.along, of.tm * of.tn, of.stream > 0
-    parts = np.minimum(of.along * of.parts, np.maximum(steps, 1))
-    once = 2.0 * batches * k * (rows + columns)  # bytes of the operands
-    # a step, with so many CTAs at work
-    depth, even = of.tk * 2, np.asarray(aligned) >= SECTOR
-    products = (
-        of.tk
-        / 16
-        * of.tm
-        / 64
-        * np.maximum(of.tn / 2, by.least_columns)
-        * by.products
-        * np.where(of.wgs > 1, 1, by.alone)
-    )
-    port = (high + wide) * depth * np.where(even, 1, by.unaligned_port) / by.port
-    l2 = (
-        (high / of.across + wide / of.cluster)
-        * depth
-        * np.where(even, 1, by.unaligned)
-        / gpu.sms
-        / by.l2
-    )
-    missed = (
-        np.minimum(1, once / (tiles * steps * depth * (high + wide)))
-        * depth
-        * (high + wide)
-        / by.memory
-    )
-    alone = products**by.norm + port**by.norm + (by.latency / (of.slots - 1)) ** by.norm
-    constant = by.step + by.meeting * (of.cluster * of.across > 1)
+    elements, depth = of.tm * of.tn, of.tk * 2
+    operands = 2.0 * batches * k * (rows + columns)  # bytes
+    # a step, while so many CTAs are at work
+    multiplied = of.tk * of.tm * np.maximum(of.tn, by.least_columns) * by.multiply
+    waited = by.latency / (of.slots - 1)
+    sectors = np.where(np.asarray(aligned) < SECTOR, np.float32(by.unaligned), np.float32(1))
+    l2 = (high / of.across + wide / of.cluster) * depth * sectors * (by.l2 / gpu.sms)
+    missed = np.minimum(depth * (high + wide), operands / (tiles * steps)) * by.memory
+    alone, shared = multiplied * multiplied + waited * waited, l2 * l2 + missed * missed
+    constant = by.step + by.meeting * _some(of.cluster * of.across - 1)
 
-    def step(ctas: Floats) -> Floats:
-        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm) ** (1 / by.norm) + constant
+    def step(at_work: Floats) -> Floats:
+        return np.sqrt(alone + shared * at_work * at_work) + constant
 
-    # behind the steps of a tile
-    pieces = np.where(
-        turned,
-        _cover(of.tn, 64),
-        of.tn // 64 + of.tn % 64 // 32 + of.tn % 32 // 16 + of.tn % 16 // 8,
-    )
-    stored = (
-        by.store
-        + by.store_element * elements / of.wgs
-        + by.store_piece * pieces
-        + by.store_turned * elements / 4 * turned
-    )
-    hidden = np.where(of.turns > 0, stored * by.turn, stored)
-    full, rest = units // slots, units % slots
-    exchanged = np.where(
-        of.along > 1, by.exchange + by.exchange_element * elements * (of.along - 1) / of.along, 0
-    )
-    handed = np.where(of.parts > 1, by.hand + by.hand_element * elements * (parts - 1), 0)
-    own = _cover(steps, parts)
-    whole = (
-        full * own * step(slots)
-        + (rest > 0) * own * step(rest)
-        + _cover(units, slots) * (hidden + exchanged + handed)
-    )
-    whole += stored - hidden
-    share = tiles * steps / np.maximum(active, 1)
-    # other parts of a tile that its owner adds
-    met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)
-    shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements
-    shared += hidden * np.maximum(1, share // np.maximum(1, steps))
-    busy = (
-        by.fill
-        + np.where(streams, shared, whole)
-        + np.where(size > 1, by.cluster, 0)
-        + np.where(of.along > 1, by.along, 0)
-    )
-    # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns
-    # again
-    together = np.minimum(rows, 1536)
-    waves = np.maximum(1, tiles / np.maximum(active, 1))
-    again = (
-        2
-        * k
-        * np.where(
-            streams, tiles * (high + wide), waves * (together + active * high * wide / together)
-        )
-    )
-    read = once + np.clip(once / by.held / 1e6 - 0.5, 0, 1) * np.maximum(0, again - once)
-    memory = (read + by.written * 2 * batches * rows * columns) / by.memory + by.fill
-    return (busy**by.mix + memory**by.mix) ** (1 / by.mix) + by.launch
+    # after the steps of a tile: ping-pong hides all stores but the last
+    stored = by.store * elements / of.wgs
+    hidden = stored * of.turns
+    others = np.minimum(of.parts, steps) - 1
+    handed = by.hand * _some(of.parts - 1) + by.hand_element * elements * others
+    exchanged = by.exchange * elements * (1 - 1 / of.along)
+    full = np.floor(units / ctas)
+    rest = units - full * ctas
+    whole = own * (full * step(ctas) + _some(rest) * step(rest))
+    whole += (full + _some(rest)) * (stored - hidden + exchanged + handed) + hidden
+    # where the steps of all tiles are shared out, others have parts of a CTA's tile
+    active = np.minimum(tiles * steps, ctas)
+    share = tiles * steps / active
+    met = np.clip(np.ceil(steps / share), 1, 32)
+    even = share * step(active) + by.hand + met * by.hand_element * elements
+    even += stored * np.maximum(1, np.floor(share / steps))
+    busy = whole + of.stream * (even - whole)
+    busy += by.cluster * _some(of.cluster * of.across * of.along - 1)
+    memory = (operands + 2.0 * batches * rows * columns) * by.memory
+    return np.maximum(busy, memory) + by.launch
 
 
-def _cover(size: Floats | Sizes, block: Floats | int) -> Floats:
-    """Return how many blocks cover a size."""
-    return np.ceil(np.asarray(size, np.float64) / block)
+def _some(count: Floats) -> Floats:
+    """Return 1 where a count is not 0."""
+    return np.minimum(count, 1)

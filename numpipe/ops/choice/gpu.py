@@ -25,38 +25,36 @@ SIMULATED = "NVIDIA H200"
 
 
 class Constants(NamedTuple):
-    """Cycles, and bytes a cycle, of the count (`cost.cycles`), fitted to measurements. Defaults:
-    an H200's, where a fit of another GPU begins."""
+    """Cycles of the count (`cost.cycles`), fitted to measurements."""
 
-    port: float = 250.0
-    l2: float = 90.0
-    unaligned: float = 1.86
-    unaligned_port: float = 1.32
-    least_columns: float = 27.0
-    alone: float = 1.25
-    products: float = 0.943
-    latency: float = 316.0
-    step: float = 75.6
-    meeting: float = 11.2
-    norm: float = 1.59
-    fill: float = 1330.0
-    store: float = 100.0
-    store_element: float = 0.106
-    store_piece: float = 26.6
-    store_turned: float = 0.399
-    turn: float = 0.396
-    exchange: float = 225.0
-    exchange_element: float = 0.156
-    hand: float = 1650.0
-    hand_element: float = 0.204
-    stream: float = 2060.0
-    along: float = 75.0
-    cluster: float = 478.0
-    memory: float = 2700.0
-    written: float = 2.31
-    held: float = 80.0
-    mix: float = 10.0
-    launch: float = 1980.0
+    multiply: float
+    """of a multiply-add of a CTA"""
+    least_columns: float
+    """a narrower tile takes as long as one of so many columns"""
+    latency: float
+    """from the issue of a load to its data, which the slots of a ring share"""
+    l2: float
+    """of an SM for a byte from the L2"""
+    unaligned: float
+    """times as many where rows do not begin at a sector of the L2"""
+    memory: float
+    """of a byte from memory, or to it"""
+    step: float
+    """of a step in addition"""
+    meeting: float
+    """of a step whose loads the CTAs of a cluster share"""
+    store: float
+    """of an element of a tile that is stored"""
+    exchange: float
+    """of an element whose partial sums the CTAs of a cluster exchange"""
+    hand: float
+    """of partial sums that CTAs hand over in global memory"""
+    hand_element: float
+    """of an element of these"""
+    cluster: float
+    """of a cluster's start and end"""
+    launch: float
+    """of a launch, of the first loads and of the last stores"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +67,7 @@ class Gpu:
     at_once    CTAs that run at the same time in clusters of 1 to 8, one CTA on an SM
                (cuOccupancyMaxActiveClusters): element 0 is for clusters of 1
     constants  of the count of cycles
-    layers     of the network: (weights, bias) of each
+    layers     of the networks (`network.correction`)
     """
 
     name: str
@@ -77,27 +75,25 @@ class Gpu:
     bandwidth: float
     at_once: Any
     constants: Constants
-    layers: tuple[tuple[Any, Any], ...]
+    layers: tuple[Any, ...]
 
     def save(self, path: Path) -> None:
         """Write a file that `known` reads."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
-        for number, (weights, bias) in enumerate(self.layers):
-            arrays |= {f"weights{number}": weights, f"bias{number}": bias}
-        np.savez_compressed(path, **arrays)
+        layers = {f"layer{number}": layer for number, layer in enumerate(self.layers)}
+        np.savez_compressed(path, **arrays, **layers)
 
     @classmethod
     def load(cls, path: Path) -> Gpu:
         """Read a file that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
-            count = sum(name.startswith("weights") for name in file.files)
             return cls(
                 str(file["name"]),
                 int(file["sms"]),
                 float(file["bandwidth"]),
                 file["at_once"],
                 Constants(*file["constants"].tolist()),
-                tuple((file[f"weights{i}"], file[f"bias{i}"]) for i in range(count)),
+                tuple(file[name] for name in sorted(file) if name.startswith("layer")),
             )
 
 

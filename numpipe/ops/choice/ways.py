@@ -1,11 +1,11 @@
-"""The configs of a matrix product: `Config`, and `ways`, which lists all there are as arrays."""
+"""The configs of a matrix product: `Config`, and `configs`, which lists all there are."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...arch.targets import DEFAULT
 from ...plan.budget import HEADER, PANEL_BYTES, fit_slots
 from ...plan.layout import ATOM
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers
 beside it"""
@@ -134,7 +134,9 @@ _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 """CTAs of a cluster along M and N that load together"""
 _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2, 4))
 """CTAs of a cluster along K, and along N"""
-_PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+_SHARED = ((1, 1), (2, 1), (1, 2), (1, 4), (2, 2))
+"""CTAs of a cluster along M and N where tiles are cut into parts"""
+_PARTS = (2, 3, 4, 5, 6, 8, 12, 16)
 _LEAST_SLOTS = 3
 _LARGE = 128 * 128
 """elements of a tile from which stores are worth their panels"""
@@ -152,13 +154,14 @@ def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: 
     return min(DEFAULT.smem_bytes - HEADER - wgs * panels * PANEL_BYTES - sums, most) // step
 
 
-def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (stream, along, parts, cluster, across)."""
-    yield from ((0, 1, 1, *load) for load in _LOADS)
+def _cuts(turns: int, tm: int) -> Iterator[tuple[int | str | None, int, int]]:
+    """Yield (split, cluster, across)."""
+    yield from ((None, *load) for load in _LOADS)
     if not turns:
-        yield from ((1, 1, 1, *load) for load in _LOADS[:3])
-        yield from ((0, along, 1, 1, across) for along, across in _TOGETHER)
-        yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:6])
+        yield from (("stream", *load) for load in _LOADS[:3])
+        yield from (("cluster", *together) for together in _TOGETHER)
+        if tm <= 128:
+            yield from ((parts, *load) for parts in _PARTS for load in _SHARED)
 
 
 def _staged(
@@ -184,37 +187,42 @@ def _staged(
 
 
 @functools.cache
-def ways() -> Ways:
-    """Return all ways of which at least three steps fit into shared memory."""
-    rows = []
+def configs() -> tuple[Config, ...]:
+    """Return all configs of which at least three steps fit into shared memory, as for an output
+    that is not transposed."""
+    found = []
     for (turns, tm), (wgs, widest) in _SHAPES.items():
         for tn in range(8 if tm == 64 else 48, widest + 1, 8):
             for tk in (
                 (64,) if turns or tm > 64 or tn > 64 else (64, 128) if tn > 32 else (64, 128, 256)
             ):
-                for stream, along, parts, cluster, across in _cuts(turns):
-                    if tn % (8 * cluster * along):
+                for split, cluster, across in _cuts(turns, tm):
+                    if tn % (8 * cluster):
                         continue
-                    for panels, slots in _staged(
-                        tm, tn, tk, wgs, turns, along, plain=not stream and along * parts == 1
-                    ):
-                        rows.append(
-                            (
-                                tm,
-                                tn,
-                                tk,
-                                wgs,
-                                turns,
-                                stream,
-                                along,
-                                parts,
-                                cluster,
-                                across,
-                                slots,
-                                panels,
-                            )
+                    along = cluster if split == "cluster" else 1
+                    for panels, slots in _staged(tm, tn, tk, wgs, turns, along, plain=not split):
+                        config = Config(
+                            tm,
+                            tn,
+                            tk,
+                            slots,
+                            ("cooperative", "pingpong")[turns],
+                            panels,
+                            policy="evict_first",
+                            cluster=cluster,
+                            across=across,
+                            wgs=wgs,
+                            split=split,
+                            delay=delay_of(bool(turns), tk, wgs, slots),
                         )
-    return Ways(*np.array(rows, np.float64).T)
+                        found.append(config)
+    return tuple(found)
+
+
+@functools.cache
+def ways() -> Ways:
+    """Return `configs` as arrays."""
+    return ways_of(configs())
 
 
 def ways_of(several: Iterable[Config]) -> Ways:
@@ -239,33 +247,18 @@ def ways_of(several: Iterable[Config]) -> Ways:
                 config.panels or 1,
             )
         )
-    return Ways(*np.array(rows, np.float64).T)
+    return Ways(*np.array(rows, np.float32).T)
 
 
-def config_of(way: Ways, turned: bool, rows: int, columns: int, sms: int) -> Config:
-    """Return one of the ways as a config, for an output, or its transpose where it is `turned`, of
-    so many rows and columns."""
-    tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels = map(int, way)
-    split = "stream" if stream else "cluster" if along > 1 else parts if parts > 1 else None
-    size = max(along, cluster) * across
-    delay = delay_of(bool(turns), tk, wgs, slots)
-    once = rows <= tm * cluster or columns <= tn * across
-    return Config(
-        tm,
-        tn,
-        tk,
-        slots,
-        ("cooperative", "pingpong")[turns],
-        panels,
-        strip(tm, tn, size, cluster, rows, columns, sms),
-        "evict_first",
-        max(along, cluster),
-        across,
-        wgs,
-        turned,
-        split,
-        once,
-        delay=delay,
+def fitted(config: Config, turned: bool, rows: int, columns: int, sms: int) -> Config:
+    """Return one of `configs` for an output, or its transpose where it is `turned`, of so many rows
+    and columns."""
+    above = 1 if config.split == "cluster" else config.cluster
+    return replace(
+        config,
+        turned=turned,
+        group=strip(config, above, rows, columns, sms),
+        once=rows <= config.tm * above or columns <= config.tn * config.across,
     )
 
 
@@ -279,9 +272,8 @@ def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
     return 1 if not turns and tk < 256 and (wgs == 1 or slots >= DEEP) else None
 
 
-def strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int, sms: int) -> int:
-    """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them
-    along M.
+def strip(config: Config, above: int, rows: int, columns: int, sms: int) -> int:
+    """Return the `group` of a product whose clusters have `above` CTAs along M.
 
     A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may
     be higher: in the mean of eleven products on an H200 that is worth some tenths of a percent.
@@ -289,7 +281,8 @@ def strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int, sm
     way from the L2: so they should have a square of the output. CTAs fill one GPC after another;
     clusters are dealt to the eight GPCs in turn (an H200).
     """
-    if -(-rows // tm) * -(-columns // tn) > sms:
-        return max(1, (1536 if cluster == 1 else 2048) // (tm * cluster)) * cluster
-    best = math.sqrt(8 * rows / columns if size > 1 else 16 * tn / tm)
-    return int(2 ** min(3, max(0, round(math.log2(best))))) * cluster
+    if -(-rows // config.tm) * -(-columns // config.tn) > sms:
+        return max(1, (1536 if above == 1 else 2048) // (config.tm * above)) * above
+    clusters = config.cluster * config.across > 1
+    best = math.sqrt(8 * rows / columns if clusters else 16 * config.tn / config.tm)
+    return int(2 ** min(3, max(0, round(math.log2(best))))) * above
