@@ -99,20 +99,33 @@ def long(columns: int, wgs: int) -> Config:
     return Config(0, 32, body, 64 if rest >= pieces else 0, pieces if rest % pieces else 0, wgs)
 
 
-def choose(columns: int, itemsize: int, gradient: bool = False) -> Config:
-    """Return the config for rows of 1 to 16384 columns, of elements of `itemsize` bytes.
+def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Config:
+    """Return the config for a matrix of 1 to 16384 columns, of elements of `itemsize` bytes.
 
-    A tile of short rows fills the registers of its lanes as far as three warpgroups or more fit on
-    an SM. Rows that are longer have a warpgroup for each 8192 elements.
+    Measured on an H100. Rows are short as long as a tile of 8 fits in the registers of three
+    warpgroups an SM or so; what is longer has a warpgroup for 8192 columns. A row has few lanes
+    where pairs of elements are loaded: then the rest, loaded by elements, is small. Rows off
+    multiples of 16 bytes are all loaded by elements, for which lanes had better be neighbors.
 
-    >>> choose(1024, 2).rows, choose(4096, 2).wgs, choose(16384, 2).wgs
+    >>> choose(65536, 1024, 2).rows, choose(65536, 4096, 2).wgs, choose(65536, 16384, 2).wgs
     (8, 1, 2)
     """
-    most = 4096 // itemsize if gradient else min(3072, 8192 // itemsize)
-    if columns > most:
+    if columns > {2: (3072, 1536), 4: (2048, 1024)}[itemsize][gradient]:
         return long(columns, 1 if columns <= 8192 else 2)
-    lanes = 4 if columns <= 8 else 8 if columns <= 64 else 16 if columns <= 128 else 32
-    return short(columns, (256 if gradient or lanes > 8 else 512) // lanes, lanes)
+    if columns <= 8:
+        lanes, height = 4, 128
+    elif columns * itemsize % 16 == 0:
+        lanes = 8 if columns <= (64 if gradient else 320) else 16
+        lanes = 32 if columns > (320 if gradient else 640) else lanes
+        height = (512 if columns <= 64 else 256) // lanes
+    elif columns < 128:
+        lanes, height = 16, 32 if gradient else 64
+    else:
+        lanes, height = 32, 8 if gradient or columns >= 256 else 16
+    # at least some CTAs for each SM, but a row for each lane that has one
+    while height > 256 // lanes and rows < 1024 * height:
+        height //= 2
+    return short(columns, height, lanes)
 
 
 def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
