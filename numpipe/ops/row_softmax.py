@@ -118,7 +118,7 @@ def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Co
         lanes = 8 if columns <= (64 if gradient else 320) else 16
         lanes = 32 if columns > (320 if gradient else 640) else lanes
         height = (512 if columns <= 64 else 256) // lanes
-    elif columns < 128:
+    elif columns < (65 if gradient else 128):
         lanes, height = 16, 32 if gradient else 64
     else:
         lanes, height = 32, 8 if gradient or columns >= 256 else 16
