@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -168,6 +169,15 @@ def absent(config: Config, *names: str) -> tuple[str, ...]:
     return tuple(f"{name}_{part}" for name in names for part, size in parts.items() if not size)
 
 
+@function
+def fits(array, columns):  # type: ignore[no-untyped-def]
+    """Whether rows have so many columns, side by side: what `windows` gives.
+
+    The kernels return unless it does: so the compiler knows, and leaves out code for other arrays.
+    """
+    return array.strides[2] == np.dtype(array.dtype).itemsize and array.shape[2] == columns
+
+
 @functools.cache
 def forward(config: Config, log: bool) -> Kernel:
     """Return the kernel ``(*windows(x), *windows(y))`` of y = softmax(x), or of its logarithm."""
@@ -185,13 +195,10 @@ def forward(config: Config, log: bool) -> Kernel:
         without=absent(config, "x", "y"),
     )
     def softmax_rows(x, x_rest, x_last, y, y_rest, y_last):  # type: ignore[no-untyped-def]
-        # `windows` gives no others: so the compiler knows, and leaves out code for what it excludes
-        size = np.dtype(x.dtype).itemsize
-        if x.strides[2] != size or y.strides[2] != size:
+        end = x.shape[2] if masked else columns
+        if not fits(x, end) or not fits(y, end):
             return
-        if rest and (x_rest.strides[2] != size or y_rest.strides[2] != size):
-            return
-        if not masked and (x.shape[2] != columns or y.shape[2] != columns):
+        if rest and (not fits(x_rest, x_rest.shape[2]) or not fits(y_rest, y_rest.shape[2])):
             return
         block, wg = axis_index("block"), axis_index("wg")
         if height:
@@ -282,17 +289,13 @@ def backward(config: Config, log: bool) -> Kernel:
     def softmax_rows_gradient(  # type: ignore[no-untyped-def]
         g, g_rest, g_last, y, y_rest, y_last, dx, dx_rest, dx_last
     ):
-        size = np.dtype(g.dtype).itemsize
-        if g.strides[2] != size or y.strides[2] != size or dx.strides[2] != size:
+        end = g.shape[2] if masked else columns
+        if not fits(g, end) or not fits(y, end) or not fits(dx, end):
             return
-        if rest and (
-            g_rest.strides[2] != size or y_rest.strides[2] != size or dx_rest.strides[2] != size
-        ):
-            return
-        if not masked and (
-            g.shape[2] != columns or y.shape[2] != columns or dx.shape[2] != columns
-        ):
-            return
+        if rest:
+            end = g_rest.shape[2]
+            if not fits(g_rest, end) or not fits(y_rest, end) or not fits(dx_rest, end):
+                return
         block, wg = axis_index("block"), axis_index("wg")
         if height:
             first, rows = 0, ds(block * height, height)
