@@ -216,7 +216,7 @@ def forward(config: Config, log: bool) -> Kernel:
         if last:
             c = load_tile(x_last.at[block, ds(0, last)], behind)
         a = there(a, along, columns, x.shape[2]) if masked else a.astype(np.float32)
-        top = a.max(axis=1)
+        top = a.max(axis=1)  # type: ignore[union-attr]
         if rest:
             b = there(b, along, rest, x_rest.shape[2])
             top = np.maximum(top, b.max(axis=1))
@@ -252,7 +252,8 @@ def forward(config: Config, log: bool) -> Kernel:
                 total = total + g.sum()
             top = top - peak
         if log:
-            less = np.log(total) if height else np.log(full(8, total, np.float32)).max()
+            less = np.log(total if height else full(8, total, np.float32))  # type: ignore[arg-type]
+            less = less if height else less.max()
             if last and wg == 0:
                 y_last[block, ds(0, last)] = c - less
             less = (less if height else less - top)[:, None]
