@@ -21,6 +21,7 @@ last    none                       (rows, fewer than pieces)      elements
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,7 @@ def long(columns: int, wgs: int) -> Config:
     return Config(0, 32, body, 64 if rest >= pieces else 0, pieces if rest % pieces else 0, wgs)
 
 
+@functools.lru_cache(maxsize=1024)
 def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Config:
     """Return the config for a matrix of 1 to 16384 columns, of elements of `itemsize` bytes.
 
@@ -369,7 +371,10 @@ def launch(
 ) -> None:
     """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied, and a
     result whose rows are not is copied from a new array."""
-    config = choose(result.shape[-1], result.dtype.itemsize, gradient=kernel_of is backward)
+    *outer, columns = result.shape
+    config = choose(
+        math.prod(outer), columns, result.dtype.itemsize, gradient=kernel_of is backward
+    )
     fresh = result if _matrix(result) else allocated("softmax", result, result.shape, stream)
     arrays = [_matrix(info) or _matrix(copied(info, target, stream)) for info in operands]
     parts = [part for info in (*arrays, _matrix(fresh)) if info for part in windows(info, config)]
