@@ -119,12 +119,12 @@ def _ordered(
     if fixed:
         possible &= (of.stream == 0) & (of.parts * of.along == 1)
     sides, counted = ((m, n), (n, m)), []
-    for turned in (False, True):
+    for flip in (False, True):
         # rows of a block of such an operand are cut into powers of two
-        allowed = possible & (of.tn % 32 == 0) if crosswise[not turned] else possible
-        counts = cycles(of, Product(*sides[turned], k, turned, aligned, batches), gpu)
+        allowed = possible & (of.tn % 32 == 0) if crosswise[not flip] else possible
+        counts = cycles(of, Product(*sides[flip], k, flip, aligned, batches), gpu)
         # the batches of a transpose would be stored by the lanes
-        counted.append(np.where(allowed & (batches == 1 or not turned), counts, np.inf))
+        counted.append(np.where(allowed & (batches == 1 or not flip), counts, np.inf))
     left = np.concatenate(counted)
     while (most := min(LOOKED_AT, np.isfinite(left).sum())) > 0:
         best = np.argpartition(left, most - 1)[:most]
