@@ -1,0 +1,145 @@
+"""A kernel as an op: what `numpipe.torch.register` and `numpipe.jax.call` make of one.
+
+A declaration says which arrays fit. Here the kernel itself does: its specs check the operands, its
+``out_type`` says what the results are, and its call allocates them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+import numpy as np
+
+from ..kernels.kernel import Kernel
+from ..plan.specs import ArrayType
+from .declaration import Op
+
+_PYTHON = {"b": bool, "i": int, "u": int, "f": float}
+"""Python's types of numbers, by the kind of a NumPy type"""
+
+
+class KernelOp(Op[Any]):
+    """The op of a kernel. Its results are the parameters that are neither operands nor options.
+
+    operands   names of the arrays that a call passes
+    options    types and defaults of the scalars and Statics that a call passes, by name. A value is
+               converted to its type if that is NumPy's; None takes a value as it is
+    statics    values of the Statics that are the same in all calls
+    mutates    the operands that the kernel writes in place
+    gradients  as `numpipe.op` takes them; gradients of results are passed to them contiguous
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        operands: Sequence[str],
+        options: Mapping[str, tuple[type | None, Any]],
+        *,
+        statics: Mapping[str, Any] | None = None,
+        mutates: Sequence[str] = (),
+        gradients: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
+        self._numpy = {
+            name: kind
+            for name, (kind, _) in options.items()
+            if kind and issubclass(kind, np.generic)
+        }
+        passed = {*operands, *options}
+        self._leading = list(itertools.takewhile(passed.__contains__, kernel.parameters))
+
+        def stub() -> None: ...
+
+        functools.update_wrapper(stub, kernel, updated=())
+        stub.__module__ = getattr(kernel, "_place", None) or kernel.__module__
+        stub.__name__ = kernel.name
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in operands]
+        for name, (kind, default) in options.items():
+            parameters.append(
+                Parameter(
+                    name,
+                    Parameter.KEYWORD_ONLY,
+                    default=default.item() if isinstance(default, np.generic) else default,
+                    annotation=_PYTHON[np.dtype(kind).kind] if kind else Parameter.empty,
+                )
+            )
+        parameters.append(Parameter("target", Parameter.KEYWORD_ONLY, default=None))
+        stub.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        results = [name for name in kernel.parameters if name not in passed]
+        super().__init__(
+            stub,
+            dict.fromkeys(operands, ""),
+            dict.fromkeys(results),
+            (),
+            kernel.__call__,
+            {},
+            gradients or {},
+        )
+
+    def bound(
+        self, arrays: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and the named arguments of the kernel's call."""
+        named = {**arrays, **options, **self.statics}
+        for name, kind in self._numpy.items():
+            named[name] = kind(named[name])
+        return tuple([named.pop(name) for name in self._leading]), named
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[Any, ...],
+        out: Any = None,
+        target: str | None = None,
+        stream: Any = None,
+    ) -> Any:
+        args, named = self.bound(
+            dict(zip(self.operands, arrays, strict=True)),
+            dict(zip(self.options, options, strict=True)),
+        )
+        return self.kernel(*args, out=out, target=target, stream=stream, **named)
+
+    def check_types(self, infos: Mapping[str, Any], fix: str = "") -> None:
+        """Leave the types to the kernel."""
+
+    def result_types(
+        self, operands: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, ArrayType]:
+        definition = self.kernel.definition
+        args, named = self.bound(
+            {name: ArrayType(tuple(each.shape), each.dtype) for name, each in operands.items()},
+            {name: options[name] for name in self.options},
+        )
+        call = definition.bind(args, named, own=False)
+        types = definition.results.types(call) if self.results else ()
+        return dict(zip(self.results, types, strict=True))
+
+    def gradients_of(
+        self,
+        xp: Any,
+        values: Mapping[str, Any],
+        wanted: Collection[str],
+        likes: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        grads = {f"grad_{name}": xp.contiguous(values[f"grad_{name}"]) for name in self.results}
+        return super().gradients_of(xp, {**values, **grads}, wanted, likes)
+
+
+def gradients_by(op: KernelOp, operands: Sequence[str]) -> Callable[..., Any]:
+    """Return the function for the gradients of these operands that calls a kernel whose outputs
+    they are, named grad_… for each operand that has one."""
+
+    def gradients(xp: Any, **values: Any) -> tuple[Any, ...]:
+        made = xp(op, **values)
+        results = made if isinstance(made, tuple) else (made,)
+        found = dict(zip(op.results, results, strict=True))
+        return tuple(found.get(f"grad_{name}") for name in operands)
+
+    asked = [Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)]
+    gradients.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    return gradients
