@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser(
         "info", help="print the GPU, the driver, the versions, and the target kernels would run on"
-    )
+    ).set_defaults(run=show_machine)
     draws = commands.add_parser(
         "timeline", help="draw traces that Trace.save, or a profile, wrote to .json files"
     )
@@ -118,10 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
     draws.add_argument("--summary", action="store_true", help="print where the time went, too")
+    draws.set_defaults(run=draw)
     kept = commands.add_parser(
         "cache", help="what was compiled, and is kept on disk for other processes"
     )
     kept.add_argument("action", choices=("info", "clear"), help="say how much it is; remove it")
+    kept.set_defaults(run=look_after_cache)
     writes = commands.add_parser(
         "export", help="compile a kernel, and write it to a file for numpipe.load"
     )
@@ -137,8 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="signature",
         help='a call\'s arguments, e.g. "float16[512, 512], float16[512, 512], cfg=Config(tn=128)"',
     )
+    writes.set_defaults(run=write_kernel)
     shows = commands.add_parser("inspect", help="print what is in a file that an export wrote")
     shows.add_argument("file")
+    shows.set_defaults(run=show_kernel)
     changes = commands.add_parser(
         "mutate", help="simulate a kernel without each of its synchronisations: which are missed?"
     )
@@ -154,20 +158,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     changes.add_argument(
         "--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)"
     )
+    changes.set_defaults(run=mutate_kernel)
     options = parser.parse_args(arguments)
-    if options.command in ("export", "inspect", "mutate"):
-        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel}[
-            options.command
-        ]
-        try:
-            return run(options)
-        except (NumpipeError, OSError) as error:
-            print(error, file=sys.stderr)
-            return 1
-    if options.command == "timeline":
-        return draw(options)
-    if options.command == "cache":
-        return look_after_cache(options.action)
+    try:
+        return int(options.run(options))
+    except (NumpipeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def show_machine(options: argparse.Namespace) -> int:
+    """Run ``info`` and return the exit status."""
     lines = list(report())
     width = max(len(what) for what, _ in lines)
     for what, value in lines:
@@ -244,14 +245,14 @@ def show_kernel(options: argparse.Namespace) -> int:
     return 0
 
 
-def look_after_cache(action: str) -> int:
+def look_after_cache(options: argparse.Namespace) -> int:
     """Run ``cache`` and return the exit status: 1 where there can be no cache."""
     try:
         cache.folder()
     except RuntimeError as error:  # a user without a home
         print(f"there is no cache: {error}; set {cache.VARIABLE} to a folder")
         return 1
-    if action == "clear":
+    if options.action == "clear":
         print(f"{cache.clear()} images removed from {cache.folder()}")
         return 0
     sizes = [status.st_size for path, status in cache.files() if path.suffix == cache.SUFFIX]
@@ -270,25 +271,21 @@ def draw(options: argparse.Namespace) -> int:
         return values[0] if values and len(values) == 1 else values and tuple(values)
 
     cta = one(options.cta)
-    try:
-        traces = [Trace.load(file) for file in options.traces]
-        print(
-            timeline(
-                *traces,
-                path=options.out,
-                cta=cta,
-                start=one(options.start),
-                end=one(options.end),
-                rows=options.rows,
-                titles=options.titles,
-            )
+    traces = [Trace.load(file) for file in options.traces]
+    print(
+        timeline(
+            *traces,
+            path=options.out,
+            cta=cta,
+            start=one(options.start),
+            end=one(options.end),
+            rows=options.rows,
+            titles=options.titles,
         )
-        for file, trace in zip(options.traces, traces, strict=True):
-            if options.summary:
-                print(f"\n{file}: {trace.summary(cta)}")
-    except ValueError as error:  # SpecErrors are ValueErrors
-        print(error, file=sys.stderr)
-        return 1
+    )
+    for file, trace in zip(options.traces, traces, strict=True):
+        if options.summary:
+            print(f"\n{file}: {trace.summary(cta)}")
     return 0
 
 

@@ -11,6 +11,7 @@ layers of language models, squares.
     python random_products.py --space 26 --processes 1 --out result.json
     # needs no GPU
     python random_products.py --read result.json --fit rows.jsonl --picture result.svg
+    python -m numpipe.ops.choice evaluate rows.jsonl
 
 The seed is printed, and is in the file before anything is measured. A row takes some tenths of a
 second a process; kernels are compiled ahead, in as many processes as there are CPUs
@@ -21,8 +22,8 @@ Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; 
 element is compared with cuBLAS'. A row fails with an element that differs by more than roundings
 can, one that no call wrote, one that was written beside the output, or other bits in a later call.
 `--space 26` measures, beside the chosen config, 26 of those that the op puts first for the row
-(`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), from
-which fit_products.py learns.
+(`numpipe.ops.configs.space`), and `--fit` writes a line for the GPU and one for each (shape,
+config, seconds), to which ``python -m numpipe.ops.choice fit`` fits the choice.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import functools
 import importlib
 import json
 import math
+import os
 import random
 import sys
 import time
@@ -65,8 +67,8 @@ DIFFERENCE, ERROR = 0.06, 0.02
 another function. (Where cuBLAS cuts K it may round partial sums to 16 bits; without one step of 64
 of 16384 some element is off by 0.2.)"""
 LOAD = "8192,8192,4096"
-EVERY = 1 << 20
-"""configs, all that are looked at: more than there are"""
+BEST = 600
+"""configs of the fewest predicted cycles, from which those with other widths are drawn"""
 DEVICE = "cuda"
 
 
@@ -201,7 +203,7 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     chosen = first + draw.sample(rest, min(len(rest), space // 4))
     wider = [
         config
-        for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
+        for config in op_configs.space(m, n, k, aligned=aligned, most=BEST, widths=BEST)
         if any(
             dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one
             for one in first
@@ -362,7 +364,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="without work before the measurements of each competitor, at the boost clock "
         "(default: under load)",
     )
-    parser.add_argument("--fit", type=Path, help="a file of lines: shape, config, seconds")
+    parser.add_argument(
+        "--fit",
+        type=Path,
+        help="a file of lines, made of the result file: the GPU, then shape, config, seconds",
+    )
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
     if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):
         options.rows = []
@@ -389,10 +395,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def fit_lines(rows: Sequence[bench.Row]) -> str:
-    """A line of JSON for each row and competitor, from which fit_products.py learns."""
-    lines = []
-    for row in rows:
+def fit_lines(result: bench.Result) -> str:
+    """A line of JSON for the GPU, and one for each row and competitor, which
+    `numpipe.ops.choice.measurements` reads."""
+    device = result.machine["device"]
+    lines: list[dict[str, Any]] = [
+        {"gpu": device["name"], "sms": device["sms"], "bandwidth": device.get("bandwidth", 0)}
+    ]
+    for row in result.rows:
         what = {
             "shape": list(dimensions(row.case)),
             "dtype": row.case["dtype"],
@@ -418,8 +428,6 @@ def main() -> int:
     options = parse()
 
     def tell(rows: Sequence[bench.Row]) -> str:
-        if options.fit is not None:
-            options.fit.write_text(fit_lines(rows), encoding="utf8")
         chosen_rows = [row for row in rows if row.name == OURS]
         text = harness.summary(chosen_rows, by=product_rows.kind)
         if len(chosen_rows) < len(rows):
@@ -437,7 +445,7 @@ def main() -> int:
 
     load = {"shape": LOAD, "dtype": options.dtype[0], "of": "load"}
     rounds = options.rounds or (5 if options.space else harness.SweepPlan.rounds)
-    return harness.sweep_or_read(
+    status = harness.sweep_or_read(
         "random_products",
         options,
         lambda process, case: contest(process, case, options.space),
@@ -453,6 +461,11 @@ def main() -> int:
         ahead=lambda: ahead([load, *options.cases], options.space),
         tell=tell,
     )
+    file = options.read or options.out
+    if options.fit is not None and file is not None and harness.PROCESS not in os.environ:
+        result = bench.read(file)
+        options.fit.write_text(fit_lines(result), encoding="utf8")
+    return status
 
 
 if __name__ == "__main__":

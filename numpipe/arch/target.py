@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .dtypes import K_BYTES, OPERANDS, Element
 
+SECTOR, LINE = 32, 128
+"""bytes that the L2 reads at a time, and bytes that it keeps together"""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -15,6 +18,8 @@ class Target:
     gpus: str
     """its GPUs, as a message names them"""
     capability: tuple[int, int, str]
+    sms: int
+    """SMs of its largest GPU: for plans and simulations where no GPU says otherwise"""
     smem_bytes: int
     """dynamic shared memory of a CTA"""
     registers: int

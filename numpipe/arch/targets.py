@@ -8,6 +8,7 @@ HOPPER = Target(
     "sm_90a",
     "Hopper (sm_90: H100, H200, GH200)",
     (9, 0, "a"),
+    sms=132,
     smem_bytes=232448,
     registers=65536,
     lane_registers=255,

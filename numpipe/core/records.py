@@ -36,8 +36,8 @@ def record(kind: type[T], value: Any, **given: Any) -> T:
     from fields that are `given`.
 
     Fields are bools, strings, floats and ints from 0 on, element types by name, tuples of these
-    (arrays in JSON), Literals, records, or such or None. Raises ValueError that names the first
-    field whose value is of another type, and fields that are missing or unknown.
+    (arrays in JSON), dictionaries, Literals, records, or such or None. Raises ValueError that names
+    the first field whose value is of another type, and fields that are missing or unknown.
 
     >>> from numpipe.launch import MapRequest
     >>> record(
@@ -56,6 +56,8 @@ def _typed(
     kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.MappingProxyType({})
 ) -> Any:
     origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
     if origin in (Union, types.UnionType):
         [other] = [arg for arg in args if arg is not types.NoneType]
         return None if value is None else _typed(other, value, where)
@@ -68,6 +70,8 @@ def _typed(
                     for n, (of, part) in enumerate(zip(kinds, value, strict=True))
                 ]
             )
+    elif origin is dict and isinstance(value, dict):
+        return {key: _typed(args[1], part, f"{where}[{key[:50]!r}]") for key, part in value.items()}
     elif origin is Literal:
         if isinstance(value, str) and value in args:
             return value

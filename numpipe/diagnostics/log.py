@@ -28,7 +28,9 @@ WORDS = ("compile", "launch")
 def on(word: str) -> bool:
     """Return whether the environment asks for lines of this kind. Raises SpecError for a word that
     is not known."""
-    setting = os.environ.get(VARIABLE, "")
+    setting = os.environ.get(VARIABLE)
+    if not setting:
+        return False
     words = {part.strip().lower() for part in setting.split(",") if part.strip()}
     unknown = sorted(words - {*WORDS, "all"})
     if unknown:

@@ -4,8 +4,8 @@ The first line is a `Manifest` as JSON: the kernel's parameters and options, its
 and its signatures. The machine code of each signature follows, as `launch.image` has it, in the
 order of the manifest's entries. ``head -1 k.numpipe | jq`` shows the manifest.
 
-Nothing of a file is executed on the host: functions of shapes are evaluated as `Expression`s, and
-Statics are compared with the text that describes them.
+The host evaluates nothing of a file but its functions of shapes, which are `Expression`s: a small,
+checked part of Python. Statics are compared with the text that describes them.
 """
 
 from __future__ import annotations

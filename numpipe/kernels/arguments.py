@@ -17,18 +17,17 @@ A call may name any of them. Parameters that a kernel is made `without` are cons
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import FunctionType, MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from ..diagnostics.errors import SpecError, at
-from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
+from .call_records import Bound, Statics
 
 SCALAR = (bool, int, float, np.generic)
 RESERVED = ("target", "stream", "seed", "trace", "mesh")
@@ -38,75 +37,6 @@ MISSING = inspect.Parameter.empty
 _FLOAT32 = float(np.finfo(np.float32).max)
 _EXACT = 1 << 53
 """a float holds ints up to this one without rounding"""
-
-
-class Statics(tuple[tuple[str, Any], ...]):
-    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are
-    different constants.
-
-    >>> Statics([("n", 1)]) == Statics([("n", True)])
-    False
-    """
-
-    types: tuple[Any, ...]
-
-    def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
-        statics = super().__new__(cls, pairs)
-        statics.types = tuple([_types(value) for _, value in statics])
-        return statics
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other)
-        )
-
-    __hash__ = tuple.__hash__
-
-
-def _types(value: Any) -> Any:
-    """Return the types in a value, with those of a dataclass' fields and of a tuple's items."""
-    if isinstance(value, tuple):
-        return (type(value), *[_types(v) for v in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (
-            (type(value), *[_types(v) for v in vars(value).values()])
-            if hasattr(value, "__dict__")
-            else type(value)
-        )
-    return type(value)
-
-
-class Call:
-    """A call of a kernel: the one object that carries its arguments down to a launch or a
-    simulation."""
-
-    results: Any = None
-    """the outputs that were not passed by position; None: there are none"""
-    fresh = 0
-    """how many of the arrays, the last ones, were allocated for this call"""
-    names: Sequence[str] = ()
-    """the names of its run-time scalars"""
-    values: Sequence[Any] = ()
-    """the run-time scalars, checked"""
-    behind: Mapping[str, Any] = MappingProxyType({})
-    """the scalars that stand behind outputs which the call leaves out"""
-    variant: Any = None
-    """the `variants.Variant` that it runs"""
-    plan: Any = None
-    """the `calls.Plan` that it follows"""
-    gpus = 0
-    """the GPUs of the mesh on which it runs, one call on each; 0: it is of one GPU"""
-
-    def __init__(self, args: tuple[Any, ...], scalars: tuple[Any, ...], statics: Statics) -> None:
-        self.args = args
-        """the arguments for `Parameters.names`: all, or all but the last ones, which are outputs"""
-        self.scalars = scalars
-        """the arguments for `Parameters.scalars`"""
-        self.statics = statics
-        self.infos: list[ArrayInfo] = []
-        """its arrays, outputs included"""
-        self.numbers: list[Any] = []
-        """its run-time scalars, as both executions pass them"""
 
 
 class Parameters:
@@ -179,7 +109,6 @@ class Parameters:
     def _begin(self) -> None:
         self._count = len(self.names)
         self._static_defaults = Statics(self.statics.items())
-        self._scalar_defaults = tuple(self.scalars.values())
         self._must_name = any(
             value is MISSING for value in (*self.scalars.values(), *self.statics.values())
         )
@@ -232,7 +161,6 @@ class Parameters:
     def hide(self, names: Iterable[str]) -> None:
         """Add run-time scalars that the kernel passes itself; until it does they are 1."""
         self.scalars |= dict.fromkeys(names, 1)
-        self._scalar_defaults = tuple(self.scalars.values())
 
     def reserve_last(self, option: str, example: str) -> str:
         """Take the last array, which the kernel passes itself, off the parameters; returns its
@@ -252,38 +180,39 @@ class Parameters:
         return name
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
         """Bind the arguments of a call.
 
         Raises SpecError for arguments that are unknown, missing, given twice or too many, and for
         arrays where scalars belong.
         """
+        arguments = dict(zip(self.names, args, strict=False))
         if not named and len(args) <= self._count and not self._must_name:
-            return Call(args, self._scalar_defaults, self._static_defaults)
+            arguments.update(self.scalars)
+            return Bound(arguments, self._static_defaults)
         left = dict(named)
         statics = self._static_values(left)
-        positional, more = args[: self._count], args[self._count :]
-        full = list(positional)
-        for name in self.names[len(full) :]:
+        for name in self.names[len(arguments) :]:
             if name not in left:
                 break
-            full.append(left.pop(name))
-        behind = {}
-        if left and len(args) <= len(full) < self._count:
-            behind = {
+            arguments[name] = left.pop(name)
+        passed = len(arguments)
+        if left and len(args) <= passed < self._count:  # scalars behind outputs that are left out
+            arguments |= {
                 name: left.pop(name)
-                for name in self.names[len(full) :]
+                for name in self.names[passed:]
                 if isinstance(left.get(name), SCALAR)
             }
-        scalars = self._scalar_values(len(args), more, left) if self.scalars or more else ()
+        if self.scalars or len(args) > self._count:
+            self._take_scalars(arguments, args, left)
         for name in left:
-            if name in self.names[: len(full)] or name in self.scalars:
+            if name in self.names[:passed] or name in self.scalars:
                 raise SpecError(
                     f"kernel {self.kernel}: argument '{name}' is given by position and by name"
                 )
             if name in self.names:
                 raise SpecError(
-                    f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but "
+                    f"kernel {self.kernel}: argument '{self.names[passed]}' is missing, but "
                     f"'{name}' behind it is given"
                 )
             known = [
@@ -299,10 +228,7 @@ class Parameters:
                 f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are "
                 f"{', '.join(known)}"
             )
-        call = Call(tuple(full), scalars, statics)
-        if behind:
-            call.behind = behind
-        return call
+        return Bound(arguments, statics)
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
         """Return the Statics of a call that passes just these by name; None where one of them is no
@@ -333,19 +259,17 @@ class Parameters:
             self._hashable(values)  # raises the error that names the one that is not
         return statics
 
-    def _scalar_values(
-        self, passed: int, more: tuple[Any, ...], left: dict[str, Any]
-    ) -> tuple[Any, ...]:
-        """Return the scalars' values: positional ones (`more`), then those taken out of the call's
-        keywords, else the defaults."""
-        if passed > len(self.positional):
+    def _take_scalars(
+        self, arguments: dict[str, Any], args: tuple[Any, ...], left: dict[str, Any]
+    ) -> None:
+        """Add the scalars to the arguments: the last positional ones, then values taken out of the
+        call's keywords, else the defaults."""
+        if len(args) > len(self.positional):
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.positional)} arguments "
-                f"({', '.join(self.positional)}), got {passed}"
+                f"({', '.join(self.positional)}), got {len(args)}"
             )
-        if not self.scalars:
-            return ()
-        values = []
+        more = args[self._count :]
         for index, (name, default) in enumerate(self.scalars.items()):
             if index < len(more):
                 value = more[index]
@@ -363,8 +287,7 @@ class Parameters:
                 )
             if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
                 value = float(value)
-            values.append(value)
-        return tuple(values)
+            arguments[name] = value
 
     def _hashable(self, values: list[tuple[str, Any]]) -> None:
         for name, value in values:
@@ -438,3 +361,8 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
             f"Python floats are passed: pass np.float64({value})"
         )
     return value
+
+
+def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list[Any]:
+    """Return run-time scalars as Python's numbers, in order. Raises what `scalar_value` does."""
+    return [scalar_value(value, name, kernel) for name, value in numbers.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +15,13 @@ from ..launch.driver_errors import DriverError, naming, of_kernel
 from ..launch.launcher import Launch
 from ..launch.repeats import address_of
 from ..launch.table import Table
-from .arguments import SCALAR, Call, scalar_kind, scalar_value
-from .calls import Calls, result
+from .arguments import SCALAR, scalar_kind, scalar_value
+from .planned_calls import Planned, result
 
 _WATCHED = WATCH.kernels
 
 
-class Bound:
+class BoundCall:
     """A call of a kernel with its arguments; calling it runs the kernel on them and returns what
     the call would.
 
@@ -43,10 +42,10 @@ class Bound:
     2.0
     """
 
-    def __init__(self, calls: Calls, call: Call, out: Any) -> None:
-        self.name = calls.definition.name
-        self._calls, self._bound = calls, call
-        self._names = calls.definition.results.array_names(call)
+    def __init__(self, call: Planned, out: Any) -> None:
+        self.name = call.kernel
+        self._planned = call
+        self._names = [array.name for array in call.plan.variant.arrays if not array.own]
         self._result = result((call,), out)
         self._prepare(call)
 
@@ -58,7 +57,7 @@ class Bound:
         """Run the call on `stream`, else on the current stream of the arrays' library. Raises what
         a call of the kernel raises."""
         with naming(self.name):
-            self._calls.run(self._bound, stream)
+            self._planned.run(stream)
         return self._result
 
     @brief
@@ -68,24 +67,19 @@ class Bound:
         An array's successor has its shape, strides, type and device; anything else is a SpecError,
         and needs another `bind`. Launches that are queued keep the old arguments.
         """
-        call = copy.copy(self._bound)
-        call.infos, call.values = list(call.infos), list(call.values)
-        scalars = call.names
+        call, before = self._planned.described, self._planned
+        infos, values, scalars = [*before.infos], [*before.values], [*call.numbers]
+        results = before.results
         for name, value in arguments.items():
             if name in self._names:
                 index = self._names.index(name)
-                call.infos[index] = self._successor(name, call.infos[index], value)
-                passed = len(call.infos) - len(call.results or ())
-                if index >= passed:
-                    call.results = [
-                        *call.results[: index - passed],
-                        value,
-                        *call.results[index - passed + 1 :],
-                    ]
+                infos[index] = self._successor(name, infos[index], value)
+                if name in call.missing:
+                    results = list(results)
+                    results[call.missing.index(name)] = value
             elif name in scalars:
-                call.values[scalars.index(name)] = self._number(
-                    name, call.variant.scalars[scalars.index(name)], value
-                )
+                index = scalars.index(name)
+                values[index] = self._number(name, before.plan.variant.scalars[index], value)
             else:
                 known = [
                     *self._names,
@@ -95,13 +89,14 @@ class Bound:
                     f"kernel {self.name}: a bound launch has no argument {name!r} to update; it "
                     f"has {', '.join(known)}, and what else the call depends on wants another bind"
                 )
+        after = before._replace(infos=infos, values=values, results=results)
         with naming(self.name):
-            self._prepare(call)
-        if call.results is not self._bound.results:
-            self._result = result((call,), None)
-        self._bound = call
+            self._prepare(after)
+        if results is not before.results:
+            self._result = result((after,), None)
+        self._planned = after
 
-    def _prepare(self, call: Call) -> None:
+    def _prepare(self, call: Planned) -> None:
         """Prepare the launch of a call; nothing for a simulated one."""
 
     def _successor(self, name: str, old: launch.ArrayInfo, array: Any) -> launch.ArrayInfo:
@@ -119,7 +114,7 @@ class Bound:
                 "does not know the stream of this bound call; bind another one for it, or pass a "
                 f"{type(old.owner).__name__}"
             )
-        if name in self._names[len(self._names) - self._bound.variant.outputs :]:
+        if name in self._names[len(self._names) - self._planned.plan.variant.outputs :]:
             launch.check_writable(new, name, self.name)
         return new
 
@@ -134,10 +129,10 @@ class Bound:
         return scalar_value(value, name, self.name)
 
 
-class BoundOnGpu(Bound):
+class BoundOnGpu(BoundCall):
     """A bound call on arrays of the GPU, with a launch for each stream that it was called on."""
 
-    def _prepare(self, call: Call) -> None:
+    def _prepare(self, call: Planned) -> None:
         addresses = {
             name: where
             for name, info in zip(self._names, call.infos, strict=True)
@@ -145,7 +140,7 @@ class BoundOnGpu(Bound):
         }
         current = launch.follow(call.infos)
         handle = current()
-        first = self._on(handle, call)
+        first = call.alone(handle)
         self._names_of = list(addresses)
         self._places = [(where, where()) for where in addresses.values()]
         few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
@@ -196,11 +191,8 @@ class BoundOnGpu(Bound):
         """Return the prepared launch on a stream, or on the current stream for None."""
         handle = self._current() if stream is None else launch.as_stream(stream)
         return self._launches.get(handle) or self._launches.keep(  # type: ignore[no-any-return]
-            handle, self._on(handle, self._bound)
+            handle, self._planned.alone(handle)
         )
-
-    def _on(self, stream: int, call: Call) -> Launch:
-        return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]
 
     def _moved(self) -> None:
         """Raise the error for an array whose data is no longer where it was bound."""
@@ -219,7 +211,7 @@ class BoundOnGpu(Bound):
                 )
 
 
-def bind(calls: Calls, call: Call, out: Any) -> Bound:
+def bind(call: Planned, out: Any) -> BoundCall:
     """Return the bound form of a call.
 
     Raises SpecError where its output would be a new JAX array: the next call would change what the
@@ -227,8 +219,9 @@ def bind(calls: Calls, call: Call, out: Any) -> Bound:
     """
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
         raise SpecError(
-            f"kernel {calls.definition.name}: a bound call writes the same output each time, and "
+            f"kernel {call.kernel}: a bound call writes the same output each time, and "
             "JAX arrays are immutable: pass a PyTorch, CuPy or NumPy array as out="
         )
     on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
-    return (BoundOnGpu if on_gpu and not launch.foreign(call.infos) else Bound)(calls, call, out)
+    kind = BoundOnGpu if on_gpu and not call.plan.foreign else BoundCall
+    return kind(call, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
-from .arguments import SCALAR, Call, Parameters
+from .arguments import SCALAR, Parameters
+from .call_records import Described
 from .options import MOST_SEMAPHORES, Options, parameter_names
 
 
@@ -27,30 +28,17 @@ class Results:
     def __init__(self, arguments: Parameters, options: Options) -> None:
         self.kernel = arguments.kernel
         self.parameters = arguments.names
-        self.scalars = list(arguments.scalars)
         self.options = options
 
-    def missing(self, call: Call) -> list[str]:
-        """Return the parameters that the call leaves out: outputs."""
-        rest = self.parameters[len(call.args) :]
-        return [name for name in rest if name not in call.behind] if call.behind else rest
-
-    def elsewhere(self, out: Any, call: Call) -> Any:
-        """Return the arrays of out=, one for each parameter that was not passed; none in a call
-        that passes all of them."""
-        missing = self.missing(call)
-        if out is not None and not missing:
+    def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence[Any]:
+        """Return the arrays of ``out=``, one for each `missing` parameter."""
+        if not missing:
             raise SpecError(
                 f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
                 f"({', '.join(self.parameters)}) were passed too: give the outputs once"
             )
-        results = (
-            ()
-            if out is None
-            else out
-            if isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
-            else (out,)
-        )
+        several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
+        results: Sequence[Any] = out if several else (out,)
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
@@ -58,46 +46,57 @@ class Results:
             )
         return results
 
-    def types(self, call: Call) -> tuple[ArrayType, ...]:
-        """Return shapes and dtypes of the outputs that the call does not pass, as out_type says."""
-        missing = self.missing(call)
+    def types(self, missing: Sequence[str], known: Mapping[str, Any]) -> tuple[ArrayType, ...]:
+        """Return shapes and dtypes of the outputs that a call does not pass, as out_type says of
+        its `known` arguments."""
+        passed = self.parameters[: self.parameters.index(missing[0])]
         if self.options.out_type is None:
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
-                f"({', '.join(self.parameters)}), got {len(call.args)}: pass "
+                f"({', '.join(self.parameters)}), got {len(passed)}: pass "
                 f"{', '.join(missing)}, or give the kernel an out_type"
             )
-        answer = self.ask(self.options.out_type, "out_type", call)
+        answer = self.ask(self.options.out_type, "out_type", known)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
                 f"{', '.join(missing)}, got {answer!r} (arguments passed: "
-                f"{', '.join(self.parameters[: len(call.args)]) or 'none'})"
+                f"{', '.join(passed) or 'none'})"
             )
         return types
 
-    def allocate(self, call: Call, types: Sequence[ArrayType], stream: Any) -> list[Any]:
-        """Allocate outputs of these types, in the kind of the first array argument."""
-        if not call.infos:
+    def check_like(self, call: Described, types: Sequence[ArrayType]) -> None:
+        """Raise SpecError for a call that has no array like which outputs of these types are
+        allocated."""
+        if not call.arrays:
             arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(
                 f"kernel {self.kernel}: the call passes no array, so nothing says of which "
-                f"library, on which device, its outputs ({', '.join(self.missing(call))}) are to "
+                f"library, on which device, its outputs ({', '.join(call.missing)}) are to "
                 f"be: pass them, e.g. out={arrays if len(types) == 1 else f'({arrays})'}"
             )
-        handle = None if stream is None else launch.as_stream(stream)
-        return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
-    def check(self, call: Call) -> None:
+    def complete(self, call: Described, types: Sequence[ArrayType]) -> Described:
+        """Return the call with outputs of these types, which nobody has allocated, next to its
+        first array."""
+        first = next(iter(call.arrays.values()), None)
+        place: dict[str, Any] = (
+            {} if first is None else {"kind": first.kind, "device": first.device}
+        )
+        outputs = {
+            name: launch.info_of_zeros(t.shape, t.dtype)._replace(**place)
+            for name, t in zip(call.missing, types, strict=True)
+        }
+        return call._replace(arrays={**call.arrays, **outputs})
+
+    def check(self, call: Described) -> None:
         """Raise SpecError for arrays given as out= that have not the shapes and types of
         out_type."""
-        missing = self.missing(call)
-        if self.options.out_type is None or not missing:
+        if self.options.out_type is None:
             return
-        for info, expected, name in zip(
-            call.infos[-len(missing) :], self.types(call), missing, strict=True
-        ):
+        for name, expected in zip(call.missing, self.types(call.missing, call.known), strict=True):
+            info = call.arrays[name]
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(
                     f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} "
@@ -115,10 +114,8 @@ class Results:
         arrays of these names."""
         workspace = self.options.workspace
         if callable(workspace):
-            known = {
-                name: HostView(info) for name, info in zip(names, infos, strict=True)
-            } | statics
-            workspace = self._call(
+            known = dict(zip(names, infos, strict=True)) | statics
+            workspace = self.ask(
                 workspace,
                 "workspace",
                 known,
@@ -134,10 +131,10 @@ class Results:
         together = self.options.attributes.size if self.options.cluster_names else 1
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
 
-    def semaphores(self, call: Call) -> int:
+    def semaphores(self, call: Described) -> int:
         """Return how many semaphores each GPU has in a call of a kernel of several GPUs."""
         option = self.options.semaphores
-        count = self.ask(option, "semaphores", call) if callable(option) else option
+        count = self.ask(option, "semaphores", call.known) if callable(option) else option
         if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
             raise SpecError(
                 f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got "
@@ -146,77 +143,42 @@ class Results:
         return max(1, int(count))
 
     def ask(
-        self,
-        function: Callable[..., Any],
-        what: str,
-        call: Call,
-        view: Callable[[ArrayInfo], Any] | None = None,
+        self, function: Callable[..., Any], what: str, known: Mapping[str, Any], has: str = ""
     ) -> Any:
-        """Call a user's function with the call's arguments, by parameter name; it gets arrays as
-        `view` shows them."""
-        view = view or HostView
-
-        def seen(name: str, value: Any) -> Any:
-            if type(value) in (list, tuple):  # of a kernel of several GPUs
-                return [seen(name, each) for each in value]
-            if isinstance(value, ArrayType):
-                return (
-                    HostView(value)
-                    if view is HostView
-                    else view(launch.info_of_zeros(value.shape, value.dtype))
-                )
-            return view(launch.describe(value, name, self.kernel)) if is_array(value) else value
-
-        given = {
-            **dict(zip(self.parameters, call.args, strict=False)),
-            **call.behind,
-            **dict(zip(self.scalars, call.scalars, strict=True)),
-        }
-        known = {name: seen(name, value) for name, value in given.items()} | dict(call.statics)
-        # numpipe itself passes these
-        shown = ", ".join(name for name in known if not name.startswith("np__"))
-        return self._call(
-            function,
-            what,
-            known,
-            f"the call knows {shown}: it is given the arguments by the names of the kernel's "
-            "parameters",
-        )
-
-    def _call(
-        self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str
-    ) -> Any:
-        """Call a user's function with those of the `known` arguments that it takes."""
+        """Call a user's function with those of the `known` arguments that it takes, arrays as
+        `HostView`; `has` ends the error for one that takes others."""
         wanted = parameter_names(function, what)
         if unknown := [name for name in wanted if name not in known]:
+            # numpipe itself passes the names that are left out here
+            shown = ", ".join(name for name in known if not name.startswith("np__"))
+            has = has or (
+                f"the call knows {shown}: it is given the arguments by the names of the kernel's "
+                "parameters"
+            )
             raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
+        given = {name: known[name] for name in wanted}
+        for name, value in given.items():
+            if isinstance(value, ArrayInfo):
+                given[name] = HostView(value)
         try:
-            return function(**{name: known[name] for name in wanted})
+            return function(**given)
         except (IndexError, ValueError) as error:
             if re.search("tuple index out of range|values to unpack", str(error)) is None:
                 raise
             shapes = [
-                f"{name} is {known[name].shape}, {known[name].ndim}-D"
-                for name in wanted
-                if hasattr(known[name], "ndim")
+                f"{name} is {value.shape}, {value.ndim}-D"
+                for name, value in given.items()
+                if hasattr(value, "ndim")
             ]
             raise SpecError(
                 f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}"
             ) from error
 
-    def array_names(self, call: Call) -> list[str]:
-        """Return the parameters that are arrays in this call, with outputs that it does not
-        pass."""
-        passed = [
-            p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)
-        ]
-        return passed + self.missing(call)
-
-    def check_signature(self, call: Call) -> None:
+    def check_signature(self, arrays: Mapping[str, ArrayInfo]) -> None:
         """Raise SpecError for arrays whose shapes do not agree with `signature=`."""
         if self.options.signature is not None:
             self.options.signature.check(
-                self.kernel, self.array_names(call), [i.shape for i in call.infos]
+                self.kernel, list(arrays), [info.shape for info in arrays.values()]
             )
 
 

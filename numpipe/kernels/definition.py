@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
+from ..launch.arrays import READERS
+from ..launch.mesh import Mesh
 from ..plan import folded_grids
 from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType
-from .arguments import SCALAR, Call, Parameters, scalar_dtype
-from .call_results import Results
+from .arguments import SCALAR, Parameters, scalar_dtype
+from .call_records import Bound, Described
+from .call_results import HostView, Results
 from .options import Options
 from .tiled import Tiled, tiled
 
@@ -91,8 +94,9 @@ class Definition:
             else self.arguments.reserve_last("semaphores", "ready")
         )
         """the name of the parameter that is the array of semaphores"""
+        self.most = len(self.parameters) + len(self.arguments.scalars)
+        """how many arguments a call has at most, without Statics"""
         self.arguments.several = options.semaphores is not None
-        self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
 
@@ -141,14 +145,14 @@ class Definition:
                 f"grid_names={names}"
             )
 
-    def check_mesh(self, gpus: int) -> None:
+    def check_mesh(self, mesh: Mesh | None) -> None:
         """Raise SpecError for a call with a mesh of a kernel that has none, or the reverse."""
-        if bool(gpus) == (self.options.semaphores is not None):
+        if (mesh is None) == (self.options.semaphores is None):
             return
         raise SpecError(
             f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no "
             "semaphores: leave mesh= out, or make it with @numpipe.kernel(semaphores=…)"
-            if gpus
+            if mesh is not None
             else (
                 f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass "
                 "mesh=, numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
@@ -216,51 +220,71 @@ class Definition:
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
-        """Bind a call's arguments and, if `own`, the scalars that the kernel passes itself, which
-        depend on shapes."""
-        call = self.arguments.bind(args, named)
-        if own and self.own_names:
-            call.scalars = (
-                *call.scalars[: -len(self.own_names)],
-                *self.results.ask(self.steps, "grid", call),  # type: ignore[arg-type]
-            )
-        return call
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+        """Bind a call's arguments."""
+        return self.arguments.bind(args, named)
 
-    def describe(self, call: Call, types: bool = False) -> None:
-        """Tell a call's arrays from its scalars, and describe them; `types`: an ArrayType may stand
-        for an array."""
-        name, infos, numbers = self.name, call.infos, call.numbers
-        call.names = self._scalars
-        for parameter, value in zip(self.parameters, call.args, strict=False):
-            if isinstance(value, SCALAR):
-                call.names = (*call.names[: len(numbers)], parameter, *self._scalars)
-                numbers.append(value)
-            else:
-                infos.append(
-                    described(value, parameter, name)
-                    if types
-                    else launch.describe(value, parameter, name)
+    def known(self, bound: Bound) -> dict[str, Any]:
+        """Return what a user's function of the arguments may take of a call that is not described;
+        sizes may be symbols."""
+        return bound.known(
+            {
+                name: HostView(
+                    value
+                    if isinstance(value, ArrayType)
+                    else launch.describe(value, name, self.name)
                 )
-        if call.behind:
-            call.names = (*call.names[: len(numbers)], *call.behind, *self._scalars)
-            numbers += call.behind.values()
-        numbers += call.scalars
+                for name, value in bound.arguments.items()
+                if not isinstance(value, SCALAR)
+            }
+        )
 
-    def check_outputs(self, call: Call) -> None:
+    def describe(
+        self,
+        bound: Bound,
+        out: Any = None,
+        target: str | None = None,
+        mesh: Mesh | None = None,
+        own: int = 0,
+        *,
+        types: bool = False,
+        sizes: bool = True,
+    ) -> Described:
+        """Describe the arrays of a call, and pass the scalars that follow from their shapes.
+
+        types  whether an ArrayType may stand for an array
+        sizes  whether these scalars are computed; else each is 1
+        """
+        self.check_mesh(mesh)
+        describe = described if types else launch.describe
+        arrays, numbers = {}, {}
+        for name, value in bound.arguments.items():
+            # the look-up takes a third of the time of isinstance
+            if type(value) not in READERS and isinstance(value, SCALAR):
+                numbers[name] = value
+            else:
+                arrays[name] = describe(value, name, self.name)
+        if sizes and self.steps is not None:
+            dims = self.results.ask(self.steps, "grid", bound.known(arrays))
+            numbers.update(zip(self.own_names, dims, strict=True))
+        missing: Sequence[str] = ()
+        if len(bound.arguments) < self.most:
+            missing = [name for name in self.parameters if name not in bound.arguments]
+        results = None
+        if out is not None:
+            results = self.results.elsewhere(out, missing)
+            for name, array in zip(missing, results, strict=True):
+                arrays[name] = describe(array, name, self.name)
+        return Described(bound, arrays, numbers, missing, results, target, mesh, own)
+
+    def check_outputs(self, numbers: Mapping[str, Any]) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
-        scalars = {
-            name: value
-            for name, value in zip(self.parameters, call.args, strict=False)
-            if isinstance(value, SCALAR)
-        }
-        scalars |= call.behind
-        for name in scalars and scalars.keys() & self.stores["seen"]:
+        scalars = {name for name in self.parameters if name in numbers}
+        for name in scalars and scalars.intersection(self.stores["seen"]):
             behind = self.parameters[self.parameters.index(name) + 1 :]
-            value = scalars[name]
+            value, defaults = numbers[name], self.arguments.scalars
             scalar = next(
-                (other for other in (*behind, *self._scalars) if other not in self.stores["all"]),
-                None,
+                (other for other in (*behind, *defaults) if other not in self.stores["all"]), None
             )
             raise SpecError(
                 f"kernel {self.name}: argument '{name}' is an output, which needs an array, got "
@@ -277,14 +301,14 @@ class Definition:
                 )
             )
 
-    def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
+    def key(self, call: Described) -> tuple[tuple[Any, ...], dict[int, str]]:
         """Return the key of the variant that a call needs, and by argument why TMA cannot address
         an array, which its use in a pipeline raises. Host arrays are copied to padded rows, but not
         for other GPUs to reach them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output :]
-        for name, info in zip(self.results.array_names(call), call.infos, strict=True):
+        for name, info in call.arrays.items():
             host = info.kind == "host"
             output = name in outputs
             reason = launch.obstacle_in_place(info)
@@ -315,11 +339,8 @@ class Definition:
                     semaphores=True,
                 )
             )
-        kinds = tuple(
-            scalar_dtype(value, name, self.name)
-            for name, value in zip(call.names, call.numbers, strict=True)
-        )
-        return (tuple(arrays), kinds, call.statics, call.gpus), obstacles
+        kinds = tuple(scalar_dtype(value, name, self.name) for name, value in call.numbers.items())
+        return (tuple(arrays), kinds, call.bound.statics, call.gpus), obstacles
 
 
 def ends_whole(info: launch.ArrayInfo) -> bool:

@@ -1,17 +1,21 @@
-"""The value of a function of a file: nodes of Python's syntax tree, evaluated within a budget.
+"""The value of a function of a file, computed within a budget.
 
-`NAMES` are the functions and classes that a text may use, and `Evaluation` knows what each node
-means. What Python would compute for long, or make large, is refused before it is computed.
+`expressions` has checked the function's nodes. Python evaluates them without builtins, with two
+changes that `_Budgeted` makes: each value is counted, and operations that could compute for long,
+make something large or read an attribute are calls of the functions here, which refuse that before
+it happens. `NAMES` are the functions and classes that a text may use.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -98,21 +102,13 @@ def _round(number: Any, ndigits: Any = None) -> Any:
     return round(number, ndigits)
 
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _product, ast.Div: operator.truediv},
-    **{ast.FloorDiv: operator.floordiv, ast.Mod: _remainder, ast.Pow: _power},
-    **{ast.LShift: _shifted, ast.RShift: operator.rshift, ast.BitAnd: operator.and_},
-    **{ast.BitOr: operator.or_, ast.BitXor: operator.xor},
-    **{ast.Lt: operator.lt, ast.LtE: operator.le},
-    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne},
-    **{ast.Is: operator.is_, ast.IsNot: operator.is_not},
-    ast.In: lambda item, items: item in items,
-    ast.NotIn: lambda item, items: item not in items,
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Mult: _product,
+    ast.Mod: _remainder,
+    ast.Pow: _power,
+    ast.LShift: _shifted,
 }
-_UNARY: dict[type, Callable[[Any], Any]] = {
-    **{ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert},
-    ast.Not: operator.not_,
-}
+"""operations with a bound"""
 _SAME: tuple[Any, ...] = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, int, isinstance, len, list, max, min),
     *(range, repr, reversed, sorted, str, sum, tuple, zip, np.dtype, np.integer, np.floating),
@@ -145,200 +141,142 @@ ATTRIBUTES: dict[str, tuple[type, ...]] = {
 _SEQUENCES = (tuple, list, dict, str, bytes, range)
 _LARGE = (int, *_SEQUENCES)
 """the types of values that count more than one"""
-_SMALL = 1 << 63
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 _FORMAT = re.compile(r"([^\d{}]?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
 """a format of a value in a message, of a width of at most 99"""
 
 
 # ---- the value
-def parameters(function: ast.FunctionDef) -> list[str]:
-    """Return the parameters of a function of a text."""
-    return [each.arg for each in function.args.args]
+def _attribute(value: Any, name: str) -> Any:
+    if not isinstance(value, ATTRIBUTES[name]):
+        raise AttributeError(f"a {type(value).__name__} has no {name!r} here")
+    return getattr(value, name)
 
 
-class Evaluation:
-    """A call of a function of a text, within a budget."""
+def _called(function: Any, *values: Any, **named: Any) -> Any:
+    """Call a function, or convert a number to an element type."""
+    if not isinstance(function, np.dtype):
+        return function(*values, **named)
+    [number] = values
+    if not isinstance(number, (int, float, np.generic)):
+        raise TypeError(f"{function.name} of a {type(number).__name__}")
+    return function.type(number)
 
-    def __init__(self, functions: dict[str, ast.FunctionDef]) -> None:
-        self.functions, self._left = functions, MOST_STEPS
 
-    def call(self, name: str, values: list[Any]) -> Any:
-        """Call a function of the text. Raises what it raises, and TooMuch."""
-        function = self.functions[name]
-        names = dict(zip(parameters(function), values, strict=True))
-        end = self._run(function.body, names)
-        return None if end is None else end[0]
+def _formatted(value: Any, conversion: int, form: str) -> str:
+    if _FORMAT.fullmatch(form) is None:
+        raise ValueError(f"the format {form!r} is too long")
+    return format(_CONVERSIONS.get(conversion, lambda value: value)(value), form)
 
-    def _run(self, body: list[ast.stmt], names: dict[str, Any]) -> tuple[Any] | None:
-        """Run statements; returns their value in a tuple, None where they come to their end."""
-        for statement in body:
-            match statement:
-                case ast.Return(value=value):
-                    return (None if value is None else self.value(value, names),)
-                case ast.If(test=test, body=yes, orelse=no):
-                    if (
-                        end := self._run(yes if self.truth(test, names) else no, names)
-                    ) is not None:
-                        return end
-                case ast.Assign(targets=targets, value=value):
-                    self.assign(targets, value, names)
-                case ast.AugAssign(target=target, op=operation, value=value):
-                    before = ast.Name(target.id, ast.Load())  # type: ignore[union-attr]
-                    self.assign([target], ast.BinOp(before, operation, value), names)
-                case ast.Raise(exc=error):
-                    self.fail(error, names)  # type: ignore[arg-type]
-                case ast.Assert(test=test, msg=message):
-                    if not self.truth(test, names):
-                        args = [message] if message else []
-                        self.fail(ast.Call(ast.Name("AssertionError"), args, []), names)
-        return None
 
-    def truth(self, test: ast.expr, names: dict[str, Any]) -> bool:
-        return bool(self.value(test, names))
+class _Budget:
+    """The steps that are left to a call."""
 
-    def fail(self, error: ast.expr, names: dict[str, Any]) -> None:
-        raise self.value(error, names)
+    def __init__(self) -> None:
+        self.left = MOST_STEPS
 
-    def assign(self, targets: list[ast.expr], value: ast.expr, names: dict[str, Any]) -> None:
-        found = self.value(value, names)
-        for target in targets:
-            self._store(target, found, names)
-
-    def _store(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
-        if isinstance(target, ast.Name):
-            names[target.id] = value
-            return
-        parts, targets = list(value), target.elts  # type: ignore[attr-defined]
-        if len(parts) != len(targets):
-            few = "too many" if len(parts) > len(targets) else "not enough"
-            raise ValueError(f"{few} values to unpack (expected {len(targets)})")
-        for each, part in zip(targets, parts, strict=True):
-            self._store(each, part, names)
-
-    def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        """Return the value of an expression."""
-        value = self._value(node, names)
-        self._left -= 1
-        if self._left < 0:
-            raise TooMuch
-        if isinstance(value, _LARGE) and not (isinstance(value, int) and -_SMALL < value < _SMALL):
-            self._spend([value])
-        return value
-
-    def _spend(self, parts: list[Any]) -> None:
-        """Count the items of values, inner ones too: a comparison or a copy takes as long."""
+    def spent(self, value: Any) -> Any:
+        """Count a value, and the items in it: a comparison or a copy takes as long."""
+        self.left -= 1
+        parts = [value] if isinstance(value, _LARGE) else []
         while parts:
             part = parts.pop()
             if isinstance(part, int):
-                self._left -= part.bit_length() // 64
+                self.left -= part.bit_length() // 64
                 if part.bit_length() > MOST_BITS:
                     raise TooMuch
             elif isinstance(part, _SEQUENCES):
-                self._left -= len(part)
-                if self._left < 0:
+                self.left -= len(part)
+                if self.left < 0:
                     raise TooMuch
                 if isinstance(part, (tuple, list)):
                     parts += part
                 elif isinstance(part, dict):
                     parts += [*part.keys(), *part.values()]
+        if self.left < 0:
+            raise TooMuch
+        return value
 
-    def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        def get(part: ast.expr) -> Any:
-            return self.value(part, names)
 
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                return names[name] if name in names else self.missing(name)
-            case ast.Attribute(value=base, attr=name):
-                found = get(base)
-                if not isinstance(found, ATTRIBUTES.get(name, ())):
-                    raise AttributeError(f"a {type(found).__name__} has no {name!r} here")
-                return getattr(found, name)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-                values = list(self._items(args, names))
-                if name in self.functions:
-                    return self.call(name, values)
-                named = {str(each.arg): get(each.value) for each in keywords}
-                function = NAMES[name]
-                if not isinstance(function, np.dtype):
-                    return function(*values, **named)
-                [number] = values
-                if not isinstance(number, (int, float, np.generic)):
-                    raise TypeError(f"{name} of a {type(number).__name__}")
-                return function.type(number)
-            case ast.Subscript(value=base, slice=index):
-                found = get(base)
-                if not isinstance(found, _SEQUENCES):
-                    raise TypeError(f"a {type(found).__name__} has no items")
-                return found[get(index)]
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                return slice(
-                    *(None if part is None else get(part) for part in (lower, upper, step))
-                )
-            case ast.BinOp(left=left, op=operation, right=right):
-                return _BINARY[type(operation)](get(left), get(right))
-            case ast.UnaryOp(op=operation, operand=operand):
-                return _UNARY[type(operation)](get(operand))
-            case ast.BoolOp():
-                for each in node.values:
-                    found = get(each)
-                    if bool(found) is isinstance(node.op, ast.Or):
-                        break
-                return found
-            case ast.Compare():
-                found = get(node.left)
-                for compare, each in zip(node.ops, node.comparators, strict=True):
-                    before, found = found, get(each)
-                    result = _BINARY[type(compare)](before, found)
-                    if not result:
-                        break
-                return result
-            case ast.IfExp(test=test, body=yes, orelse=no):
-                return get(yes if self.truth(test, names) else no)
-            case ast.Tuple(elts=elts):
-                return tuple(self._items(elts, names))
-            case ast.List(elts=elts):
-                return list(self._items(elts, names))
-            case ast.Dict(keys=keys, values=values):
-                return dict(zip(map(get, keys), map(get, values), strict=True))  # type: ignore
-            case ast.ListComp():
-                return list(self._comprehended(node.elt, node.generators, names))
-            case ast.GeneratorExp():
-                return self._comprehended(node.elt, node.generators, names)
-            case ast.JoinedStr(values=parts):
-                return "".join(get(part) for part in parts)
-            case ast.FormattedValue(value=part, conversion=conversion, format_spec=form):
-                text = "" if form is None else get(form)
-                if _FORMAT.fullmatch(text) is None:
-                    raise ValueError(f"the format {text!r} is too long")
-                found = get(part)
-                convert = _CONVERSIONS.get(conversion)
-                return format(found if convert is None else convert(found), text)
-        raise TypeError(f"{type(node).__name__} has no value")
+class _Budgeted(ast.NodeTransformer):
+    """Puts calls of the functions here into the functions of a text.
 
-    def missing(self, name: str) -> Any:
-        """Return what a name is that the function has not assigned."""
-        if name not in NAMES:
-            raise NameError(f"name {name!r} is not defined")
-        return NAMES[name]
+    Their names begin with a space, so that no text can spell them.
+    """
 
-    def _items(self, nodes: list[ast.expr], names: dict[str, Any]) -> Iterator[Any]:
-        for node in nodes:
-            if isinstance(node, ast.Starred):
-                yield from self.value(node.value, names)
-            else:
-                yield self.value(node, names)
+    def visit(self, node: ast.AST) -> Any:
+        node = super().visit(node)
+        if (
+            not isinstance(node, ast.expr)
+            or isinstance(node, (ast.Starred, ast.Slice, ast.FormattedValue))
+            or isinstance(getattr(node, "ctx", None), ast.Store)
+        ):
+            return node
+        return _call("spent", node)
 
-    def _comprehended(
-        self, item: ast.expr, loops: list[ast.comprehension], names: dict[str, Any]
-    ) -> Iterator[Any]:
-        if not loops:
-            yield self.value(item, names)
-            return
-        for each in self.value(loops[0].iter, names):
-            self._store(loops[0].target, each, inner := dict(names))
-            if all(self.truth(test, inner) for test in loops[0].ifs):
-                yield from self._comprehended(item, loops[1:], inner)
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        before = ast.Name(node.target.id, ast.Load())  # type: ignore[union-attr]
+        changed = ast.BinOp(before, node.op, node.value)
+        return self.visit(ast.Assign([node.target], changed))
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if type(node.op) not in _OPERATIONS:
+            return node
+        return _call(type(node.op).__name__, node.left, node.right)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return _call("attribute", self.visit(node.value), ast.Constant(node.attr))
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        node.args = [node.func, *node.args]
+        node.func = ast.Name(" called", ast.Load())
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
+        form = ast.Constant("") if node.format_spec is None else self.visit(node.format_spec)
+        text = _call("formatted", self.visit(node.value), ast.Constant(node.conversion), form)
+        return ast.FormattedValue(text, -1, None)
+
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(f" {name}", ast.Load()), list(args), [])
+
+
+_GLOBALS: dict[str, Any] = {
+    **NAMES,
+    **{f" {kind.__name__}": function for kind, function in _OPERATIONS.items()},
+    " attribute": _attribute,
+    " called": _called,
+    " formatted": _formatted,
+    "__builtins__": {},
+}
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    """Return the parameters of a function of a text."""
+    return [each.arg for each in function.args.args]
+
+
+def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
+    """Return the code of functions that `expressions.check` has accepted, of their parameters and
+    their bodies alone. Raises SyntaxError and ValueError."""
+    plain: list[ast.stmt] = []
+    for function in functions:
+        args = [ast.arg(name) for name in parameters(function)]
+        body = [_Budgeted().visit(copy.deepcopy(each)) for each in function.body]
+        plain.append(
+            ast.FunctionDef(
+                function.name, ast.arguments([], args, None, [], [], None, []), body, []
+            )
+        )
+    module = ast.fix_missing_locations(ast.Module(plain, []))
+    return compile(module, "<a file>", "exec", dont_inherit=True)
+
+
+def evaluate(code: CodeType, name: str, values: Iterable[Any]) -> Any:
+    """Call a function of a text. Raises what it raises, and TooMuch."""
+    functions = _GLOBALS | {" spent": _Budget().spent}
+    exec(code, functions)
+    return functions[name](*values)

@@ -11,24 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
 from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
-from .arguments import MISSING, Call
-from .call_results import HostView
+from .arguments import MISSING
+from .call_records import Described
 from .calls import Calls
-from .evaluation import Evaluation
-from .expressions import Expression, described
+from .expressions import described
 from .options import parameter_names
 from .sources import literal, text_of
 from .variants import Variant
 
 _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
-MOST_CHOICES = 64
-"""ways through `choose`"""
 
 
 def export(
@@ -64,18 +63,17 @@ class _Export:
 
     def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
         self.definition, self.described = calls.definition, calls.described
+        self.variant = calls.variant
         self.what = f"kernel {self.definition.name}: export"
         self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
         self._functions: dict[tuple[Any, ...], Function] = {}
-        self._objects: dict[str, Any] = {}
-        """Statics that `choose` may return, by their descriptions"""
-        self._chooser: Expression | None = None
+        self._choose = choose
         if choose is not None:
-            self._chooser = Expression(self._function("choose", choose, {}), f"{self.what}: choose")
+            self._function("choose", choose, {})
 
     def add(self, signature: Any) -> None:
-        """Compile the kernel for a signature, with all Statics that a call may choose for it."""
+        """Compile the kernel for a signature, with the Statics that `choose` returns for it."""
         if not isinstance(signature, (tuple, list)):
             raise SpecError(
                 f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, "
@@ -90,55 +88,28 @@ class _Export:
         ):
             args, named = tuple(signature[0]), dict(signature[1])
         out = named.pop("out", None)
-        if self._chooser is None or not named.keys().isdisjoint(self.definition.statics):
-            self._compile(self.described(args, named, out))
-            return
-        for choice in self._choices(self._chooser, args, named):
-            self._compile(self.described(args, named | choice, out))
+        if self._choose is not None and named.keys().isdisjoint(self.definition.statics):
+            named |= self._choice(self._choose, args, named)
+        self._compile(self.described(args, named, out))
 
-    def _choices(
-        self, chooser: Expression, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Return all that `choose` may return for a signature."""
+    def _choice(
+        self, choose: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what `choose` returns for a signature's shapes."""
         definition = self.definition
-        call = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
-        definition.describe(call, types=True)
-        arrays = zip(definition.results.array_names(call), call.infos, strict=False)
-        known = {name: _Typed(info) for name, info in arrays}  # without outputs that are left out
-        passed = [*known, *call.names]
-        if unknown := [name for name in chooser.__signature__.parameters if name not in passed]:
+        bound = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
+        call = definition.describe(bound, types=True, sizes=False)
+        choice = definition.results.ask(choose, "choose", call.known)
+        if not isinstance(choice, dict) or not choice or choice.keys() - definition.statics:
+            statics = ", ".join(definition.statics) or "there are none"
             raise SpecError(
-                f"kernel {definition.name}: choose takes {', '.join(unknown)}, but an export knows "
-                f"{', '.join(passed)}"
+                f"{self.what}: choose must return a dictionary of some of the Statics "
+                f"({statics}), got {choice!r}"
             )
-        found: list[dict[str, Any]] = []
-        answers: list[bool] = []
-        for _ in range(MOST_CHOICES):
-            choice = _Exploration(chooser.functions, answers, self._objects).outcome(chooser, known)
-            if choice is not _RAISES:
-                if not isinstance(choice, dict) or not choice or choice.keys() - definition.statics:
-                    statics = ", ".join(definition.statics) or "there are none"
-                    raise SpecError(
-                        f"{self.what}: choose must return a dictionary of some of the Statics "
-                        f"({statics}), got {choice!r}"
-                    )
-                found.append(choice)
-            while answers and not answers[-1]:
-                answers.pop()
-            if not answers:
-                break
-            answers[-1] = False
-        else:
-            raise SpecError(
-                f"{self.what}: choose has more than {MOST_CHOICES} ways through it: "
-                "decide less often"
-            )
-        if not found:
-            raise SpecError(f"{self.what}: choose raises for all arrays of a signature")
-        return found
+        return choice
 
-    def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> str:
-        """Note a function of shapes for the values of these Statics; returns its text."""
+    def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> None:
+        """Note a function of shapes for the values of these Statics."""
         what = f"kernel {self.definition.name}: {option}"
         taken: dict[str, Any] = {}
         if callable(function):
@@ -146,17 +117,15 @@ class _Export:
             taken = {name: statics[name] for name in names if name in statics}
         texts = self._texts(taken)
         if (option, texts) not in self._functions:
-            objects = self._objects if option == "choose" else None
             text = (
                 f"def constant():\n    return {literal(function)}"
                 if not callable(function)
-                else text_of(function, taken, what, objects)
+                else text_of(function, taken, what, instances=option == "choose")
             )
             self._functions[option, texts] = Function(option, texts, text)
-        return self._functions[option, texts].text
 
-    def _compile(self, call: Call) -> None:
-        variant: Variant = call.variant
+    def _compile(self, call: Described) -> None:
+        variant = self.variant(call)
         statics = self._texts(dict(variant.statics))
         key = variant.arrays, variant.scalars, statics
         if key in self._entries:
@@ -229,82 +198,14 @@ class _Export:
         )
 
 
-# ---- what `choose` may return
-_RAISES = object()
+class _Element:
+    """An element type in a signature of the command line: ``float16[512, 512]`` is an array."""
 
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
 
-class _Unknown(Exception):
-    """A value that depends on the sizes or scalars of a call."""
-
-
-class _Typed(HostView):
-    """An array of unknown sizes."""
-
-    def __init__(self, info: Any) -> None:
-        self.dtype, self.ndim = info.dtype, len(info.shape)
-
-    def __getattr__(self, name: str) -> Any:
-        raise _Unknown  # its shape
-
-
-class _Exploration(Evaluation):
-    """An evaluation for arrays of unknown sizes, where answers say which tests are true.
-
-    It adds an answer, yes, for each test beyond them. The same test of the same variables has one.
-    """
-
-    def __init__(self, functions: Any, answers: list[bool], objects: Mapping[str, Any]) -> None:
-        super().__init__(functions)
-        self._answers, self._objects, self._asked = answers, objects, 0
-        self._known: dict[tuple[int, str], tuple[bool, Any]] = {}
-        """answers by the variables (the id of their dictionary, which is kept) and the test"""
-
-    def outcome(self, chooser: Expression, arrays: dict[str, Any]) -> Any:
-        """Return what the function returns, `_RAISES` where it raises."""
-        try:
-            names = chooser.__signature__.parameters
-            return self.call([*self.functions][-1], [arrays.get(name, _Unknown) for name in names])
-        except _Unknown:
-            raise SpecError(
-                f"{chooser.what} must return constants, and one depends on a size or a scalar: "
-                "choose between constants, {'n': 1 if … else 2}"
-            ) from None
-        except Exception:
-            return _RAISES
-
-    def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        match node:
-            case ast.Name(id=name) if names.get(name) is _Unknown:
-                raise _Unknown
-            case ast.Call(func=ast.Name(id="Static"), args=[ast.Constant(value=text)]):
-                return self._objects[str(text)]
-        return super().value(node, names)
-
-    def truth(self, test: ast.expr, names: dict[str, Any]) -> bool:
-        try:
-            return super().truth(test, names)
-        except _Unknown:
-            key = id(names), ast.dump(test)
-            if key not in self._known:
-                if self._asked == len(self._answers):
-                    self._answers.append(True)
-                self._known[key] = self._answers[self._asked], names
-                self._asked += 1
-            return self._known[key][0]
-
-    def assign(self, targets: list[ast.expr], value: ast.expr, names: dict[str, Any]) -> None:
-        found = [each for one in targets for each in ast.walk(one) if isinstance(each, ast.Name)]
-        for each in found:
-            self._known = {
-                key: known for key, known in self._known.items() if repr(each.id) not in key[1]
-            }
-        try:
-            super().assign(targets, value, names)
-        except _Unknown:
-            names |= {each.id: _Unknown for each in found}
-
-    def fail(self, error: ast.expr, names: dict[str, Any]) -> None:
-        raise RuntimeError  # whatever its message would say of sizes
+    def __getitem__(self, shape: Any) -> ArrayType:
+        return ArrayType(shape if isinstance(shape, tuple) else (shape,), self.dtype)
 
 
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -316,23 +217,17 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
     """
+    elements = {element.name: _Element(element.dtype) for element in ELEMENTS.values()}
 
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Subscript(value=ast.Name(id=dtype), slice=dims) if dtype in ELEMENTS:
-                shape = eval(compile(ast.Expression(dims), text, "eval"), dict(names))
-                return ArrayType(
-                    shape if isinstance(shape, tuple) else (shape,), ELEMENTS[dtype].dtype
-                )
-        return eval(compile(ast.Expression(node), text, "eval"), dict(names))
+    def arguments(*args: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, named
 
     why: object = "it is no list of arguments"
     try:
-        match ast.parse(f"f({text})", mode="eval").body:
-            case ast.Call(func=ast.Name()) as call if all(named.arg for named in call.keywords):
-                return tuple(value(argument) for argument in call.args), {
-                    str(named.arg): value(named.value) for named in call.keywords
-                }
+        call = ast.parse(f"np__arguments({text})", mode="eval")
+        if isinstance(call.body, ast.Call) and isinstance(call.body.func, ast.Name):
+            known = {**names, **elements, "np__arguments": arguments}
+            return eval(compile(call, text, "eval"), known)  # type: ignore[no-any-return]
     except Exception as error:  # of whatever the text calls
         why = f"{type(error).__name__}: {error}"
     raise SpecError(

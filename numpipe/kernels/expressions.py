@@ -12,10 +12,10 @@ captured is a constant in it, and user functions that it calls stand before it::
             raise ValueError(f"two dimensions are expected, got {x.shape}")
         return (blocks(x.shape[0]), blocks(x.shape[1], side=128))
 
-A text of a file is never compiled or executed. `ast` parses it, `check` accepts the nodes in
-`_NODES` and the names in `NAMES`, and an `Evaluation` computes the value: numbers, strings, tuples,
-lists, dictionaries, `ArrayType` and `Workspace`. There are no loops but comprehensions, and a
-function calls earlier ones only, so an evaluation ends.
+`ast` parses a text, and `check` accepts only the nodes in `_NODES` and the names in `NAMES`. The
+rest of Python is not there: no builtins, no attributes but a few, no loops but comprehensions, and
+a function calls earlier ones only. What is left is computed within a budget (`evaluation`) and
+gives numbers, strings, tuples, lists, dictionaries, `ArrayType` and `Workspace`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,9 @@ from .evaluation import (
     NAMES,
     SPELLED,
     Described,
-    Evaluation,
     TooMuch,
+    compiled,
+    evaluate,
     parameters,
 )
 
@@ -141,8 +143,11 @@ class Expression:
     """what messages call it"""
 
     @cached_property
-    def functions(self) -> dict[str, ast.FunctionDef]:
-        """The functions of the text. Raises ImageError where it is none that `sources` writes."""
+    def _functions(self) -> tuple[CodeType, ast.FunctionDef]:
+        """The code of the functions, and the last of them, which is called.
+
+        Raises ImageError for a text that `sources` does not write.
+        """
         functions: dict[str, ast.FunctionDef] = {}
         try:
             if len(self.text) > MOST_TEXT:
@@ -157,21 +162,21 @@ class Expression:
                 functions[function.name] = function
             if not functions:
                 raise ValueError("it is empty")
+            return compiled(functions.values()), [*functions.values()][-1]
         except (ValueError, SyntaxError, RecursionError, MemoryError, Unsupported) as error:
             what = f"{self.what} cannot be used: {str(error) or 'it is nested too deeply'}"
             raise ImageError(f"{what}; export the kernel again") from None
-        return functions
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        names = parameters([*self.functions.values()][-1])
         kind = inspect.Parameter.KEYWORD_ONLY
+        names = parameters(self._functions[1])
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def __call__(self, **known: Any) -> Any:
-        values = [known[name] for name in self.__signature__.parameters]
+        code, function = self._functions
         try:
-            return Evaluation(self.functions).call([*self.functions][-1], values)
+            return evaluate(code, function.name, [known[name] for name in parameters(function)])
         except (TooMuch, RecursionError, MemoryError):
             raise ImageError(
                 f"{self.what} cannot be used: it computes more than any function of shapes needs"
@@ -179,9 +184,7 @@ class Expression:
 
 
 # ---- constants
-def described(
-    value: Any, what: str, of_class: Callable[[str, Any], str] = lambda text, _: text
-) -> str:
+def described(value: Any, what: str, of_class: Callable[[str], str] = lambda text: text) -> str:
     """Return the text of a Static's value, by which a file's are compared with a call's.
 
     A class is known by its name and fields only, so that a process needs none of the one that wrote
@@ -210,11 +213,11 @@ def described(
         begin, end = "()" if kind is tuple else "[]"
         return f"{begin}{', '.join(map(part, value))}{',' * (len(value) == 1)}{end}"
     if isinstance(value, Described):
-        return of_class(value.text, value)
+        return of_class(value.text)
     if isinstance(value, enum.Enum):
-        return of_class(f"{kind.__qualname__}.{value.name}", value)
+        return of_class(f"{kind.__qualname__}.{value.name}")
     if isinstance(value, Function) and "<locals>" not in value.__qualname__:  # type: ignore
-        return of_class(f"{value.__module__}:{value.__qualname__}", value)  # type: ignore
+        return of_class(f"{value.__module__}:{value.__qualname__}")  # type: ignore
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -230,7 +233,7 @@ def described(
             f"{kind.__name__}({', '.join(f'{name}={part(each)}' for name, each in fields.items())})"
         )
     parts = [f"{name}={described(each, what)}" for name, each in fields.items()]
-    return of_class(f"{kind.__qualname__}({', '.join(parts)})", value)
+    return of_class(f"{kind.__qualname__}({', '.join(parts)})")
 
 
 def constant_of(text: str) -> Any:

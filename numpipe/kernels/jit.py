@@ -4,7 +4,6 @@ or on disk compiles nothing."""
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import math
 import os
@@ -17,7 +16,8 @@ from .. import launch
 from ..diagnostics.errors import JitRefused, SpecError
 from ..diagnostics.frames import warn
 from ..plan.specs import ArrayType
-from .arguments import SCALAR, Call
+from .arguments import SCALAR
+from .call_records import Described
 from .definition import Definition
 
 __all__ = ["jit"]
@@ -77,7 +77,7 @@ class Variant(Protocol):
     def find(self) -> Any: ...
 
 
-def check(definition: Definition, call: Call, variant: Variant) -> None:
+def check(definition: Definition, call: Described, variant: Variant) -> None:
     """Raise JitRefused for a call whose variant is not compiled, or warn of it, as the policy
     says."""
     policy = _POLICY.get()
@@ -93,16 +93,13 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     name = definition.name
     by = f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
     own = definition.own_names
-    known = [
-        f"{array} {info.dtype.name} {len(info.shape)}d"
-        for array, info in zip(definition.results.array_names(call), call.infos, strict=True)
-    ]
+    known = [f"{array} {info.dtype.name} {len(info.shape)}d" for array, info in call.arrays.items()]
     known += [
         f"{scalar} {kind}"
-        for scalar, kind in zip(call.names, variant.key[1], strict=True)
+        for scalar, kind in zip(call.numbers, variant.key[1], strict=True)
         if scalar not in own
     ]
-    known += [f"{static}={spelled(value)}" for static, value in call.statics]
+    known += [f"{static}={spelled(value)}" for static, value in call.bound.statics]
     args, named, same = suggested(definition, call, variant)
     warmup = f"numpipe.warmup([({name}, {args}{named and ', '}{named})])"
     if chosen == "warn":
@@ -136,34 +133,36 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     )
 
 
-def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
+def suggested(definition: Definition, call: Described, variant: Variant) -> tuple[str, str, bool]:
     """Return a call's positional arguments and its named ones as source, a tuple and a dictionary
     ("" where there are none).
 
     ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else
     the arrays' own names do.
     """
-    alike = copy.copy(call)
-    alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]
-    same = definition.key(alike)[0] == variant.key
-    left_out = definition.options.out_type is not None and (same or call.fresh)  # the outputs
-    passed = definition.parameters[: len(call.args)] if left_out else definition.parameters
+    zeros = {
+        name: launch.info_of_zeros(info.shape, info.dtype) for name, info in call.arrays.items()
+    }
+    same = definition.key(call._replace(arrays=zeros))[0] == variant.key
+    passed = definition.parameters
+    if call.missing and definition.options.out_type is not None and (same or call.results is None):
+        passed = passed[: passed.index(call.missing[0])]
     source = {
         name: spelled(ArrayType(info.shape, info.dtype)) if same else name
-        for name, info in zip(definition.results.array_names(call), call.infos, strict=True)
+        for name, info in call.arrays.items()
     }
-    source |= {name: spelled(value) for name, value in zip(call.names, call.numbers, strict=True)}
+    source |= {name: spelled(value) for name, value in call.numbers.items()}
     args = [source[name] for name in passed]
-    arguments, own = definition.arguments, definition.own_names
-    defaults = arguments.scalars | arguments.statics
+    defaults = definition.arguments.scalars | definition.arguments.statics
     named = [
-        *(call.behind.items() if left_out else ()),
-        *(
-            (name, value)
-            for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
-            if name not in own
-            and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))
-        ),
+        (name, value)
+        for name, value in (*call.numbers.items(), *call.bound.statics)
+        if name not in (*passed, *definition.own_names)
+        and not (
+            name in defaults
+            and type(defaults[name]) is type(value)
+            and bool(defaults[name] == value)
+        )
     ]
     pairs = ", ".join(
         [

@@ -1,10 +1,8 @@
 """`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
 
 A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which
-both keep their results. A call binds its arguments, allocates outputs, finds (or makes) the plan
-for these shapes and types, and runs it: on the GPU by the launcher, in CPython on the simulated SM
-(`variants`). A call on device arrays that was made before is launched again: a few dictionary
-look-ups and one driver call.
+both keep their results. A call is bound, described, planned and run (`call_records`). A call on
+device arrays that was made before is launched again: a few dictionary look-ups and one driver call.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from .. import launch
 from ..compile.built import Built, check_inspect
 from ..diagnostics.argument_checks import a, require
 from ..diagnostics.errors import NumpipeError, SpecError
@@ -23,15 +20,18 @@ from ..launch.array_info import ArrayInfo
 from ..launch.driver_errors import DriverError, naming, of_kernel
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
-from ..launch.repeats import Repeats
 from ..launch.table import Table
+from ..plan.specs import ArrayType
 from . import noted_calls
-from .arguments import Call
-from .bound_calls import Bound, bind
-from .calls import UNKNOWN, Calls, result
-from .definition import Definition
+from .arguments import SCALAR
+from .bound_calls import BoundCall, bind
+from .call_records import Described
+from .call_results import is_array
+from .calls import Calls
+from .definition import Definition, described
 from .mesh_calls import OnMesh, one_of
 from .options import Options
+from .planned_calls import result
 from .simulation_checks import Judge
 from .variants import Variant
 
@@ -58,7 +58,7 @@ class Kernel:
         self.parameters, self.statics = definition.parameters, definition.statics
         self._table = Table()
         self._calls = Calls(definition, self._table, variant)
-        self._repeats = Repeats(self._table)
+        self._repeats = self._calls.repeats
         self._on_mesh = OnMesh(self._calls)
 
     def __repr__(self) -> str:
@@ -126,16 +126,16 @@ class Kernel:
         target: str | None = None,
         mesh: Any = None,
         **named: Any,
-    ) -> Bound:
-        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a
-        kernel of several GPUs."""
+    ) -> BoundCall:
+        """Prepare a call that is made often: ``bound()`` launches it, see `BoundCall`. SpecError
+        for a kernel of several GPUs."""
         if mesh is not None or self.options.semaphores is not None:
             raise SpecError(
                 f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call "
                 "that was made before is a few look-ups"
             )
         with naming(self.name):
-            return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
+            return bind(self._calls.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(
@@ -210,26 +210,14 @@ class Kernel:
             notes.calls.append(noted_calls.Noted(self, args, named, out))
             return out
         call = self._calls.resolve(args, named, out, target, stream)
-        launched = self._calls.run(call, stream, seed, trace, judge)
+        launched = call.run(stream, seed, trace, judge)
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
-                launched = call.plan.prepared.alone(
-                    call.plan.grid, call.infos, call.values, launched.stream
-                )
-            self._learn(call, named, launched)
+                launched = call.alone(launched.stream)
+            # ops, which pass descriptions, keep their own calls
+            if ArrayInfo not in map(type, call.described.bound.arguments.values()):
+                self._calls.learn((call,), named, launched)
         return result((call,), out)
-
-    def _learn(self, call: Call, named: dict[str, Any], launched: launch.Launch) -> None:
-        """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops
-        keep their own calls."""
-        if launched.observers or ArrayInfo in map(type, call.args):
-            return
-        constants = self._calls.keep_constants(named, call.statics) if named else None
-        if constants is not UNKNOWN:
-            owners, count = [info.owner for info in call.infos], len(call.args)
-            self._repeats.learn(
-                constants, owners[:count], owners[count:], [call.infos], call.fresh, launched
-            )
 
     # ---- inspection
     @brief
@@ -237,7 +225,7 @@ class Kernel:
         """Return the compiled kernel for arguments of these types, with what the compiler made on
         the way; an ArrayType may stand for an array. Of a `mesh` only the size counts. Needs no
         GPU."""
-        return self.described(args, named, out, mesh=mesh).variant.built  # type: ignore[no-any-return]
+        return self.variant(args, named, out, mesh=mesh).built
 
     @brief
     def inspect(
@@ -260,7 +248,7 @@ class Kernel:
         >>> print(matmul.inspect("resources", a, b))
         """
         check_inspect(what, self.name)
-        return self.described(args, named, out, mesh=mesh).variant.shown(what)
+        return self.variant(args, named, out, mesh=mesh).shown(what)
 
     @brief
     def export(
@@ -279,8 +267,9 @@ class Kernel:
                     tuple and a dictionary of its named ones, Statics and ``out`` among them; shapes
                     and scalars of calls may be others
         choose      function of arrays and scalars (by parameter name) that returns Statics as a
-                    dictionary, for calls that pass none; all that it may return are compiled for
-                    each signature. Without it such calls have the defaults
+                    dictionary, for calls that pass none. Each signature that passes none is
+                    compiled with the Statics that `choose` returns for its shapes, so give one for
+                    each choice. Without it such calls have the defaults
 
         The file holds machine code, the rules for arguments, the options of launches, the source of
         grid, out_type, workspace and `choose` with what they captured as constants, and versions.
@@ -313,15 +302,15 @@ class Kernel:
         *,
         mesh: Any = None,
         whole: bool = False,
-    ) -> Call:
-        """Return a call with these arguments that is not run, as `Calls.described` does."""
-        args, named, out, gpus = one_of(mesh, self.definition, args, named, out)
-        return self._calls.described(args, named, out, whole=whole, gpus=gpus)
+    ) -> Described:
+        """Describe a call with these arguments that is not run, as `Calls.described` does."""
+        args, named, out = one_of(mesh, self.definition, args, named, out)
+        return self._calls.described(args, named, out, whole=whole, mesh=mesh)
 
-    def adopt(self, image: launch.Image, call: Call) -> None:
-        """Give the call's variant the image that another process compiled, unless it has one
-        already."""
-        call.variant.adopt(image)
+    def variant(self, *call: Any, **options: Any) -> Variant:
+        """Return the variant that a call needs which is not run; arguments as for
+        `Kernel.described`."""
+        return self._calls.variant(self.described(*call, **options))
 
     # ---- its parameters
     def takes(self, name: str) -> bool:
@@ -334,11 +323,13 @@ class Kernel:
 
     def outputs(self, /, *args: Any, **named: Any) -> list[str]:
         """Return the parameters that a call with these arguments returns or stores to."""
-        call = self.definition.arguments.bind(args, named)
+        bound = self.definition.arguments.bind(args, named)
+        outputs = self.parameters[self.definition.first_output :]
         return [
             name
-            for name in self.parameters[min(len(call.args), self.definition.first_output) :]
-            if name not in call.behind
+            for name in self.parameters
+            if name not in bound.arguments
+            or (name in outputs and not isinstance(bound.arguments[name], SCALAR))
         ]
 
     def ask(
@@ -352,6 +343,13 @@ class Kernel:
     ) -> Any:
         """Call a function with those arguments of a call that its parameters name; it gets arrays
         as `view` shows them."""
-        return self.definition.results.ask(
-            function, what, self.definition.arguments.bind(args, named), view
-        )
+        bound = self.definition.arguments.bind(args, named)
+
+        def shown(name: str, value: Any) -> Any:
+            if type(value) in (list, tuple):  # of a kernel of several GPUs
+                return [shown(name, each) for each in value]
+            array = is_array(value) or isinstance(value, ArrayType)
+            return view(described(value, name, self.name)) if array else value
+
+        known = {name: shown(name, value) for name, value in bound.arguments.items()}
+        return self.definition.results.ask(function, what, known | dict(bound.statics))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,12 +23,12 @@ from ..plan.params import CompilerParams
 from ..plan.specs import persistent
 from ..plan.split import Grid, SplitOptions
 from .archive import Archive, Entry, Texts
-from .arguments import MISSING, SCALAR, Call, Parameters
+from .arguments import MISSING, SCALAR, Parameters
+from .call_records import Bound
 from .definition import Definition
 from .expressions import Expression, constant_of, described
 from .kernel import Kernel
 from .options import Options, Signature
-from .simulation_checks import Judge
 from .tiled import Tiled
 from .variants import Key, Variant
 
@@ -45,9 +45,9 @@ def load(path: str | os.PathLike[str]) -> Kernel:
 
     Calls may have any shapes, and the types, layouts and Statics that the file holds machine code
     for: a Static is equal to one of the file's if its class has the same name and its fields the
-    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler, and runs
-    nothing of the file on the host. There is no simulated SM for it, because the file holds no
-    source.
+    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler. Of the file the
+    host evaluates only functions of shapes: checked syntax, without builtins, within a budget.
+    There is no simulated SM for it, because the file holds no source.
 
     Raises ImageError for a file that is damaged or something else, OSError for one that cannot be
     read. A call raises ImageError, with a list of what is in the file, where that holds no machine
@@ -192,15 +192,15 @@ class _Definition(Definition):
     def fingerprint(self) -> NoReturn:
         self.read()
 
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
         """Bind a call's arguments, and choose Statics where it passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
-            call = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
-            choice = self.results.ask(self._choose, "choose", call)
+            bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
+            choice = self.results.ask(self._choose, "choose", self.known(bound))
             if not isinstance(choice, dict) or not choice.keys() <= self.statics.keys():
                 raise self.archive.refused(f"choose returns {choice!r}")
             named = named | choice
-        return super().bind(args, named, own)
+        return super().bind(args, named)
 
 
 class _ByStatics:
@@ -258,15 +258,9 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(
-        self,
-        calls: Sequence[Call],
-        grid: tuple[int, int, int],
-        seed: Any,
-        trace: Any,
-        judge: Judge | None = None,
-    ) -> None:
-        self.definition.read()
+    @property
+    def lifted(self) -> Any:
+        return self.definition.read()  # raises TargetError
 
     def shown(self, what: str) -> Any:
         self.find()  # "resources" and "sass" are shown of it

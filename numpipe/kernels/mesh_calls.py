@@ -1,5 +1,5 @@
-"""Calls of kernels of several GPUs: each GPU of the mesh gets a `Call` of its own, and all of them
-run at once.
+"""Calls of kernels of several GPUs: each GPU of the mesh gets a `Planned` call of its own, and all
+of them run at once.
 
 Where one process has all GPUs an array argument is a list of arrays, one for each GPU, and so are
 outputs; scalars and Statics are one for all. Every GPU has arrays of the same shapes, strides and
@@ -19,13 +19,13 @@ from ..diagnostics.errors import SpecError
 from ..launch.driver_errors import naming
 from ..launch.mesh import Mesh, check_mesh
 from ..launch.peer_access import Together, together
-from ..launch.repeats import Repeats, handles
+from ..launch.repeats import handles
 from ..plan.specs import ArrayType
-from . import run_target
-from .arguments import SCALAR, Call
+from .arguments import SCALAR
 from .call_results import is_array
-from .calls import UNKNOWN, Calls, result
+from .calls import Calls
 from .definition import Definition
+from .planned_calls import Planned, result, simulate
 from .simulation_checks import Judge
 
 
@@ -33,8 +33,7 @@ class OnMesh:
     """The calls of one kernel on the GPUs of meshes."""
 
     def __init__(self, calls: Calls) -> None:
-        self.calls, self.definition = calls, calls.definition
-        self._repeats = Repeats(calls.table)
+        self.calls, self.definition, self._repeats = calls, calls.definition, calls.repeats
 
     def run(
         self,
@@ -58,7 +57,7 @@ class OnMesh:
                 launches()
                 return out, launches
         check_mesh(mesh, self.definition.name)
-        self.definition.check_mesh(mesh.size)
+        self.definition.check_mesh(mesh)
         self._check_target(mesh, target, stream)
         target = "sim" if mesh.gpus is None else target
         calls = [
@@ -69,38 +68,13 @@ class OnMesh:
         if calls[0].plan.empty:
             return result(calls, out, mesh.rank is None), None
         if mesh.gpus is None:
-            self._simulate(calls, seed, trace, judge)
+            simulate(calls, seed, trace, judge)
             return result(calls, out, mesh.rank is None), None
         with naming(self.definition.name):
             launches = self._launch(mesh, calls, stream)
         if not calls[0].values:
-            self._learn(mesh, calls, named, launches)
+            self.calls.learn(calls, named, launches, mesh)
         return result(calls, out, mesh.rank is None), launches
-
-    def _learn(
-        self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together
-    ) -> None:
-        """Keep the launches of the calls of this process' GPUs; Statics among the named arguments
-        may determine them too."""
-        first = calls[0]
-        constants = self.calls.keep_constants(named, first.statics) if named else None
-        if constants is UNKNOWN:
-            return
-        each = [
-            [
-                *call.args,
-                *[
-                    info if info.owner is None else info.owner
-                    for info in call.infos[len(call.args) :]
-                ],
-            ]
-            for call in calls
-        ]
-        passed = each[0] if mesh.rank is not None else list(zip(*each, strict=True))
-        args, outputs = passed[: len(first.args)], passed[len(first.args) :]
-        self._repeats.learn(
-            (mesh, constants), args, outputs, [call.infos for call in calls], first.fresh, launches
-        )
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
         """Raise SpecError for a target or a stream that a mesh has not."""
@@ -121,23 +95,11 @@ class OnMesh:
                 f"mesh=numpipe.Mesh.simulated({mesh.size}), and lists of NumPy arrays"
             )
 
-    def _simulate(self, calls: Sequence[Call], seed: Any, trace: Any, judge: Judge | None) -> None:
-        """Run the calls of all GPUs on the simulated SM."""
-        plan = calls[0].plan
-        for call in calls:
-            self.calls.begin_simulated(call, judge)
-        grid = (
-            plan.grid
-            if judge is None or judge.ctas is None
-            else run_target.on(self.definition, judge.ctas)
-        )
-        plan.variant.simulate(calls, grid, seed, trace, judge)
-
-    def _launch(self, mesh: Mesh, calls: Sequence[Call], stream: Any) -> Together:
+    def _launch(self, mesh: Mesh, calls: Sequence[Planned], stream: Any) -> Together:
         """Launch the calls of this process' GPUs."""
         first, kernel = calls[0], f"kernel {self.definition.name}"
         plan, gpus, controls = first.plan, mesh.gpus, mesh.controls
-        assert gpus is not None and controls is not None
+        assert gpus is not None and controls is not None and plan.prepared is not None
         if launch.COLLECTING.now is not None:
             raise SpecError(
                 f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on "
@@ -174,19 +136,18 @@ class OnMesh:
                     arrays,
                     plan.semaphores,
                     streams,
-                    max(plan.variant.outputs, first.fresh),
+                    first.outputs,
                 ),
             )
-        foreign = any(map(launch.foreign, arrays))
         for call, handle in zip(calls, streams, strict=True):
-            if foreign:
+            if call.plan.foreign:
                 launch.order(call.infos, handle, kernel)
         if first.values:
             launches.run(first.values)
         else:
             launches()
         for call, handle in zip(calls, streams, strict=True):
-            if foreign:
+            if call.plan.foreign:
                 launch.settle(call.infos, handle, call.fresh)
         return launches  # type: ignore[no-any-return]
 
@@ -246,23 +207,24 @@ def split(
     ]
 
 
-def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
+def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
     """Raise SpecError unless the arrays of all GPUs have the same shapes, strides and types, and so
     the same variant and grid."""
-    first, names = calls[0], definition.results.array_names(calls[0])
+    first = calls[0]
+    plan = first.plan
     for gpu, call in enumerate(calls):
-        for name, one, other in zip(names, first.infos, call.infos, strict=True):
+        for array, one, other in zip(plan.variant.arrays, first.infos, call.infos, strict=False):
             for what in ("shape", "dtype", "strides"):
                 if (want := getattr(one, what)) != (got := getattr(other, what)):
                     raise SpecError(
-                        f"kernel {definition.name}: argument '{name}' of GPU {gpu} has {what} "
-                        f"{got}, and of GPU 0 {want}: all GPUs of a mesh have arrays of the same "
-                        "shapes and layouts"
+                        f"kernel {definition.name}: argument '{array.name}' of GPU {gpu} has "
+                        f"{what} {got}, and of GPU 0 {want}: all GPUs of a mesh have arrays of "
+                        "the same shapes and layouts"
                     )
-        if call.variant is not first.variant or call.plan.grid != first.plan.grid:
+        if call.plan.variant is not plan.variant or call.plan.grid != plan.grid:
             reason = next(
-                iter(call.variant.obstacles.values()),
-                f"grids {call.plan.grid} and {first.plan.grid}",
+                iter(call.plan.variant.obstacles.values()),
+                f"grids {call.plan.grid} and {plan.grid}",
             )
             raise SpecError(
                 f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid "
@@ -276,11 +238,11 @@ def one_of(
     args: tuple[Any, ...],
     named: dict[str, Any],
     out: Any,
-) -> tuple[tuple[Any, ...], dict[str, Any], Any, int]:
-    """Return the arguments of the first GPU and how many there are, for a call that is not run; a
-    single array or an ArrayType may stand for those of all GPUs."""
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Return the arguments of the first GPU, for a call that is not run; a single array or an
+    ArrayType may stand for those of all GPUs."""
     if mesh is None:
-        return args, named, out, 0
+        return args, named, out
     check_mesh(mesh, definition.name)
 
     def single(value: Any) -> bool:
@@ -288,5 +250,5 @@ def one_of(
 
     given = [*args, *(value for name, value in named.items() if name in definition.parameters)]
     if mesh.rank is None and not all(map(single, given)):
-        args, named, out = split(definition, mesh, args, named, out)[0]
-    return args, named, out, mesh.size
+        return split(definition, mesh, args, named, out)[0]
+    return args, named, out

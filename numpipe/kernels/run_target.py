@@ -15,7 +15,7 @@ from ..diagnostics.frames import warn
 from ..launch.array_info import ArrayInfo
 from ..plan.folded_grids import launched
 from ..plan.specs import Persistent
-from .arguments import Call
+from .call_records import Described
 from .definition import Definition
 from .options import grid_dims
 
@@ -58,7 +58,7 @@ def choose(
     return choice
 
 
-def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int, int, int]:
+def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tuple[int, int, int]:
     """Return the grid of a call."""
     kernel, options = definition.name, definition.options
     grid = options.grid
@@ -72,7 +72,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
         )
     else:
         dims = grid_dims(
-            definition.results.ask(grid, "grid", call) if callable(grid) else grid,
+            definition.results.ask(grid, "grid", call.known) if callable(grid) else grid,
             kernel,
             options.grid_names,
         )

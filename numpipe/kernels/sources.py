@@ -11,21 +11,20 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import copy
 import enum
 import inspect
 from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
-from ..compile.reading import codes
+from ..compile.lift.function_nodes import lines_of, node_of
 from ..core.functions import Function
 from ..diagnostics import source
 from ..diagnostics.errors import Position, SpecError
 from .evaluation import ERRORS, NAMES, SPELLED
 from .expressions import FIX, Expression, Unsupported, bound_names, check, described
 
-_FIRST = 1_000_000
-"""the line of the first function in a copy of a file whose functions have a line each"""
 _MISSING = object()
 _CONTAINERS = (str, tuple, dict, list, int, float)
 """classes whose methods compute from what they are called with, and do nothing else"""
@@ -35,21 +34,21 @@ def text_of(
     function: Callable[..., Any],
     statics: Mapping[str, Any],
     what: str,
-    objects: dict[str, Any] | None = None,
+    instances: bool = False,
 ) -> str:
     """Return the text of a function, as `Expression` takes it.
 
-    statics  values of the parameters that are constants
-    what     begins messages: "kernel k: grid"
-    objects  gets constants of classes, by their descriptions; without it they are refused
+    statics    values of the parameters that are constants
+    what       begins messages: "kernel k: grid"
+    instances  whether it may return instances of classes, which are Statics that `choose` returns
 
     Raises SpecError at the user's line for what no text can hold.
     """
-    text = _Text(f"{what} cannot be kept in a file", objects)
+    text = _Text(f"{what} cannot be kept in a file", instances)
     text.add(function, {}, statics)
     whole = "\n".join(map(ast.unparse, text.functions.values()))
     try:
-        _ = Expression(whole, what).functions
+        _ = Expression(whole, what).__signature__
     except ValueError as error:
         raise SpecError(str(error)) from None
     return whole
@@ -58,8 +57,8 @@ def text_of(
 class _Text:
     """A text that is being written."""
 
-    def __init__(self, what: str, objects: dict[str, Any] | None) -> None:
-        self.what, self.objects = what, objects
+    def __init__(self, what: str, instances: bool) -> None:
+        self.what, self.instances = what, instances
         self.functions: dict[str, ast.FunctionDef] = {}
         self._written: dict[Any, tuple[str, Any]] = {}
         """names of functions, and the constants, whose ids are in the keys"""
@@ -81,11 +80,10 @@ class _Text:
     def _add(
         self, function: FunctionType, constants: dict[str, Any], statics: Mapping[str, Any]
     ) -> str:
-        try:
-            node, lines = _node(function)
-        except (OSError, TypeError, SyntaxError):
+        node = copy.deepcopy(node_of(function))
+        if node is None:
             why = source.missing(function)
-            raise SpecError(f"{self.what}: its source is not available: {why}") from None
+            raise SpecError(f"{self.what}: its source is not available: {why}")
         try:
             made = _Writer(self, function, constants | dict(statics)).function(node, constants)
             taken = {*self.functions, *NAMES, *bound_names(made)}
@@ -94,20 +92,19 @@ class _Text:
             check(made, self.functions)
         except Unsupported as error:
             where = error.node if hasattr(error.node, "lineno") else node
-            place = _position(function.__code__.co_filename, lines, where)
             message = f"{self.what}: {error.what}; fix: {error.fix}"
-            raise SpecError(place.stamp(message)) from None
+            raise SpecError(_position(function, where).stamp(message)) from None
         self.functions[made.name] = made
         return made.name
 
 
-def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
-    """Return the source of a constant. SpecError for what is none, or needs `objects`."""
+def literal(value: Any, instances: bool = False) -> str:
+    """Return the source of a constant. SpecError for what is none, or for an instance of a class
+    unless `instances`."""
 
-    def of_class(text: str, value: Any) -> str:
-        if objects is None:
+    def of_class(text: str) -> str:
+        if not instances:
             raise SpecError("an instance of a class")
-        objects[text] = value
         return f"Static({text!r})"
 
     if isinstance(value, type) and issubclass(value, Exception):
@@ -117,47 +114,13 @@ def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
     return described(int(value) if isinstance(value, enum.IntEnum) else value, "it", of_class)
 
 
-# ---- where a function is written
-def _node(function: FunctionType) -> tuple[ast.Lambda | ast.FunctionDef, list[str]]:
-    """Return a function's node, and the lines of its file. OSError where the file has it no longer.
-
-    Of several lambdas on a line the one is meant whose bytecode is the function's.
-    """
-    lines, _ = inspect.findsource(function)
-    tree, numbered = (ast.parse("".join(lines)) for _ in range(2))
-    nodes: dict[int, Any] = {}
-    for node, copy in zip(ast.walk(tree), ast.walk(numbered), strict=True):
-        if isinstance(node, (ast.Lambda, ast.FunctionDef)):
-            number = _FIRST + len(nodes)
-            nodes[number] = node
-            for part in (copy, *getattr(copy, "decorator_list", ())):
-                part.lineno, part.end_lineno, part.col_offset = number, number, 0
-    code = function.__code__
-    for other in codes(compile(numbered, code.co_filename, "exec", dont_inherit=True)):
-        found = nodes.get(other.co_firstlineno)
-        if found is not None and _content(other) == _content(code):
-            decorators = getattr(found, "decorator_list", ())
-            if min(part.lineno for part in (found, *decorators)) == code.co_firstlineno:
-                return found, lines
-    raise OSError
-
-
-def _content(code: CodeType) -> list[Any]:
-    """Return what a function does, on whatever lines it is."""
-    parts = []
-    for each in codes(code):
-        plain = [repr(value) for value in each.co_consts if not isinstance(value, CodeType)]
-        parts.append((each.co_code, each.co_names, each.co_varnames, each.co_freevars, plain))
-    return parts
-
-
-def _position(filename: str, lines: list[str], node: Any) -> Position:
-    text = lines[node.lineno - 1].rstrip()
+def _position(function: FunctionType, node: Any) -> Position:
+    text = lines_of(function)[node.lineno - 1].rstrip()
     begin, end = (
         len(text.encode()[:column].decode(errors="ignore"))
         for column in (node.col_offset, node.end_col_offset)
     )
-    return Position(filename, node.lineno, begin, node.end_lineno, end, text)
+    return Position(function.__code__.co_filename, node.lineno, begin, node.end_lineno, end, text)
 
 
 # ---- what it captured
@@ -222,7 +185,7 @@ class _Writer(ast.NodeTransformer):
 
     def _literal(self, value: Any, node: ast.AST) -> str:
         try:
-            return literal(value, self._text.objects)
+            return literal(value, self._text.instances)
         except SpecError:
             text = ast.unparse(node) if isinstance(node, ast.expr) else "a default"
             raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None

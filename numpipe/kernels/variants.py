@@ -23,13 +23,11 @@ from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
 from ..core.process_guards import COMPILES, in_child, uncollected
-from ..diagnostics.errors import CompileError, SpecError
 from ..launch.table import Table
 from ..plan.plans import ArrayArg
 from ..plan.split import Split
-from .arguments import Call, Statics
+from .call_records import Statics
 from .definition import Definition
-from .simulation_checks import Judge, of_gpu
 
 if TYPE_CHECKING:
     from ..compile.lift.lift import Lifted
@@ -225,78 +223,11 @@ class Variant:
             return self._prepared
 
     # ---- on the simulated SM
-    def values(self, call: Call) -> list[Any]:
-        """Return the run-time scalars of a call, as the kernel function gets them."""
-        return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
+    def typed(self, values: Sequence[Any]) -> list[Any]:
+        """Return the run-time scalars of a call as the kernel function gets them."""
+        return [kind.type(value) for kind, value in zip(self.scalars, values, strict=True)]
 
-    def simulate(
-        self,
-        calls: Sequence[Call],
-        grid: tuple[int, int, int],
-        seed: Any,
-        trace: Any,
-        judge: Judge | None = None,
-    ) -> None:
-        """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which
-        run at once."""
-        from ..compile.check import error_lines
-        from ..language.pipeline.pipelines import KEPT
-        from .simulate import simulate
-
-        arrays, fresh = [[info.array for info in call.infos] for call in calls], calls[0].fresh
-        for call, own in zip(calls, arrays, strict=True):
-            if self.workspace is not None:
-                own.append(np.zeros(self.workspace(grid, call.infos), np.float32))
-            elif self.gpus:
-                own.append(np.zeros(call.plan.semaphores, np.int32))
-        unit = self.unit(simulated=True)
-
-        def ended(memory: Any) -> None:
-            if judge is not None:
-                made: dict[str, Any] = {}
-                passed: dict[str, Any] = {}
-                for gpu, call in enumerate(calls):
-                    inputs = len(call.infos) - call.fresh
-                    for number, (array, info) in enumerate(
-                        zip(self.arrays, call.infos, strict=False)
-                    ):
-                        if number >= inputs or array.name in self.definition.stores["all"]:
-                            (passed if number < inputs else made)[
-                                of_gpu(array.name, gpu, self.gpus)
-                            ] = info.array
-                judge.end(memory, made, passed)
-                for error in (*judge.unwritten.values(), *judge.kept.values()):
-                    error_lines.simulated(error, unit, self.lifted)
-
-        try:
-            simulate(
-                unit,
-                self.lifted.simulated,
-                arrays,  # type: ignore[arg-type]
-                [self.values(call) for call in calls],
-                grid,
-                seed=seed,
-                trace=trace,
-                fresh=fresh,
-                ended=ended,
-                limit=None if judge is None else judge.limit,
-            )
-        except Exception as error:
-            if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
-                # the memory role passes loops: a compile also knows what variables are after their
-                # steps
-                try:
-                    self._check_compiles()
-                except CompileError as refused:
-                    if KEPT in str(refused):
-                        raise
-            explained = error_lines.simulated(error, unit, self.lifted)
-            if explained is error:
-                raise
-            raise explained from error
-        self._check_compiles()
-
-    def _check_compiles(self) -> None:
+    def check_compiles(self) -> None:
         """Raise the error of a compile where the toolchain is installed, unless
         NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":

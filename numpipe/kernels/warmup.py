@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ from typing import Any
 from ..diagnostics.argument_checks import FLAG, NONE, SERIES, require, whole
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError
 from ..diagnostics.frames import brief
+from ..diagnostics.progress_bar import progress_bar
 from ..launch.image import Image
 from ..plan.resources import Resources
 from .kernel import Kernel
@@ -65,12 +64,9 @@ def warmup(
     require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
     asked = [_variant(number, entry) for number, entry in enumerate(calls)]
     jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
-    with showing(
-        len(jobs), "warmup", sys.stderr.isatty() if progress is None else progress
-    ) as report:
-        found = dict(
-            zip(jobs, compiled(list(jobs.values()), workers, report, "warmup"), strict=True)
-        )
+    with progress_bar("warmup: compile", progress, total=len(jobs)) as bar:
+        images = compiled(list(jobs.values()), workers, bar.update, "warmup")
+    found = dict(zip(jobs, images, strict=True))
     failed = {variant: image for variant, image in found.items() if isinstance(image, NumpipeError)}
     if failed:
         raise CompileError(
@@ -102,9 +98,9 @@ def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
             f"{_brief(entry)}"
         )
     given = dict(named)
-    return kernel, kernel.described(
+    return kernel, kernel.variant(
         tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)
-    ).variant
+    )
 
 
 def _brief(entry: Any) -> str:
@@ -132,10 +128,10 @@ class Job:
 
 
 def compiled(
-    jobs: Sequence[Job], workers: int | None, report: Callable[[str], object], asker: str
+    jobs: Sequence[Job], workers: int | None, report: Callable[[], object], asker: str
 ) -> list[Image | NumpipeError]:
-    """Return the machine code of each job, or the error of its compile; `report` is called with the
-    name of each that is done.
+    """Return the machine code of each job, or the error of its compile; `report` is called when one
+    is done.
 
     workers  processes; None: as many as there are CPUs, none for a single compile; 0: this process
              compiles
@@ -146,7 +142,7 @@ def compiled(
 
     def keep(number: int, result: Image | NumpipeError) -> None:
         done[number] = result
-        report(jobs[number].name)
+        report()
 
     missing = []
     for number, job in enumerate(jobs):
@@ -236,16 +232,3 @@ def _image(variant: Variant) -> Image | NumpipeError:
         return variant.image
     except NumpipeError as error:
         return error
-
-
-@contextlib.contextmanager
-def showing(total: int, asker: str, shown: bool) -> Iterator[Callable[[str], object]]:
-    """Yield a function to call after each compile: a bar on stderr shows them if tqdm is
-    installed."""
-    if not shown or not importlib.util.find_spec("tqdm"):
-        yield lambda name: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, desc=f"{asker}: compile", leave=False) as bar:
-        yield lambda name: bar.update()

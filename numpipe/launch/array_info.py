@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -225,10 +225,10 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
     )
 
 
-def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> None:
+def check_sizes(arrays: Mapping[str, ArrayInfo], kernel: str = "") -> None:
     """Raise SpecError for a dimension whose size is no int32, which all indices and sizes are in a
     kernel."""
-    for info, name in zip(infos, names, strict=False):
+    for name, info in arrays.items():
         if max(info.shape, default=0) >= 1 << 31:
             raise SpecError(
                 f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.argument_checks import FLAG, NONE, require
-from ..diagnostics.errors import LaunchError, SpecError
+from ..diagnostics.errors import SpecError
 
 PORTABLE_CLUSTER = 8
 """CTAs of a cluster that every GPU with clusters can run"""
@@ -53,42 +53,6 @@ class Attributes:
             raise SpecError(
                 f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} "
                 f"dimension{'s' * (len(grid) != 1)}, and a cluster {self.cluster} needs {least}"
-            )
-
-    def at_once(
-        self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str
-    ) -> int | None:
-        """Return how many CTAs run at once on a device, which is current; None where a launch may
-        have any number.
-
-        `kernel` is the driver's handle. Raises LaunchError where not even one cluster fits.
-        """
-        if self.size > 1:
-            if self.size > PORTABLE_CLUSTER:
-                cuda.allow_cluster(kernel, device)
-            config = cuda.config(threads, nbytes, Attributes(self.cluster, programmatic=False))
-            config.gridDimX, config.gridDimY, config.gridDimZ = self.cluster
-            clusters: int = cuda.clusters_at_once(kernel, config)
-            if clusters < 1:
-                raise LaunchError(
-                    f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads "
-                    f"and {nbytes} bytes of shared memory, does not fit on GPU {device}: a "
-                    "cluster runs on the SMs of one GPC, at most 18; use a smaller cluster, "
-                    "fewer slots or fewer warpgroups"
-                )
-            return clusters * self.size
-        return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
-
-    def check_at_once(
-        self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str
-    ) -> None:
-        """Raise LaunchError for a cooperative grid that is too large."""
-        if self.cooperative and limit is not None and math.prod(grid) > limit:
-            raise LaunchError(
-                f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid "
-                f"{grid} has {math.prod(grid)}; GPU {device} holds {limit} of {threads} threads "
-                f"and {nbytes} bytes of shared memory: use fewer CTAs, e.g. "
-                "grid=numpipe.persistent(), or smaller tiles and fewer slots"
             )
 
 

@@ -55,9 +55,9 @@ class Contexts:
         """Return the CUDA version that the driver supports, 1000 × major + 10 × minor."""
         return int(self._call("cuDriverGetVersion"))
 
-    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
+    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int, float]:
         """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in
-        bytes)."""
+        bytes, bandwidth of the memory in bytes a second)."""
         device = self._call("cuDeviceGet", ordinal)
         name = (
             bytes(self._call("cuDeviceGetName", 256, device))
@@ -69,8 +69,10 @@ class Contexts:
             "COMPUTE_CAPABILITY_MINOR",
             "MULTIPROCESSOR_COUNT",
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            "MEMORY_CLOCK_RATE",
+            "GLOBAL_MEMORY_BUS_WIDTH",
         )
-        major, minor, sms, smem = (
+        major, minor, sms, smem, clock, width = (
             int(
                 self._call(
                     "cuDeviceGetAttribute",
@@ -80,7 +82,8 @@ class Contexts:
             )
             for a in attributes
         )
-        return name, (major, minor), sms, smem
+        # a clock in kHz, a width in bits, two transfers a cycle
+        return name, (major, minor), sms, smem, clock * width * 250.0
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:

@@ -54,6 +54,8 @@ class Device:
     """CUDA version of the driver, 1000 × major + 10 × minor"""
     max_dynamic_smem: int
     """bytes of dynamic shared memory a CTA can have"""
+    bandwidth: float = 0.0
+    """of its memory, in bytes a second, by its clock and width; 0: not known"""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def gpu_state() -> GpuState:
             )
         properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
         gpus = tuple(
-            Device(i, name, cc, sm_count, version, smem)
-            for i, (name, cc, sm_count, smem) in enumerate(properties)
+            Device(i, name, cc, sm_count, version, smem, bandwidth)
+            for i, (name, cc, sm_count, smem, bandwidth) in enumerate(properties)
         )
     except driver.DriverMissing as error:
         fix = (

@@ -17,7 +17,6 @@ from .attributes import Grid
 from .buffers import DeviceBuffer
 from .debug_reports import WATCH
 from .driver_errors import naming
-from .output_arrays import check_writable
 from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
 from .transfers import Job, Transfers
@@ -50,22 +49,22 @@ class Staging:
                 with contextlib.suppress(driver.DriverError):
                     buffer.free()
 
-    def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
-        """Copy arrays to the GPU; returns their buffers."""
-        new = {_key(info): info for info in infos if _key(info) not in self._buffers}
-        buffers = self.reserve(infos)
-        self._transfers.upload([(info, self._buffers[key]) for key, info in new.items()])
+    def upload(self, infos: Sequence[ArrayInfo], fresh: int = 0) -> list[DeviceBuffer]:
+        """Return buffers with copies of arrays; what the last `fresh` hold does not matter."""
+        buffers: list[DeviceBuffer] = []
+        jobs: list[Job] = []
+        for info in infos:
+            key = _key(info)
+            if key not in self._buffers:
+                self._buffers[key] = DeviceBuffer.like(info, self.stream, self.device)
+                if len(buffers) < len(infos) - fresh:
+                    jobs.append((info, self._buffers[key]))
+            buffers.append(self._buffers[key])
+        self._transfers.upload(jobs)
         return buffers
 
-    def reserve(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
-        """Allocate buffers for arrays whose present contents do not matter."""
-        for info in infos:
-            if _key(info) not in self._buffers:
-                self._buffers[_key(info)] = DeviceBuffer.like(info, self.stream, self.device)
-        return [self._buffers[_key(info)] for info in infos]
-
     def download(self, infos: Sequence[ArrayInfo]) -> None:
-        """Copy uploaded or reserved arrays back to the host; returns when they are there."""
+        """Copy arrays back to the host; returns when they are there."""
         jobs: dict[tuple[Any, ...], Job] = {
             _key(info): (info, self._buffers[_key(info)]) for info in infos
         }
@@ -99,12 +98,9 @@ def run(
         streams.check_host_call(stream, device, name)
     # without the workspace behind them
     inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[: len(infos)]
-    for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
-        check_writable(info, argument, name)
     check_overlap(infos, arguments, outputs, name)
-    uninitialised = len(infos) - fresh
     with naming(name), Staging(stream, device) as staging:
-        buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
+        buffers = staging.upload(infos, fresh)
         prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
         if prepared.compiled.debug:
             WATCH.await_end(prepared.compiled, device)

@@ -6,7 +6,7 @@ Parameters of a numpipe kernel, in order; each has its own pointer in the driver
 0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs
            none); behind them 128 bytes that begin with the address of the launch's counter, if the
            kernel has one; behind these, of a kernel of several GPUs, what it has to know of the
-           others (`peers`)
+           others (`peer_access`)
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
 =========  =========================================================================================
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from ..diagnostics.errors import LaunchError, SpecError
 from ..plan.control_block import WORDS_BYTES, section_bytes
 from . import driver, streams
 from .array_info import ArrayInfo, memory_order, not_addressable, tma_addressable
-from .attributes import MAX_GRID, PLAIN, Attributes, Grid
+from .attributes import MAX_GRID, PLAIN, PORTABLE_CLUSTER, Attributes, Grid
 from .buffers import workspace
 from .current_gpu import spell
 from .debug_reports import WATCH
@@ -64,6 +65,7 @@ _SCALARS = {
 """struct's codes of the scalar types"""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Launch:
     """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants
     them. Call it to launch.
@@ -72,50 +74,28 @@ class Launch:
     is safe in several threads.
     """
 
-    __slots__ = (
-        "_pointers",
-        "_prepared",
-        "_storage",
-        "arguments",
-        "buffer",
-        "device",
-        "grid",
-        "launcher",
-        "observers",
-        "stream",
-    )
+    prepared: Prepared
+    grid: Grid
+    stream: int
+    device: int
+    launcher: Callable[..., tuple[Any]]
+    """the function that launches, `Prepared.launcher`"""
+    arguments: tuple[Any, Any, int, int]
+    """what cuLaunchKernelEx of cuda.bindings is called with"""
+    buffer: memoryview
+    """the parameters"""
+    pointers: Any
+    """the ctypes array of their addresses, which the arguments point to"""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        parameters: bytes,
-        grid: Grid,
-        stream: int,
-        device: int,
-        cleared: tuple[int, int] | None = None,
-    ) -> None:
-        """`parameters` are the first ones, up to the scalars; `cleared` are address and number of
-        words that are zeroed before."""
-        self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
-        streams.check(stream, device, prepared.name)
-        self.observers = prepared.observers
-        storage = self._storage = ctypes.create_string_buffer(prepared.nbytes + _ALIGN)
-        start = -ctypes.addressof(storage) % _ALIGN
-        base = ctypes.addressof(storage) + start
-        ctypes.memmove(base, parameters, len(parameters))
-        self.buffer = memoryview(storage)[start : start + prepared.nbytes]
-        self._pointers = (ctypes.c_void_p * len(prepared.offsets))(
-            *[base + offset for offset in prepared.offsets]
-        )
-        config = prepared.config(grid, stream, device)
-        self.arguments = config, prepared.kernel, ctypes.addressof(self._pointers), 0
-        """what cuLaunchKernelEx of cuda.bindings is called with"""
-        self.launcher = prepared.launcher(grid, stream, device, cleared)
+    @property
+    def observers(self) -> list[Any]:
+        """What is told of each launch."""
+        return self.prepared.observers
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which
         the driver reports at whatever call comes next, and PipelineDeadlock for one that gave up
-        (`watch`)."""
+        (`debug_reports`)."""
         if _WATCHED:
             WATCH.check()
         code = self.launcher(*self.arguments)[0]
@@ -128,7 +108,7 @@ class Launch:
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
-            raise self._prepared.failed(
+            raise self.prepared.failed(
                 streams.explained(error, self.stream, self.device), f"grid {self.grid}, "
             )
 
@@ -214,8 +194,15 @@ class Prepared:
 
         Launches share it, and nothing changes it. Raises LaunchError.
         """
-        cta = self.compiled.threads, self.compiled.smem_bytes
-        self.attributes.check_at_once(grid, self._at_once(device), *cta, device, self.name)
+        threads, nbytes = self.compiled.threads, self.compiled.smem_bytes
+        limit = self._at_once(device)
+        if self.attributes.cooperative and limit is not None and math.prod(grid) > limit:
+            raise LaunchError(
+                f"kernel {self.name!r}: cooperative=True needs all CTAs to run at once, and the "
+                f"grid {grid} has {math.prod(grid)}; GPU {device} holds {limit} of {threads} "
+                f"threads and {nbytes} bytes of shared memory: use fewer CTAs, e.g. "
+                "grid=numpipe.persistent(), or smaller tiles and fewer slots"
+            )
         key = (self, "config", grid, stream)
         config = self.table.get(key)
         if config is None:
@@ -225,7 +212,7 @@ class Prepared:
                         f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
                         "use grid=numpipe.persistent() or another order of grid axes"
                     )
-            config = driver.get().config(*cta, self.attributes)
+            config = driver.get().config(threads, nbytes, self.attributes)
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
             config.hStream = stream
             self.table.keep(key, config)
@@ -256,9 +243,7 @@ class Prepared:
                 if self.kernel is None:
                     self.kernel = load(compiled.cubin, compiled.entry)
                 cuda.allow_shared(self.kernel, compiled.smem_bytes, device)
-                limit = self.attributes.at_once(
-                    cuda, self.kernel, compiled.threads, compiled.smem_bytes, device, self.name
-                )
+                limit = self._limit(cuda, device)
                 for by in self.observers:
                     by.arm(compiled, self.kernel, device)
             if timed:
@@ -271,6 +256,32 @@ class Prepared:
         except driver.DriverError as error:
             raise self.failed(error) from error
         return limit
+
+    def _limit(self, cuda: driver.Driver, device: int) -> int | None:
+        """Return how many CTAs run at once on a GPU, which is current; None where a launch may have
+        any number. Raises LaunchError where not even one cluster fits."""
+        threads, nbytes, attributes = (
+            self.compiled.threads,
+            self.compiled.smem_bytes,
+            self.attributes,
+        )
+        if attributes.size == 1:
+            if not attributes.cooperative:
+                return None
+            return cuda.ctas_at_once(self.kernel, threads, nbytes, device)
+        if attributes.size > PORTABLE_CLUSTER:
+            cuda.allow_cluster(self.kernel, device)
+        config = cuda.config(threads, nbytes, Attributes(attributes.cluster, programmatic=False))
+        config.gridDimX, config.gridDimY, config.gridDimZ = attributes.cluster
+        clusters: int = cuda.clusters_at_once(self.kernel, config)
+        if clusters < 1:
+            raise LaunchError(
+                f"kernel {self.name!r}: a cluster of {attributes.size} CTAs, each of {threads} "
+                f"threads and {nbytes} bytes of shared memory, does not fit on GPU {device}: a "
+                "cluster runs on the SMs of one GPC, at most 18; use a smaller cluster, fewer "
+                "slots or fewer warpgroups"
+            )
+        return clusters * attributes.size
 
     def launcher(
         self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None
@@ -316,27 +327,26 @@ class Prepared:
     # ---- launches
     def __call__(
         self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0
-    ) -> None:
-        """Queue the kernel. The arrays are on one GPU and have the signature that this was made
-        for: nothing checks that again.
+    ) -> Launch | None:
+        """Queue the kernel; returns its launch, None for a grid without CTAs. The arrays are on one
+        GPU and have the signature that this was made for: nothing checks that again.
 
         Raises LaunchError, and SpecError for an input TMA cannot address, for an output that
         overlaps another array, and for a scalar outside its type.
         """
         if 0 in grid:
-            return
-        self.run(self.at(grid, infos, stream), scalars)
-
-    def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
-        """Return the launch of these arrays on a stream, which the table keeps; its scalars are not
-        written. The grid has CTAs.
-
-        Raises LaunchError, and SpecError for an input TMA cannot address and an output that
-        overlaps another array.
-        """
+            return None
         key = (self, grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
-        launch = self.table.get(key)
-        return launch or self.table.keep(key, self._launch(grid, infos, stream))  # type: ignore[no-any-return]
+        launch: Launch = self.table.get(key) or self.table.keep(
+            key, self._launch(grid, infos, stream)
+        )
+        if scalars or self._scalar_types:
+            with self._lock:
+                self._write(launch, scalars)
+                launch()
+        else:
+            launch()
+        return launch
 
     def alone(
         self,
@@ -360,11 +370,41 @@ class Prepared:
     def _launch(
         self, grid: Grid, infos: Sequence[ArrayInfo], stream: int, work: ArrayInfo | None = None
     ) -> Launch:
+        check_overlap(infos, self.compiled.arrays, self._outputs, self.name)
         device = infos[0].device if infos else 0
         if self._workspace is not None:
             with naming(self.name):
                 infos = [*infos, work or workspace(*self._workspace(grid, infos), stream, device)]
-        return Launch(self, self._packed(infos, stream), grid, stream, device)
+        parameters = self.table_of(infos, stream) + self.words_of(infos)
+        return self.launch(parameters, grid, stream, device)
+
+    def launch(
+        self,
+        parameters: bytes,
+        grid: Grid,
+        stream: int,
+        device: int,
+        cleared: tuple[int, int] | None = None,
+    ) -> Launch:
+        """Return a launch with these parameters, all but the scalars; `cleared` are address and
+        number of words that are zeroed before each launch."""
+        streams.check(stream, device, self.name)
+        config = self.config(grid, stream, device)
+        storage = ctypes.create_string_buffer(self.nbytes + _ALIGN)
+        start = -ctypes.addressof(storage) % _ALIGN
+        base = ctypes.addressof(storage) + start
+        ctypes.memmove(base, parameters, len(parameters))
+        pointers = (ctypes.c_void_p * len(self.offsets))(*[base + at for at in self.offsets])
+        return Launch(
+            self,
+            grid,
+            stream,
+            device,
+            self.launcher(grid, stream, device, cleared),
+            (config, self.kernel, ctypes.addressof(pointers), 0),
+            memoryview(storage)[start : start + self.nbytes],
+            pointers,
+        )
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
         try:
@@ -383,28 +423,12 @@ class Prepared:
             for launch in launches:
                 launch()
 
-    def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
-        """Launch with these scalars."""
-        if not scalars and not self._scalar_types:
-            launch()
-            return
-        with self._lock:
-            self._write(launch, scalars)
-            launch()
-
-    def _packed(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
-        """Check a new argument list; returns its tensor maps and the words of its arrays."""
-        check_overlap(
-            infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.name
-        )
-        return self.table_of(infos, stream) + self.words_of(infos)
-
     def words_of(self, infos: Sequence[ArrayInfo]) -> bytes:
         """Return the parameters behind the table, up to the scalars."""
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
             size = info.dtype.itemsize
-            if any(stride % size for stride in info.strides):
+            if any([stride % size for stride in info.strides]):
                 raise SpecError(
                     f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
                     f"not multiples of its {size}-byte elements; pass a contiguous copy"

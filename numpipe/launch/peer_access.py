@@ -123,8 +123,7 @@ def together(
         here = at_rank(rank)
         table = prepared.table_of(here, stream) + controls.words(own, known) + b"".join(sections)
         launches.append(
-            Launch(
-                prepared,
+            prepared.launch(
                 table + prepared.words_of(here),
                 grid,
                 stream,

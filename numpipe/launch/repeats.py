@@ -62,11 +62,12 @@ def _cupy(array: Any) -> Mark:
 def learn(info: ArrayInfo) -> bool:
     """Put the function for arrays of this type into `MARKS`; returns whether there is one."""
     kind = type(info.owner)
-    if kind not in MARKS and info.kind == "torch":
+    if kind in MARKS:
+        return True
+    if info.kind == "torch":
         MARKS[kind] = _torch
     elif (
-        kind not in MARKS
-        and info.kind != "host"
+        info.kind != "host"
         and kind.__module__.partition(".")[0] == "cupy"
         and hasattr(info.owner, "data")
     ):

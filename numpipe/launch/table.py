@@ -31,7 +31,7 @@ class Table(OrderedDict[Any, Any]):
     `Statics`                                the object that stands for them above
     names and ids of Statics                 the same object, and their values, which keep their ids
     layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does
-                                             (`kernels.calls`)
+                                             (`kernels.planned_calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
     a `Prepared`, "config", a grid, stream   the driver's launch configuration
     =======================================  =======================================================

@@ -3,6 +3,8 @@
 ==============  ====================================================================================
 `matmul`        ``a @ b`` of matrices, vectors and batches, with what follows it fused
 `attention`     softmax(scale * Q K^T) V
+`softmax`       exp(x) / sum(exp(x)) along the last dimension
+`log_softmax`   its logarithm
 `copy`          a contiguous copy, of any strides
 ==============  ====================================================================================
 
@@ -24,8 +26,9 @@ own allocator. They run on the current stream, or on ``stream=``; ``target="sim"
 simulated SM, as arrays on the host are where there is no GPU. An array that TMA cannot address is
 copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch and `numpipe.explain` say so.
 
-Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a
-function chooses a Config by the sizes.
+Each file is meant to be read: a frozen Config says how the work is cut, a kernel does it, a
+function chooses a Config by the sizes, and the declaration (`declaration`) says what the op takes
+and returns, its gradients and its batches. PyTorch and JAX ops are made from it.
 """
 
 from .all_gather import all_gather
@@ -33,9 +36,11 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
+from .softmax import softmax
 
 __all__ = [
     "all_gather",
@@ -43,7 +48,9 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
     "reduce_scatter",
+    "softmax",
 ]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
@@ -46,7 +47,6 @@ from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
-from .costs import SMS
 from .declaration import op
 from .op_outputs import tell_copied
 from .operands import copied
@@ -265,7 +265,7 @@ def _launch(
             q.shape[form.positions],
             k.shape[form.positions],
             heads,
-            device.sm_count if device else SMS,
+            device.sm_count if device else DEFAULT.sms,
         )
     arrays = [
         _loaded(name, info, target, stream) for name, info in zip("qkv", (q, k, v), strict=True)

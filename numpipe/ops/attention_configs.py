@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..plan.specs import ArrayType
 
@@ -147,7 +148,7 @@ def choose(
     queries: int = 1 << 20,
     keys: int = 1 << 20,
     heads: int = 1,
-    sms: int = 132,
+    sms: int = DEFAULT.sms,
 ) -> Config:
     """Return the config for a depth, and for so many queries and keys of so many heads: those of
     all batches together.

@@ -296,12 +296,11 @@ class Op(Generic[P]):
         stream: Any = None,
     ) -> Any:
         """Make a call whose operands and options are in the order of the declaration."""
-        if self.unread:
-            arrays = self.read(arrays, options)
         if target is None:
             done, out = self._repeats.again(arrays, options, out, stream)
             if done:
                 return out
+        arrays = self.read(arrays, options)
         values = self.checked(options)
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
@@ -329,6 +328,19 @@ class Op(Generic[P]):
             delivered(first._replace(dtype=info.dtype), info, stream) for info in results.values()
         )
         return made[0] if len(made) == 1 else made
+
+    def work(self, *args: P.args, **named: P.kwargs) -> tuple[int, float]:
+        """Return the bytes of a call's operands and results, each counted once, and its
+        multiplications and additions; of several GPUs those of one."""
+        arrays, options, *place = self.arguments(*args, **named)
+        values = self.checked(options) | {"gpus": getattr(place[1], "size", 1)}
+        infos = self.described(dict(zip(self.operands, self.read(arrays, options), strict=True)))
+        wanted = self.result_types(infos, values)
+        every = {**infos, **wanted}
+        nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
+        absent = dict.fromkeys([*self.operands, *self.results])
+        operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
+        return nbytes, operations
 
     def read(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the operands, None in place of those that these options leave unread."""

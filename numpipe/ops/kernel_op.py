@@ -50,7 +50,7 @@ class KernelOp(Op[Any]):
             for name, (kind, _) in options.items()
             if kind and issubclass(kind, np.generic)
         }
-        passed = {*operands, *options}
+        passed = self._passed = [*operands, *options]
         self._leading = list(itertools.takewhile(passed.__contains__, kernel.parameters))
 
         def stub() -> None: ...
@@ -81,14 +81,13 @@ class KernelOp(Op[Any]):
             gradients or {},
         )
 
-    def bound(
-        self, arrays: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional and the named arguments of the kernel's call."""
-        named = {**arrays, **options, **self.statics}
+    def bound(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and the named arguments of the kernel's call, of operands and
+        options by name."""
+        values |= self.statics
         for name, kind in self._numpy.items():
-            named[name] = kind(named[name])
-        return tuple([named.pop(name) for name in self._leading]), named
+            values[name] = kind(values[name])
+        return [values.pop(name) for name in self._leading], values
 
     def call(
         self,
@@ -98,10 +97,7 @@ class KernelOp(Op[Any]):
         target: str | None = None,
         stream: Any = None,
     ) -> Any:
-        args, named = self.bound(
-            dict(zip(self.operands, arrays, strict=True)),
-            dict(zip(self.options, options, strict=True)),
-        )
+        args, named = self.bound(dict(zip(self._passed, (*arrays, *options), strict=True)))
         return self.kernel(*args, out=out, target=target, stream=stream, **named)
 
     def check_types(self, infos: Mapping[str, Any], fix: str = "") -> None:
@@ -111,13 +107,11 @@ class KernelOp(Op[Any]):
         self, operands: Mapping[str, Any], options: Mapping[str, Any]
     ) -> dict[str, ArrayType]:
         definition = self.kernel.definition
-        args, named = self.bound(
-            {name: ArrayType(tuple(each.shape), each.dtype) for name, each in operands.items()},
-            {name: options[name] for name in self.options},
-        )
-        call = definition.bind(args, named, own=False)
-        types = definition.results.types(call) if self.results else ()
-        return dict(zip(self.results, types, strict=True))
+        known = {name: ArrayType(tuple(of.shape), of.dtype) for name, of in operands.items()}
+        args, named = self.bound(known | {name: options[name] for name in self.options})
+        bound, results = definition.bind(tuple(args), named), [*self.results]
+        types = definition.results.types(results, definition.known(bound)) if results else ()
+        return dict(zip(results, types, strict=True))
 
     def gradients_of(
         self,

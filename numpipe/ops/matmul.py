@@ -13,7 +13,7 @@ ping-pong      each has a tile of its own, and they take turns: one stores its t
 =============  =====================================================================================
 
 Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows
-lie along the longer side of the output. A frozen `Config` (`configs`) says how a product is cut,
+lie along the longer side of the output. A frozen `Config` (`choice`) says how a product is cut,
 and `choose` which one the sizes ask for.
 """
 
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..diagnostics.argument_checks import FLAG, NONE, finite
@@ -48,8 +49,9 @@ from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from .activations import ACTIVATION, ACTIVATIONS
-from .configs import Config, choose
-from .costs import LINE, SMS
+from .choice.gpu import gpu_of
+from .choice.ranking import choose
+from .choice.ways import Config
 from .declaration import Operand, op
 from .op_outputs import allocated
 from .operands import Matrix, as_matrices, copied, laid, move, stacked
@@ -538,15 +540,14 @@ def _product(
         form, arrays = _transpose(form, arrays)
         across.reverse()
     if config is None:
-        device = launch.gpu_state().device
+        gpu = gpu_of(launch.gpu_state().device)
         fused = form.source or along != "" or activation is not None
         aligned = math.gcd(
             LINE, *(stride for operand in (a, b) for stride in operand.info.strides[:-1])
         )
         crosswise = form.a.endswith("km"), form.b.endswith("kn")
-        sms = device.sm_count if device else SMS
         config = choose(
-            *across, k, sms, math.prod(batch), fused, aligned, batch_invariant, crosswise
+            *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
         )
     options |= {"alpha": alpha} if form.alpha else {}
     options |= {"beta": beta} if form.source else {}

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
@@ -45,7 +46,6 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .costs import SMS
 from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
 
 __all__ = ["matmul_reduce_scatter"]
@@ -200,7 +200,7 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     """
 
     def cost(tn: int) -> float:
-        return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)  # type: ignore[no-any-return]
+        return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, DEFAULT.sms) * (tn + 8)  # type: ignore[no-any-return]
 
     # with 176 the loop over more GPUs spills a register
     wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)

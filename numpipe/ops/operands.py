@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.target import LINE
+from ..arch.targets import DEFAULT
 from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
 from .copy import lanes as copy_lanes
-from .costs import LINE, SMS
 from .op_outputs import allocated, tell_copied
 
 
@@ -225,7 +226,7 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     height = 512 // narrow  # four elements of a lane
     if (
         sum(_covering(each, height) for each in rows) * _covering(columns, narrow)
-        <= WARPGROUPS * SMS
+        <= WARPGROUPS * DEFAULT.sms
     ):
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)

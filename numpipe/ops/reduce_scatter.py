@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
@@ -32,7 +33,6 @@ from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .costs import SMS
 from .sharded_calls import Shards, as_rows, sharded_op
 
 __all__ = ["reduce_scatter"]
@@ -62,14 +62,14 @@ class Config:
 @functools.cache
 def kernel(columns: int, config: Config = Config()) -> Kernel:
     """Return the kernel, for arrays seen as rows of so many elements."""
-    rows, whole, length = config.rows, 2 * config.rows, config.chunk
+    rows, whole, length, most = config.rows, 2 * config.rows, config.chunk, 2 * DEFAULT.sms
 
     @numpipe_kernel(
         grid=persistent(),
         grid_names="cta",
         num_compute_wgs=2,
         wg_axis="wg",
-        semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + 2 * SMS),
+        semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + most),
     )
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out

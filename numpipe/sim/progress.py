@@ -7,13 +7,12 @@ fully, the running one by how far its loop over tiles is.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 import time
 from typing import Any
 
 from ..diagnostics.errors import SpecError
+from ..diagnostics.progress_bar import progress_bar
 
 LIMIT = 3600.0
 """seconds that a simulation may take by default"""
@@ -80,17 +79,8 @@ class RunProgress:
         estimate = self.estimate()
         if (estimate or seconds) > self.limit:
             self._refuse(estimate or seconds, done if estimate else f"{done}: more is not known")
-        if seconds > SHOWN and self._bar is None and importlib.util.find_spec("tqdm"):
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(
-                total=self.clusters,
-                desc=f"simulate {self.name}",
-                unit="cluster",
-                leave=False,
-                file=sys.stderr,
-                disable=None,  # no bar where stderr is not a terminal
-            )
+        if seconds > SHOWN and self._bar is None:
+            self._bar = progress_bar(f"simulate {self.name}", total=self.clusters, unit="cluster")
         if self._bar is not None:
             self._bar.update(self.ended + self.part - self._bar.n)
 

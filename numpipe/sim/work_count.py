@@ -190,8 +190,7 @@ class Counter:
     def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
         return self.smem_load(addresses, nbytes, what)
 
-    def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
-        self.work["written", self.warpgroup] += values.nbytes
+    smem_store = smem_write
 
     def smem_update(
         self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str

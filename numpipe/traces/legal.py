@@ -59,7 +59,7 @@ class _Action:
     order: int
 
 
-def check(trace: Recording, slack: float = 0) -> None:
+def check(trace: Recording) -> None:
     """Raise PipelineRace or SimulationError where a trace breaks a rule of the ring protocol
     (`Trace.check_legal`)."""
     named = _rings(trace)
@@ -79,7 +79,7 @@ def check(trace: Recording, slack: float = 0) -> None:
         }
         compute = [number for number, own in warpgroups.items() if own[-1].role == "compute"]
         for ring, users in rings.items():
-            rules = _Rules(trace.clock, slack, cut, ring.slots)
+            rules = _Rules(trace.clock, cut, ring.slots)
             rules.steps(users, ring.turns)
             if ring.turns:
                 rules.in_turns(users, compute)
@@ -187,12 +187,10 @@ def _in_time(events: Sequence[Event], clock: str) -> None:
 class _Rules:
     """The rules of one ring.
 
-    slack  how much too early an event of another warpgroup may seem
-    cut    warpgroups whose last events are missing
+    cut  warpgroups whose last events are missing
     """
 
     clock: str
-    slack: float
     cut: set[int]
     slots: int
 
@@ -317,7 +315,7 @@ class _Rules:
                 issue.step,
             )
         for action in freed:
-            if issue.event.start + self.slack < action.event.start:
+            if issue.event.start < action.event.start:
                 raise self.error(
                     PipelineRace,
                     "refilled-while-read",
@@ -339,7 +337,7 @@ class _Rules:
                 f"nobody issues the copies of step {compute.step}",
             )
         for action in copies:
-            if compute.event.start + self.slack < action.event.start:
+            if compute.event.start < action.event.start:
                 raise self.error(
                     PipelineRace,
                     "read-before-ready",
@@ -375,7 +373,7 @@ class _Rules:
                     if (
                         written
                         and theirs is not None
-                        and theirs.event.start + self.slack < written[-1].event.start
+                        and theirs.event.start < written[-1].event.start
                     ):
                         raise self.error(
                             PipelineRace,

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..diagnostics.argument_checks import NONE, a, finite, require
+from ..diagnostics.argument_checks import NONE, a, require
 from . import legal, text, trace_files
 from .events import Place, Recording
 from .summary import Summary, summarise
@@ -65,7 +65,7 @@ class Trace(Recording):
         """
         return summarise(self, cta)
 
-    def check_legal(self, simulated: Trace | None = None, *, slack: float = 0) -> None:
+    def check_legal(self, simulated: Trace | None = None) -> None:
         """Check that the trace is a legal schedule of the pipeline's protocol, and another one of
         the same run as `simulated`.
 
@@ -73,14 +73,12 @@ class Trace(Recording):
         issue of their copies, steps come in order (`numpipe.traces.legal` has the rules).
         `simulated` is a trace of the same kernel and arguments on the simulated SM: each warpgroup
         must then do the same to the same steps, slots, tiles and regions, in the same order.
-        `slack`: how much too early, in the trace's clock, an event may seem to one of another
-        warpgroup.
 
         Raises PipelineRace, or SimulationError where nothing raced, naming the two events; its
         `report` holds them.
         """
-        require("check_legal", locals(), simulated=a(Trace) | NONE, slack=finite())
-        legal.check(self, slack)
+        require("check_legal", locals(), simulated=a(Trace) | NONE)
+        legal.check(self)
         if simulated is not None:
             legal.compare(self, simulated)
 

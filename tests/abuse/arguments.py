@@ -502,7 +502,7 @@ def goods(folder: Path) -> list[Good]:
             said={"path": "file name"},
         ),
         Good("Trace", numpipe.Trace, {"clock": "word"}),
-        Good("check_legal", traced.check_legal, {"simulated": "object?", "slack": "number"}),
+        Good("check_legal", traced.check_legal, {"simulated": "object?"}),
         Good(
             "matmul",
             ops.matmul,
@@ -566,7 +566,6 @@ def goods(folder: Path) -> list[Good]:
                 "k": "count",
                 "itemsize": "count",
                 "ctas": "count",
-                "l2_bytes": "size",
             },
             ((2, 2),),
             {"tile": (64, 64), "k": 64},

@@ -8,7 +8,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.abuse.rule import answered
 
 IDENTITY = {"factory": "m:f", "space": {"a": "1"}}
 WINNER = {
-    "schema": winners.SCHEMA,
+    "schema": "numpipe-tune/1",
     "identity": IDENTITY,
     "winner": "a",
     "seconds": {"a": 1e-3},
@@ -259,6 +259,7 @@ def test_what_a_kernel_would_read_of_a_good_file_is_read(tmp_path: Path) -> None
         READERS[name].write(tmp_path / READERS[name].file)
         READERS[name].read(tmp_path / READERS[name].file)
     (tmp_path / "w.json").write_text(json.dumps(WINNER), encoding="utf8")
-    assert winners.load(tmp_path / "w.json", IDENTITY) == WINNER
+    kept = winners.load(tmp_path / "w.json", IDENTITY)
+    assert kept is not None and asdict(kept) == WINNER
     doubled.export(tmp_path / "k.numpipe", (np.ones((64, 64), np.float32),) * 2)
     assert "doubled" in str(numpipe.load(tmp_path / "k.numpipe"))

@@ -364,10 +364,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(
         def __init__(self, built: Any, infos: Any, kinds: Any, *options: Any) -> None:
             self.kinds = [np.dtype(k).name for k in kinds]
 
-        def at(self, grid: Any, infos: Any, stream: int) -> int:
-            return stream
-
-        def run(self, stream: int, values: Any) -> None:
+        def __call__(self, grid: Any, infos: Any, values: Any, stream: int) -> None:
             seen.append((self.kinds, list(values), stream))
 
     monkeypatch.setattr(launch, "Prepared", Recorder)

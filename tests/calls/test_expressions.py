@@ -356,7 +356,7 @@ def test_a_text_beyond_the_part_of_python_is_refused(text: str) -> None:
     with pytest.raises(
         ImageError, match=r"^the file cannot be used: [^\n]{1,300}; export the kernel"
     ):
-        _ = Expression(text, "the file").functions
+        _ = Expression(text, "the file").__signature__
 
 
 @pytest.mark.parametrize(
@@ -375,6 +375,14 @@ def test_no_text_computes_for_long(body: str) -> None:
     with pytest.raises(ImageError, match="the file cannot be used: it computes more than"):
         Expression(f"def f():\n    return {body}", "the file")()
     assert time.monotonic() - begun < 5
+
+
+def test_only_bodies_of_functions_are_evaluated() -> None:
+    head = "@list(range(1 << 40))\ndef f(a: 9 ** 9 ** 9, *b: 9 ** 9, c=9 ** 9 ** 9) -> open:\n"
+    assert Expression(f"{head}    return a + 1", "the file")(a=1) == 2
+    for name in ("__builtins__", "__import__", "__name__", "spent"):
+        with pytest.raises(ImageError, match=f"it has {name}"):
+            _ = Expression(f"def f(a):\n    return {name}", "the file").__signature__
 
 
 @pytest.mark.parametrize("line", ["x = (x, x)", "x = [x, x]", "x = x + x", "x = b'aa' + x * 2"])

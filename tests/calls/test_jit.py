@@ -352,11 +352,12 @@ def test_an_allocated_output_is_compiled_for_where_it_will_lie(
     """A host array's rows are padded, those of an array on the GPU are not: the output of a call on
     the latter lies there too."""
     kernel = copying(out_type=same)
-    call = kernel.described((device((64, 33)),), {})
-    assert [array.tma for array in call.variant.arrays] == [False, False]
-    assert [
-        array.tma for array in kernel.described((np.ones((64, 33), np.float32),), {}).variant.arrays
-    ] == [True, True]
+    variant = kernel.variant((device((64, 33)),), {})
+    assert [array.tma for array in variant.arrays] == [False, False]
+    assert [array.tma for array in kernel.variant((np.ones((64, 33), np.float32),), {}).arrays] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError
-from numpipe.compile.lift.tiled_kernels import find_lambda
+from numpipe.compile.lift.function_nodes import node_of
 from tests.kernels import tiled_kernels as kernels
 
 HALF = ArrayType((8, 8), np.float16)
@@ -105,23 +105,30 @@ def test_errors_are_at_the_users_line() -> None:
 def test_lambdas_of_one_line_are_told_apart() -> None:
     n = 3
     first, second, third = lambda i: (i, n), lambda i: (n, i), lambda j: (j, n)
-    found = [find_lambda(function, "it") for function in (first, second, third)]
+    found = [node_of(function) for function in (first, second, third)]
     assert [node.col_offset for node in found] == sorted({node.col_offset for node in found})
 
 
 def test_lambdas_that_differ_in_what_they_capture_are_the_same_source() -> None:
     made = [lambda i, n=n: (i, n) for n in range(2)]
-    assert find_lambda(made[0], "it") is find_lambda(made[1], "it")
+    assert node_of(made[0]) is node_of(made[1]) is not None
 
 
 def test_a_lambda_without_source_is_refused() -> None:
     namespace: dict[str, Any] = {}
     exec("made = lambda i: (i, 0)", namespace)
+    assert node_of(namespace["made"]) is None
+    block = BlockSpec((64, 64), namespace["made"])
+
+    @numpipe.kernel(grid=(1,), in_specs=block, out_specs=block)
+    def copied(a, c):
+        c[...] = a[...]
+
     with pytest.raises(
         SpecError,
-        match="it: the source of the lambda on line 1 of <string> is not there: write a 'def'",
+        match="the source of the lambda on line 1 of <string> is not there: write a 'def'",
     ):
-        find_lambda(namespace["made"], "it")
+        copied(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 
 
 # ---- what cannot be

@@ -229,7 +229,7 @@ def load(folder: Path, **values: Any) -> numpipe.Kernel:
 
 
 def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
-    return of.described(args or (X,), named).variant
+    return of.variant(args or (X,), named)
 
 
 def lifted(of: Variant) -> str:

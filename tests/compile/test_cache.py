@@ -114,7 +114,7 @@ def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
         exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), module.__dict__)
         modules[name] = module
     found: numpipe.Kernel = modules["kernels"].kernel
-    found.described((X,), {}).variant.lifted  # noqa: B018  # while its source is in the file
+    found.variant((X,), {}).lifted  # noqa: B018  # while its source is in the file
     return found
 
 
@@ -127,7 +127,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 
 def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
-    return of.described(args or (X,), named).variant
+    return of.variant(args or (X,), named)
 
 
 def code(image: Image) -> tuple[Any, ...]:
@@ -170,7 +170,7 @@ def test_a_call_whose_image_is_on_disk_imports_no_compiler(tmp_path: Path) -> No
     source = textwrap.dedent("""
         import sys, numpy as np, numpipe, kernels
         x = numpipe.ArrayType((128, 128), np.float32)
-        image = kernels.kernel.described((x,), {}).variant.image
+        image = kernels.kernel.variant((x,), {}).image
         print(kernels.kernel.inspect("resources", x).registers, len(image.cubin), sorted(
             {"numba", "llvmlite", "cuda.bindings.nvjitlink", "numba_cuda"} & sys.modules.keys()))
     """)
@@ -492,7 +492,7 @@ def test_nobody_waits_for_ever(folder: Path, image: Image, monkeypatch: pytest.M
 USES = """
 import hashlib, sys
 import numpy as np, numpipe, kernels
-image = kernels.kernel.described((numpipe.ArrayType((128, 128), np.float32),), {}).variant.image
+image = kernels.kernel.variant((numpipe.ArrayType((128, 128), np.float32),), {}).image
 how = "compiled" if "numba" in sys.modules else "found"
 print(how, hashlib.sha256(image.cubin).hexdigest(), flush=True)
 """

@@ -63,7 +63,7 @@ def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -
     kernel, keys = load(tmp_path), []
     for columns in (61, 63):
         narrow = launch.info_of_zeros((128, columns), np.dtype(np.float32))._replace(kind="torch")
-        found = kernel.described((X, narrow), {}).variant
+        found = kernel.variant((X, narrow), {})
         assert f"(128, {columns})" in found.obstacles[1]
         keys += [found._digest(), found.digest]
         lifted(found)
@@ -366,7 +366,7 @@ X = numpipe.ArrayType((128, 128), np.float32)
 
 def keys():
     import kernels
-    yield "kernels", kernels.kernel.described((X,), {}).variant.digest
+    yield "kernels", kernels.kernel.variant((X,), {}).digest
 
 for _ in range(2):
     print(sorted(keys()))

@@ -60,7 +60,7 @@ def kernel(function: Callable[..., None] = sums, name: str = "sums", **options: 
 
 def named(made: Any, *args: Any, **given: Any) -> str:
     """The name of a kernel's machine code, which is known before NVVM runs."""
-    variant = made.described(args, given).variant
+    variant = made.variant(args, given)
     return str(front_end(variant.unit(), variant.lifted, variant._typed)[0].entry_name)
 
 

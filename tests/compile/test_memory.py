@@ -47,7 +47,7 @@ def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
     """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its
     parts."""
     made = numpipe.kernel(num_compute_wgs=1)(function)
-    variant = made.described(TYPES, {}).variant
+    variant = made.variant(TYPES, {})
     unit = variant.unit()
     compiled, _ = front_end(unit, variant.lifted, SCALARS)
     libraries = compiled._codelibrary._linking_libraries
@@ -127,7 +127,7 @@ def test_a_refused_kernel_leaves_nothing() -> None:
         numpipe.debug_print("{}", len(scale))
 
     def unit_of_refused() -> weakref.ref[Any]:
-        variant = numpipe.kernel(num_compute_wgs=1)(refused).described(TYPES, {}).variant
+        variant = numpipe.kernel(num_compute_wgs=1)(refused).variant(TYPES, {})
         unit = variant.unit()
         with pytest.raises(numpipe.CompileError, match="len"):
             front_end(unit, variant.lifted, SCALARS)

@@ -78,7 +78,7 @@ def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(
     monkeypatch.setattr(times._calls, "variants", {})  # another process
     numpipe.warmup(calls)
     assert len(compiles) == 3 and Workers.made == [2]
-    assert times.described((H,), {}).variant.find() is not None
+    assert times.variant((H,), {}).find() is not None
 
 
 def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
@@ -132,7 +132,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(
     """A name of the module has another value here: the worker's machine code is another
     kernel's."""
     monkeypatch.setattr(jit_kernels, "FACTOR", 5.0)
-    wanted = times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest
+    wanted = times.variant((X,), {}).digest, times.variant((H,), {}).digest
     compiled = warmup._compile
 
     def imported_anew(data: bytes) -> Any:
@@ -151,11 +151,10 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(
     numpipe.warmup([(times, (X,)), (times, (H,))], workers=1)
     assert (
         len(compiles) == 4
-        and (times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest)
-        == wanted
+        and (times.variant((X,), {}).digest, times.variant((H,), {}).digest) == wanted
     )
     monkeypatch.setattr(times._calls, "variants", {})
-    assert times.described((X,), {}).variant.find() is not None, "the right one is on disk"
+    assert times.variant((X,), {}).find() is not None, "the right one is on disk"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -173,7 +172,7 @@ def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
         "\nkernel times: CompileError: k.py:1: no float64" in message
         and "\nkernel misspelt: CompileError: " in message
     )
-    assert len(compiles) == 2 and times.described((X,), {}).variant.find() is not None
+    assert len(compiles) == 2 and times.variant((X,), {}).find() is not None
 
 
 def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +246,7 @@ SCRIPT = """
         used = numpipe.warmup([(times, (X,)), (of_the_script, (X,))], workers=1)
         assert all(one.cubin_bytes > 1000 for one in used)
         for kernel in (times, of_the_script):
-            assert kernel.described((X,), {{}}).variant.image.cubin[:4] == bytes([127]) + b"ELF"
+            assert kernel.variant((X,), {{}}).image.cubin[:4] == bytes([127]) + b"ELF"
         print("done")
 """
 
@@ -290,7 +289,7 @@ def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers
         .replace(
             'Variant._build = lambda self: print("compiled here")', 'print("begun", flush=True)'
         )
-        .replace("kernel.described((X,), {}).variant.image.cubin[:4]", 'bytes([127]) + b"ELF"')
+        .replace("kernel.variant((X,), {}).image.cubin[:4]", 'bytes([127]) + b"ELF"')
     )
     (tmp_path / "at_import.py").write_text(body, encoding="utf8")
     root = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])

@@ -132,7 +132,7 @@ def test_a_child_has_the_locks_of_kernels_that_threads_of_its_parent_were_in(tmp
             + """
 inside, leave = threading.Event(), threading.Event()
 def calls():
-    with zeros.described((A, C), {}).variant._lock:
+    with zeros.variant((A, C), {})._lock:
         inside.set()
         leave.wait()
 thread = threading.Thread(target=calls)

@@ -191,8 +191,11 @@ def test_a_goal_is_met_by_the_mean_the_share_and_the_least_row(rows: Any) -> Non
 def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(
     program: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    text = program.fit_lines([row("1,8,16", 0.5), row("1,8,16", 0.8, name="Config(tm=64)")])
-    lines = [json.loads(line) for line in text.splitlines()]
+    measured = [row("1,8,16", 0.5), row("1,8,16", 0.8, name="Config(tm=64)")]
+    machine = {"device": {"name": "a GPU", "sms": 7, "bandwidth": 2e12}}
+    text = program.fit_lines(types.SimpleNamespace(machine=machine, rows=measured))
+    gpu, *lines = [json.loads(line) for line in text.splitlines()]
+    assert gpu == {"gpu": "a GPU", "sms": 7, "bandwidth": 2e12}
     assert [(line["config"], line["shape"]) for line in lines] == [
         ("numpipe", [1, 8, 16]),
         ("cuBLAS", [1, 8, 16]),
@@ -207,7 +210,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(
     runs = [
         bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])
     ]
-    bench.Result("random_products", {}, {}, runs).write(tmp_path / "r.json")
+    bench.Result("random_products", machine, {}, runs).write(tmp_path / "r.json")
     monkeypatch.setattr(
         sys, "argv", ["x", "--read", str(tmp_path / "r.json"), "--fit", str(tmp_path / "fit.jsonl")]
     )
@@ -216,7 +219,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(
         "the choice over the best config: geometric mean 0.500, least 0.500"
         in capsys.readouterr().out
     )
-    assert len((tmp_path / "fit.jsonl").read_text(encoding="utf8").splitlines()) == 3
+    assert len((tmp_path / "fit.jsonl").read_text(encoding="utf8").splitlines()) == 4
 
 
 # ---- what is checked of a row, on the CPU

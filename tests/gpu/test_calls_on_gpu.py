@@ -11,7 +11,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, JitRefused, ds, launch
-from numpipe.kernels.calls import Plan
+from numpipe.kernels.planned_calls import Plan
 from tests.calls import test_shared_helpers as shared
 from tests.calls.test_calls import STORING, WRITTEN, A, new
 from tests.kernels import jit_kernels

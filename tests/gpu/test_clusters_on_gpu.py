@@ -17,7 +17,7 @@ import pytest
 
 import numpipe
 from numpipe import CompilerParams, launch
-from numpipe.kernels.calls import Plan
+from numpipe.kernels.planned_calls import Plan
 from tests.kernels.cluster_kernels import (
     Config,
     loaded_together,

@@ -139,10 +139,11 @@ END = textwrap.dedent("""
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    half = ArrayType((64, 64), "float16")
+    small, large = (ArrayType((rows, 64), "float16") for rows in (64, 1024))
     matmul.export(
         folder / "matmul.numpipe",
-        (half, half),
+        (small, small),
+        (large, large),
         choose=lambda a, b: {
             "cfg": CONFIGS[0] if a.shape[0] * b.shape[0] >= 1 << 18 else CONFIGS[1]
         },

@@ -215,7 +215,7 @@ def test_autocast_converts_and_gradients_are_float32(dtype: Any) -> None:
 def test_opcheck_finds_nothing() -> None:
     a, b, c = tensors((64, 136), (136, 72), (64, 72), grad=True)
     torch.library.opcheck(torch.ops.numpipe.matmul.default, (a, b, c), {"activation": "gelu"})
-    torch.library.opcheck(torch.ops.numpipe.attention.default, tuple(heads()), {"is_causal": True})
+    torch.library.opcheck(torch.ops.numpipe.attention.default, tuple(heads()), {"causal": True})
 
 
 def test_vmap_is_a_batch() -> None:

@@ -78,7 +78,7 @@ def main(kind: str, file: str) -> None:
     image = launch.Image.from_bytes(Path(file).read_bytes())
     made, _, _ = kernel(kind)
     arrays, statics = arguments(kind)
-    made.adopt(image, made.described(tuple(arrays), statics))
+    made.variant(tuple(arrays), statics).adopt(image)
     fake = Driver()
     fake.sizes = [128 * (max(1, len(image.maps)) + image.dynamic)] + [8] * 5 * len(image.arrays)
     driver._opened = fake  # type: ignore[assignment]

@@ -60,8 +60,8 @@ class FakeDriver:
     def version(self) -> int:
         return self.cuda
 
-    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
-        return *self.gpus[ordinal], 132, 232448
+    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int, float]:
+        return *self.gpus[ordinal], 132, 232448, 0.0
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:

@@ -85,7 +85,7 @@ def main(count: int, full_every: int) -> None:
             built = kernel.compiled(*types, 1.0)
             entry, text = built.image.entry, built.ptx
         else:
-            variant = kernel.described((*types, 1.0), {}).variant
+            variant = kernel.variant((*types, 1.0), {})
             made = front_end(variant.unit(), variant.lifted, [("scale", np.dtype(np.float32))])[0]
             entry, text = made.entry_name, made._codelibrary.get_llvm_str()
         seconds = time.process_time() - begin

@@ -21,4 +21,4 @@ KINDS = (
     Config(128, 120, 64, None, panels=1, cluster=5, split="cluster"),
     Config(64, 32, 64, None, panels=1, wgs=1, cluster=2, across=2, split=3, once=True),
 )
-"""one of each kind that `costs.ways` has"""
+"""one of each kind that `numpipe.ops.choice.ways.configs` has"""

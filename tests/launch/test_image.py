@@ -43,8 +43,7 @@ def kernel(kind: str) -> Kernel:
 def compiled(kind: str) -> Image:
     arrays, statics = arguments(kind)
     made = kernel(kind)
-    asked = made.described(tuple(arrays), statics)
-    return asked.variant.image
+    return made.variant(tuple(arrays), statics).image
 
 
 # ---- there and back
@@ -129,13 +128,13 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
 ) -> None:
     arrays, statics = arguments("plain")
     ours, other = kernel("plain"), kernel("plain")
-    asked = other.described(tuple(arrays), statics)
+    asked = other.variant(tuple(arrays), statics)
     shown = {
         what: ours.inspect(what, *arrays, **statics)
         for what in ("ptx", "llvm", "sass", "source", "gate", "resources")
     }
     own = ours.compiled(*arrays, **statics).image
-    other.adopt(Image.from_bytes(own.to_bytes()), asked)
+    asked.adopt(Image.from_bytes(own.to_bytes()))
     with monkeypatch.context() as patch:
         patch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled again"))
         for what in ("resources", "sass", "source"):
@@ -147,7 +146,7 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
             for text in (other.inspect(what, *arrays, **statics), shown[what])
         )
         assert found == wanted, what
-    assert asked.variant.image == own, "what is launched stays the one that was read"
+    assert asked.image == own, "what is launched stays the one that was read"
 
 
 @pytest.mark.thorough
@@ -162,15 +161,15 @@ def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(
         Variant, "_build", lambda *args: builds.append(weakref.ref(made := build(*args))) or made
     )
     made, x = kernel("plain"), ArrayType((512, 512), np.float16)
-    asked = made.described((x, x), {})
-    launched = asked.variant.image
+    asked = made.variant((x, x), {})
+    launched = asked.image
     gc.collect()
-    assert builds[0]() is None and asked.variant.image is launched and len(builds) == 1
+    assert builds[0]() is None and asked.image is launched and len(builds) == 1
     built = made.compiled(x, x)
     assert made.compiled(x, x) is built is builds[1]() and len(builds) == 2, (
         "who asks for them keeps them"
     )
-    assert asked.variant.image is launched
+    assert asked.image is launched
 
 
 # ---- bytes that are no image

@@ -38,7 +38,7 @@ def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.count, fake.gpus = 2, (H200, H100)
-    monkeypatch.setattr(fake, "properties", lambda i: (*fake.gpus[i], (132, 114)[i], 232448))
+    monkeypatch.setattr(fake, "properties", lambda i: (*fake.gpus[i], (132, 114)[i], 232448, 0.0))
     monkeypatch.setattr(fake, "pointer_device", lambda address: address & 16 and 1)
     kernel = doubled(grid=numpipe.persistent())
     for place in (0, 16, 0):

@@ -147,7 +147,7 @@ def test_an_array_passed_twice_is_one_buffer(fake: FakeDriver) -> None:
     array = np.arange(6.0)
     with launch.Staging(0, 0) as staging:
         first = staging.upload([launch.describe(array, "a")])
-        assert staging.reserve([launch.describe(array, "c")]) == first
+        assert staging.upload([launch.describe(array, "c")], fresh=1) == first
         assert staging.upload([launch.describe(array[:3], "b")]) != first
     assert not fake.live
 

@@ -18,7 +18,7 @@ from numpipe.errors import LaunchError, SpecError
 from numpipe.launch import driver
 from numpipe.launch.table import MOST
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
-from tests.kernels.launch_kernels import image
+from tests.kernels.launch_kernels import doubled, image
 from tests.kernels.threads import in_threads
 
 Kernel = functools.partial(image, name="scale")
@@ -272,11 +272,10 @@ def test_an_output_the_caller_passed_is_copied_in_too(fake: FakeDriver) -> None:
 
 
 def test_a_read_only_output_is_refused_before_anything_runs(fake: FakeDriver) -> None:
-    c = np.zeros((2, 4), np.float16)
+    a, c = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
     c.flags.writeable = False
-    infos = [launch.describe(np.ones((2, 4), np.float16), "a"), launch.describe(c, "c")]
-    with pytest.raises(SpecError, match="argument 'c' of kernel 'scale'.*read-only"):
-        launch.run(launch.Prepared(Kernel(), infos), (1, 1, 1), infos, outputs=1)
+    with pytest.raises(SpecError, match="argument 'c' of kernel 'doubled'.*read-only"):
+        doubled()(a, c, target="gpu")
     assert not fake.calls
 
 

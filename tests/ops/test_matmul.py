@@ -384,9 +384,9 @@ def test_a_tensor_that_requires_a_gradient_is_refused_where_pytorch_records(
         numpipe.SpecError,
         match="matmul: 'b' requires a gradient.* call numpipe.torch.matmul, or pass b",
     ):
-        laid_operands.described("matmul", {"a": a, "b": b}, OP.TYPES)
+        ops.matmul.described({"a": a, "b": b})
     recording[0] = False
-    assert list(laid_operands.described("matmul", {"a": a, "b": b}, OP.TYPES)) == ["a", "b"]
+    assert list(ops.matmul.described({"a": a, "b": b})) == ["a", "b"]
 
 
 # ---- epilogues
@@ -417,7 +417,8 @@ def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are
     a, b = operands(64, 64, 64)
     with pytest.raises(
         numpipe.SpecError,
-        match="activation must be None, 'relu', 'silu', 'gelu' or a numpipe.function of a float32 tile, got 'swish'",
+        match="activation must be None, 'relu', 'silu', 'gelu' or a numpipe.function of a float32 "
+        "tile, got 'swish'",
     ):
         gemm_tuned.matmul(a, b, activation="swish", target="sim")
     with pytest.raises(numpipe.CompileError, match="is a plain Python function.*@numpipe.function"):

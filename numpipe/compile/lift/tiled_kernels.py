@@ -25,11 +25,9 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
-import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ...core.functions import Function
@@ -39,6 +37,7 @@ from ...plan import context
 from ...plan.specs import BlockSpec
 from ...plan.split import STEPS, Grid
 from .constants import Constants, stores
+from .function_nodes import node_of
 from .lift import read
 from .nodes import assign, definition, load, located, own, parameters, reads, walk
 from .positions import Source
@@ -197,7 +196,14 @@ def _index_map(
         )
     steps = [INDEX.format(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
-        body = _inlined(plain, find_lambda(plain, what), names, unique)
+        node = node_of(plain)
+        if not isinstance(node, ast.Lambda):
+            raise SpecError(
+                f"{what}: the source of the lambda on line {plain.__code__.co_firstlineno} of "
+                f"{plain.__code__.co_filename} is not there: write a 'def' with "
+                "@numpipe.function above it"
+            )
+        body = _inlined(plain, node, names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
         used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
@@ -251,56 +257,3 @@ class _Programs(ast.NodeTransformer):
             return node  # a dimension of CTAs, or misused
         step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
         return located(step if function is context.program_id else _size(self.grid, axis), node)
-
-
-# ---- lambdas that were made on the host ----------------------------------------------------------
-def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
-    """Return the AST of a lambda; SpecError where its source is not there, or could be one of
-    several.
-
-    A lambda has no text of its own: its code names a line, which may hold several. Each of them is
-    compiled, and the one whose code is the same is meant.
-    """
-    code = function.__code__
-    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    try:
-        found = [
-            node
-            for node in _lambdas(text)
-            if node.lineno == code.co_firstlineno and _same(_compiled(node, code), code)
-        ]
-    except SyntaxError:
-        found = []
-    if len({ast.dump(node) for node in found}) != 1:
-        raise SpecError(
-            f"{what}: the source of the lambda on line {code.co_firstlineno} of "
-            f"{code.co_filename} {'could be one of several' if found else 'is not there'}: write "
-            "a 'def' with @numpipe.function above it"
-        )
-    return found[0]
-
-
-@functools.lru_cache(maxsize=16)
-def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
-    return tuple(node for node in walk(ast.parse(text)) if isinstance(node, ast.Lambda))
-
-
-def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
-    """Return the code of a lambda that finds its free variables where `like` does: in a function
-    around it, or not."""
-    outer = definition("outer", parameters(like.co_freevars), [ast.Return(node)])
-    module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
-    code = compile(module, like.co_filename, "exec")
-    for _ in range(2):  # of the module, of `outer`
-        code = next(part for part in code.co_consts if isinstance(part, CodeType))
-    return code
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    def parts(code: CodeType) -> tuple[Any, ...]:
-        constants = tuple(
-            parts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
-        )
-        return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
-
-    return parts(one) == parts(other)

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels.arguments import SCALAR, Statics
+from ...kernels.arguments import SCALAR
+from ...kernels.call_records import Statics
 from ...kernels.kernel import Kernel
 from ...plan.specs import ArrayType
 from .custom_calls import array_type, custom_call
@@ -163,7 +164,10 @@ class _KernelCall:
         def traced(*arrays: Any) -> tuple[Any, ...]:
             args, named = filled([array_type(array) for array in arrays])
             call = kernel.described(args, named, self.types, whole=True)
-            outs = [ArrayType(info.shape, info.dtype) for info in call.infos[len(arrays) :]]
+            outs = [
+                ArrayType(info.shape, info.dtype)
+                for info in list(call.arrays.values())[len(arrays) :]
+            ]
             if not outs:
                 raise SpecError(
                     f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays "

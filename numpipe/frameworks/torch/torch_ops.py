@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -94,7 +95,9 @@ class _Arrays:
         return x.mT
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        return x.to(dtype if isinstance(dtype, torch.dtype) else torch_type("numpipe", dtype))
+        return x.to(
+            dtype if isinstance(dtype, torch.dtype) else torch_type("numpipe", np.dtype(dtype))
+        )
 
     def summed(self, x: Any, shape: Sequence[Any]) -> Any:
         return x.sum_to_size(shape)
@@ -174,8 +177,6 @@ class TorchOp:
             arrays, options, out, where, _ = arguments(*args, **named)
             if declared.sharded:
                 return self._call_on_mesh(arrays, options, out, where)
-            if declared.unread:
-                arrays = declared.read(arrays, options)
             if out is None and direct(*arrays):
                 if differentiated(*arrays):
                     return self._present(self.recorded(arrays, options, None))
@@ -322,7 +323,9 @@ class TorchOp:
     def _run(self, *args: Any) -> Any:
         arrays, options, mesh = self._split(args)
         made = self.launch(arrays, options, mesh)
-        self._wrote(x for name, x in self._given(arrays).items() if name in self.declared.mutates)
+        if self.declared.mutates:
+            given = self._given(arrays)
+            self._wrote(given[name] for name in self.declared.mutates)
         return made
 
     def _run_out(self, *args: Any) -> None:

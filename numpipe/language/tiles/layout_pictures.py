@@ -45,21 +45,6 @@ class Picture:
     cells: tuple[tuple[int, int, int, str], ...]
     """(which of `rows`, which of `columns`, lane, text)"""
 
-    def _labels(self) -> list[tuple[float, int, str, int]]:
-        """Return (x, y, text-anchor, number) of the numbers of columns and rows."""
-        return [
-            *(
-                (MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n)
-                for i, n in enumerate(self.columns)
-                if n >= 0
-            ),
-            *(
-                (MARGIN - 6, MARGIN + HIGH * i + 15, "end", n)
-                for i, n in enumerate(self.rows)
-                if n >= 0
-            ),
-        ]
-
     def __str__(self) -> str:
         cells = []
         for row, column, lane, text in self.cells:
@@ -70,66 +55,29 @@ class Picture:
                 f'text-anchor="middle">{text}</text>'
             )
         labels = [
+            (MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n) for i, n in enumerate(self.columns)
+        ]
+        labels += [(MARGIN - 6, MARGIN + HIGH * i + 15, "end", n) for i, n in enumerate(self.rows)]
+        numbers = [
             f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>'
-            for x, y, anchor, number in self._labels()
+            for x, y, anchor, number in labels
+            if number >= 0
         ]
         width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             'font-family="sans-serif" '
-            f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>'
+            f'font-size="10"><title>{self.title}</title>{"".join(numbers)}{"".join(cells)}</svg>'
         )
 
     def _repr_svg_(self) -> str:
         return str(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it to an .svg file, or to a .png file, which matplotlib draws (``pip install
-        'numpipe[plot]'``).
-
-        Raises SpecError for other endings, and for .png without matplotlib.
-        """
-        ending = Path(path).suffix
-        if ending == ".svg":
-            Path(path).write_text(str(self), encoding="utf8")
-        elif ending == ".png":
-            self._draw().savefig(path, metadata={"Software": None})
-        else:
-            raise SpecError(f"show_layout: a picture is saved as .svg or .png, got {str(path)!r}")
-
-    def _draw(self) -> Any:
-        try:
-            from matplotlib.figure import Figure
-            from matplotlib.patches import Rectangle
-        except ImportError:
-            raise SpecError(
-                "show_layout: .png files are drawn by matplotlib, which is not installed: pip "
-                "install 'numpipe[plot]'; .svg files need nothing"
-            ) from None
-        wide, high = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
-        figure = Figure(figsize=(wide / 72, high / 72), dpi=144)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, wide), ylim=(high, 0))
-        axes.set_axis_off()
-        style: dict[str, Any] = {"fontsize": 8, "va": "center"}
-        for row, column, lane, text in self.cells:
-            x, y = MARGIN + CELL * column, MARGIN + HIGH * row
-            axes.add_patch(
-                Rectangle(
-                    (x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5
-                )
-            )
-            axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
-        # `down` is of a baseline in SVG, of the text's middle here
-        for across, down, anchor, number in self._labels():
-            axes.text(
-                across,
-                down - 4,
-                str(number),
-                ha={"middle": "center", "end": "right"}[anchor],
-                **style,
-            )
-        return figure
+        """Write it to an .svg file. Raises SpecError for another ending."""
+        if Path(path).suffix != ".svg":
+            raise SpecError(f"show_layout: a picture is saved as .svg, got {str(path)!r}")
+        Path(path).write_text(str(self), encoding="utf8")
 
 
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:

@@ -102,19 +102,44 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         line, inside = lines[rows]
         return builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64)), inside
 
+    starts: dict[Any, tuple[Any, Any]] = {}
+
+    def by_row(element: int) -> tuple[Any, Any]:
+        """Return `address` of an element by rows: one for each row, and a distance. A row outside
+        is read as the array's first one."""
+        rows, columns = where[element]
+        first = builder.add(block.start[-1], column)
+        if rows not in starts:
+            at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
+            if rows is not None:
+                n = builder.add(builder.add(block.start[0], row), nb.const(rows))
+                inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
+                at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
+            starts[rows] = at, inside
+        line, inside = starts[rows]
+        here = builder.icmp_unsigned("<", builder.add(first, nb.const(columns)), block.size[-1])
+        at = block.moved(line, nb.const(columns), block.stride[-1])
+        return builder.select(here, at, block.base), builder.and_(inside, here)
+
+    rowwise = bool(lanes_of(tile.layout)) and not gathered and where[0][1] is not None
+
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
         for first in range(0, len(where), run):
             if pairs and where[first][1] is not None:
                 found += _run(
                     block,
-                    *(neighbour if lanes_of(tile.layout) and not gathered else address)(first),
+                    *(neighbour if rowwise else address)(first),
                     run,
                 )
                 continue
             for pair in range(first, first + run, 2):
                 found += _packed(
-                    block, [block.load(*address(element)) for element in (pair, pair + 1)]
+                    block,
+                    [
+                        block.load(*(by_row if rowwise else address)(element))
+                        for element in (pair, pair + 1)
+                    ],
                 )
         return found
 

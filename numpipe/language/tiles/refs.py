@@ -358,6 +358,7 @@ class GmemRef:
         self.peers: dict[int, GmemRef] = {}
         self.tensor_maps: dict[MapRequest, TensorMap] = {}
         self.shape = tuple(np.int32(n) for n in array.shape)
+        self.strides = array.strides
         self.dtype = array.dtype
         self.ndim = array.ndim
 

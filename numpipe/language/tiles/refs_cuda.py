@@ -241,6 +241,23 @@ nb.attribute(
 )
 
 
+def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    """Return strides in bytes. `nsw`: a comparison then tells LLVM the stride in elements."""
+    of, size = (
+        nb.types.UniTuple(nb.types.int64, ty.arg.ndim),
+        nb.const(ty.arg.dtype.itemsize, nb.i64),
+    )
+    strides = nb.cgutils.unpack_tuple(builder, gmem_value(context, builder, ty, value).strides)
+    return context.make_tuple(
+        builder, of, [builder.mul(each, size, flags=["nsw"]) for each in strides]
+    )
+
+
+nb.attribute(
+    GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
+)
+
+
 refs.whole_slices.register(nb.types.Type)(
     lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 )

@@ -282,14 +282,17 @@ class _Lanes:
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
 
         lines: dict[Any, tuple[Any, Any]] = {}
+        own_column = builder.add(to.start[1], column)
 
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
-            r, c = (
-                builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
-                for axis, (start, own) in enumerate(zip(to.start, (row, column), strict=True))
-            )
-            return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
+            down, right = (part or 0 for part in where[number])
+            r = builder.add(builder.add(to.start[0], row), nb.const(down))
+            c = builder.add(own_column, nb.const(right))
+            if not lanes_of(tile.layout):
+                return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
+            line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
+            return r, c, to.moved(line, nb.const(right), to.stride[1])
 
         def neighbour(number: int) -> tuple[Any, Any]:
             """Return (row, address) of an element by rows in an array that has all columns of the

@@ -52,6 +52,10 @@ def describe() -> dict[str, Any]:
             ),
             "sms": attribute("MULTIPROCESSOR_COUNT"),
             "l2_bytes": attribute("L2_CACHE_SIZE"),
+            # a clock in kHz, a width in bits, two transfers a cycle
+            "bandwidth": attribute("MEMORY_CLOCK_RATE")
+            * attribute("GLOBAL_MEMORY_BUS_WIDTH")
+            * 250,
             "memory_bytes": int(call(driver.cuDeviceTotalMem(device))),
             "cuda_driver_api": call(driver.cuDriverGetVersion()),
             **_card(),

@@ -17,22 +17,23 @@ import numpy as np
 from ... import launch
 from ...compile.build import toolchain
 from ...compile.check import error_lines
-from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require, told
+from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels import noted_calls, run_target
-from ...kernels.arguments import Call
+from ...kernels.arguments import scalar_values
+from ...kernels.call_records import Described
 from ...kernels.kernel import Kernel, check_kernel
 from ...kernels.simulate import run_role
+from ...kernels.variants import Variant
 from ...language.tiles.load import without_value
 from ...launch.mesh import Mesh
 from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
-from ...sim import Trace
 from ...sim.work_count import Numbers
 from .gpu_figures import H200, Clock, DeviceModel
-from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
+from .limits import ADVICE, ROOFLINES, Facts, RingFacts, predict
 from .op_launches import OpExplanation, explain_op
 from .work import KernelWork, count
 
@@ -78,14 +79,12 @@ class Registers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: its seconds, and the rates that follow for the kernel's work. waiting: the share of
-    each role's time, from a trace."""
+    """A run: its seconds, and the rates that follow for the kernel's work."""
 
     seconds: float
     tflops: float
     tbytes_per_second: float
     over_predicted: float
-    waiting: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -299,10 +298,6 @@ class Explanation:
                 f"{'measured':<18}{_time(seconds):>10}{rates(seconds)}   "
                 f"{self.measured.over_predicted:.2f} x predicted"
             )
-            lines += [
-                f"  {role:<16}{share:>10.0%} of its time waiting"
-                for role, share in self.measured.waiting.items()
-            ]
         share = (
             f" ({self.limits[self.limiter] / self.predicted_seconds:.0%} of the time)"
             if self.limiter in ROOFLINES
@@ -325,7 +320,7 @@ def explain(
     kernel: Any,
     /,
     *args: Any,
-    measured: float | Trace | None = None,
+    measured: float | None = None,
     device: DeviceModel = H200,
     clock: Clock | float = "burst",
     compiled: bool | None = None,
@@ -341,8 +336,7 @@ def explain(
                        which operands are copied first, and why (`OpExplanation`)
     args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is
                        allocated for it
-    measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside
-                       the prediction
+    measured           seconds of a run, shown next to the prediction
     device             the GPU (`numpipe.model.DeviceModel`)
     clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds
                        after a pause, "settled", at its power cap after seconds of load, or MHz
@@ -365,7 +359,13 @@ def explain(
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these
     arguments raises.
     """
-    require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
+    require(
+        "explain",
+        locals(),
+        measured=finite(above=0) | NONE,
+        device=a(DeviceModel),
+        compiled=FLAG | NONE,
+    )
     if any(kernel is op for op in noted_calls.OPS):
         asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
         return explain_op(
@@ -377,6 +377,7 @@ def explain(
     check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, mesh=mesh, whole=True)
+    variant = kernel.variant(args, named, out, mesh=mesh)
     card = launch.Device(
         0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes
     )
@@ -390,11 +391,16 @@ def explain(
     used: Resources | None = (
         kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     )
-    unit = call.variant.unit(simulated=True)
+    unit = variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
     work = _count(
-        unit, call, grid, semaphores, lambda: device.sms * _resident(used or unit, entry, device)
+        unit,
+        variant,
+        call,
+        grid,
+        semaphores,
+        lambda: device.sms * _resident(used or unit, entry, device),
     )
     resident = _resident(used or unit, entry, device)
     memory, compute = (
@@ -434,12 +440,17 @@ def explain(
         device,
         clock,
     )
-    tiles = work.total["tiles",] or work.ctas
+    tiles, flop = work.total["tiles",] or work.ctas, work.total["flop",]
+    run = None
+    if measured is not None:
+        seconds = float(measured)
+        tbytes = 1e-12 * prediction.hbm_bytes / seconds
+        run = Measured(seconds, 1e-12 * flop / seconds, tbytes, seconds / prediction.seconds)
     return Explanation(
         kernel=kernel.name,
         device=device.name,
         clock_mhz=prediction.clock,
-        flop=work.total["flop",],
+        flop=flop,
         copied_bytes=work.total["copied",],
         l2_bytes=prediction.l2_bytes,
         hbm_bytes=prediction.hbm_bytes,
@@ -465,21 +476,22 @@ def explain(
         given=work.given,
         fetched=fetched,
         sent=sent,
-        measured=None if measured is None else _measured(measured, work.total["flop",], prediction),
+        measured=run,
     )
 
 
 def _count(
     unit: Unit,
-    call: Call,
+    variant: Variant,
+    call: Described,
     grid: tuple[int, int, int],
     semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:
     """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first,
     as if all had its arrays."""
-    lifted, infos = call.variant.lifted, list(call.infos)
-    if (workspace := call.variant.workspace) is not None:
+    lifted, infos = variant.lifted, [*call.arrays.values()]
+    if (workspace := variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
     if semaphores is not None:
         infos.append(launch.info_of_zeros((semaphores,), np.dtype(np.int32)))
@@ -504,7 +516,8 @@ def _count(
             and not (unit.warp_specialized and without_value(arg, ()))
         ]
 
-    values, of_all = call.variant.values(call), [arrays] * max(unit.gpus, 1)
+    values = variant.typed(scalar_values(call.numbers, variant.definition.name))
+    of_all = [arrays] * max(unit.gpus, 1)
     nbytes = {
         arg.name: math.prod(info.shape) * info.dtype.itemsize
         for arg, info in zip(unit.arrays, infos, strict=True)
@@ -543,42 +556,6 @@ def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
             device.registers // (of.threads * entry),
             2048 // of.threads,
         ),
-    )
-
-
-def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured:
-    waiting: dict[str, float] = {}
-    if isinstance(run, Trace):
-        if run.clock != "ns" or not run.events:
-            raise SpecError(
-                "explain: measured= takes the trace of a run on a GPU (numpipe.last_profile), got "
-                + (
-                    "an empty one"
-                    if not run.events
-                    else "a simulated one, whose cycles are no seconds"
-                )
-            )
-        seconds = 1e-9 * (max(e.end for e in run.events) - min(e.start for e in run.events))
-        spans: dict[tuple[Any, ...], tuple[int, int]] = {}
-        for e in run.events:
-            start, end = spans.get((e.role, e.cta, e.warpgroup), (e.start, e.end))
-            spans[e.role, e.cta, e.warpgroup] = min(start, e.start), max(end, e.end)
-        for role in ("memory", "compute"):
-            if whole := sum(end - start for (of, *_), (start, end) in spans.items() if of == role):
-                waiting[role] = (
-                    sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait"))
-                    / whole
-                )
-    elif finite(above=0).holds(run):
-        seconds = float(run)
-    else:
-        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {told(run)}")
-    return Measured(
-        seconds,
-        1e-12 * flop / seconds,
-        1e-12 * prediction.hbm_bytes / seconds,
-        seconds / prediction.seconds,
-        waiting,
     )
 
 

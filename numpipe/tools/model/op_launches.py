@@ -4,7 +4,6 @@ among them, and why these run."""
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +24,18 @@ class OpExplanation:
     """What a call of an op launches; ``print`` shows it, the last kernel as `numpipe.explain` of a
     kernel does.
 
-    op       its name
-    copied   of each operand that is copied first: why
-    kernels  the `Explanation` of each kernel, in order
+    op          its name
+    copied      why, for each operand that is copied first
+    kernels     the `Explanation` of each kernel, in order
+    nbytes      bytes of the operands and results, each counted once; on several GPUs those of one
+    operations  multiplications and additions that the op's declaration counts
     """
 
     op: str
     copied: tuple[str, ...]
     kernels: tuple[Any, ...]
+    nbytes: int
+    operations: float
 
     @property
     def predicted_seconds(self) -> float:
@@ -50,7 +53,9 @@ class OpExplanation:
     def __str__(self) -> str:
         lines = [
             f"op {self.op}: {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}, predicted "
-            f"{1e6 * self.predicted_seconds:.1f} us"
+            f"{1e6 * self.predicted_seconds:.1f} us",
+            f"    operands and results have {1e-6 * self.nbytes:.1f} MB"
+            + (f", {1e-9 * self.operations:.1f} GFLOP" if self.operations else ""),
         ]
         lines += [f"    {why}" for why in self.copied]
         lines += [
@@ -61,7 +66,7 @@ class OpExplanation:
 
 
 def explain_op(
-    op: Callable[..., Any],
+    op: Any,
     args: tuple[Any, ...],
     named: dict[str, Any],
     explain: Callable[..., Any],
@@ -70,25 +75,27 @@ def explain_op(
     a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(
-            f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: "
+            f"explain: {op.name}: {wrong.pop()}= is of calls that run, and this one does not: "
             "leave it out"
         )
-    several = "mesh" in inspect.signature(op).parameters
+    several = op.sharded
     if several and "mesh" not in named:
         raise SpecError(
-            f"explain: {op.__name__} is an op of several GPUs: pass mesh=, "
+            f"explain: {op.name} is an op of several GPUs: pass mesh=, "
             "numpipe.Mesh.simulated(2) for two of them"
         )
     names = [*(f"argument {i}" for i in range(len(args))), *named]
     given = [
-        _described(value, name, op.__name__, several)
+        _described(value, name, op.name, several)
         for name, value in zip(names, (*args, *named.values()), strict=True)
     ]
     positional, by_name = given[: len(args)], dict(zip(named, given[len(args) :], strict=True))
     with noting() as notes:
         op(*positional, **by_name, **({} if several else {"target": "sim"}))
     kernels = [explain(call.kernel, *call.args, out=call.out, **call.named) for call in notes.calls]
-    return OpExplanation(op.__name__, tuple(notes.copied), tuple(kernels))
+    with noting():
+        work = op.work(*positional, **by_name)
+    return OpExplanation(op.name, tuple(notes.copied), tuple(kernels), *work)
 
 
 def _described(value: Any, name: str, op: str, several: bool) -> Any:

@@ -16,9 +16,9 @@ import numpy as np
 from ... import launch
 from ...diagnostics.errors import CompileError, LaunchError, NumpipeError, SpecError
 from ...kernels import warmup
-from ...kernels.arguments import Call
 from ...kernels.call_results import is_array
 from ...kernels.kernel import Kernel
+from ...kernels.variants import Variant
 from ...launch.image import Image
 from .. import bench
 from ..model import H200
@@ -34,12 +34,12 @@ MOST_SETS = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config, its kernel, and the call as that kernel takes it."""
+    """A config, its kernel, and the variant of that kernel that is measured."""
 
     name: str
     config: Any
     kernel: Kernel
-    call: Call
+    variant: Variant
 
 
 def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def describe(
                     "another speed"
                 )
             candidates.append(
-                Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True))
+                Candidate(name, config, kernel, kernel.variant(args, dict(named), whole=True))
             )
         except (SpecError, CompileError) as error:
             refused[name] = refusal(error)
@@ -109,11 +109,11 @@ def compiled(
     factory: Factory,
     candidates: list[Candidate],
     workers: int | None,
-    report: Callable[[str], object],
+    report: Callable[[], object],
 ) -> dict[str, Image | str]:
     """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup`
     compiles them."""
-    jobs = [warmup.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
+    jobs = [warmup.Job(one.name, (factory, one.config), one.variant) for one in candidates]
     for job in jobs if workers != 0 else ():
         try:
             job.packed()

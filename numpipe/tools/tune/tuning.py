@@ -16,7 +16,7 @@ from ...compile.build import toolchain
 from ...diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, whole
 from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
-from ...kernels import warmup
+from ...diagnostics.progress_bar import progress_bar
 from ...kernels.kernel import Kernel
 from .. import bench
 from . import candidates, winners
@@ -136,13 +136,13 @@ def autotune(
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
     if known is not None:
-        name = known["winner"]
+        name = known.winner
         return Tuned(
             name,
             configs[name],
             factory(configs[name]),
-            known["seconds"],
-            known["skipped"],
+            known.seconds,
+            known.skipped,
             file,
             measured=False,
         )
@@ -150,12 +150,12 @@ def autotune(
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
-        with warmup.showing(len(chosen), "autotune", progress) as report:
-            images = candidates.compiled(factory, chosen, workers, report)
+        with progress_bar("autotune: compile", progress, total=len(chosen)) as bar:
+            images = candidates.compiled(factory, chosen, workers, bar.update)
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(cast("launch.Image", images[one.name]), one.call)
+            one.variant.adopt(cast("launch.Image", images[one.name]))
     if on_gpu:
         chosen, failed = candidates.tried(chosen, buffers)
         refused |= failed
@@ -175,7 +175,8 @@ def autotune(
         )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])
-    kept = winners.save(file, question, name, seconds, skipped)
+    answer = winners.Answer("numpipe-tune/1", question, name, seconds, skipped)
+    kept = winners.save(file, answer)
     tuned = Tuned(
         name,
         configs[name],

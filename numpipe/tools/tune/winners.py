@@ -13,11 +13,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ... import launch
 from ...compile.cache import VARIABLE, folder
+from ...core.records import parsed, record
 from ...diagnostics.errors import SpecError
 from ...diagnostics.regular_files import content, put
 from ...kernels.call_results import is_array
@@ -25,7 +27,6 @@ from ...plan.specs import ArrayType
 from ..bench.environment import versions
 from .candidates import Factory
 
-SCHEMA = "numpipe-tune/1"
 _MOST_BYTES = 1 << 24
 _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 """packages that decide what machine code a kernel becomes"""
@@ -120,34 +121,33 @@ def path(within: Path, identity: dict[str, Any]) -> Path:
     return within / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
 
 
-def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Answer:
+    """What a file holds: the winner of a question, the seconds of the candidates that were
+    measured, and why others were not."""
+
+    schema: Literal["numpipe-tune/1"]
+    identity: dict[str, Any]
+    winner: str
+    seconds: dict[str, float]
+    skipped: dict[str, str]
+
+
+def load(file: Path, identity: dict[str, Any]) -> Answer | None:
     """Return the answer that was kept, None where there is none. A file that has none to this
     question is warned of."""
     try:
-        kept = json.loads(content(file, _MOST_BYTES, own=True))
-        if (
-            not isinstance(kept, dict)
-            or kept.get("schema") != SCHEMA
-            or kept.get("identity") != identity
-        ):
-            raise ValueError(
-                f"it is not of schema {SCHEMA!r}, or answers another question than its name says"
-            )
-        seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
-        if (
-            not isinstance(seconds, dict)
-            or not isinstance(skipped, dict)
-            or not isinstance(winner, str)
-            or winner not in seconds
-            or not set(seconds) <= set(identity["space"])
-            or not all(type(why) is str for why in skipped.values())
-            or not all(type(t) in (int, float) and t > 0 for t in seconds.values())
-        ):
-            raise ValueError(f"its winner is {winner!r}, which it has no time of")
+        kept = record(Answer, parsed(content(file, _MOST_BYTES, own=True)))
+        if kept.identity != identity:
+            raise ValueError("it answers another question than its name says")
+        if not {kept.winner} <= kept.seconds.keys() <= identity["space"].keys():
+            raise ValueError(f"its winner is {kept.winner!r}, which it has no time of")
+        if 0 in kept.seconds.values():
+            raise ValueError("a candidate took no time")
         return kept
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         warnings.warn(
             f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again",
             RuntimeWarning,
@@ -156,31 +156,15 @@ def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def save(
-    file: Path,
-    identity: dict[str, Any],
-    winner: str,
-    seconds: dict[str, float],
-    skipped: dict[str, str],
-) -> bool:
+def save(file: Path, answer: Answer) -> bool:
     """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever
     else writes it.
 
     Returns False, with a warning, where the folder cannot be written.
     """
-    text = json.dumps(
-        {
-            "schema": SCHEMA,
-            "identity": identity,
-            "winner": winner,
-            "seconds": seconds,
-            "skipped": skipped,
-        },
-        indent=1,
-    )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(file, text.encode() + b"\n", 0o600)
+        put(file, json.dumps(asdict(answer), indent=1).encode() + b"\n", 0o600)
     except OSError as error:
         warnings.warn(
             f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured "

@@ -9,17 +9,15 @@ virtual-time order, and that for each deal of the tiles.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
 import itertools
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...diagnostics.errors import SimulationError
+from ...diagnostics.progress_bar import progress_bar
 from ...kernels.simulation_checks import Judge
 from ...sim.chosen_schedules import Agent, Guide, Name
 from ...sim.exploration import Exploration, Explored
@@ -89,7 +87,8 @@ class All:
 
     def __iter__(self) -> Iterator[Class]:
         end = time.perf_counter() + self.limit
-        with _showing(self.kernel.name) as shown:
+        text = f"{self.kernel.name}: explore"
+        with progress_bar(text, unit=" classes", delay=2) as bar:
             for exploration, explored in self._explorations():
                 coverage = self.coverage
                 if explored is None:
@@ -100,7 +99,7 @@ class All:
                     if exploration.partly:
                         coverage.complete, coverage.why = False, exploration.partly
                     arrays, judge = explored.result or ({}, self.judge())
-                    shown()
+                    bar.update()
                     yield Class(explored.name, arrays, explored.error, judge, explored)
                 if time.perf_counter() > end:
                     coverage.complete, coverage.why = False, f"bound of {self.limit:g} s reached"
@@ -195,16 +194,3 @@ def _said(error: SimulationError) -> Any:
         if error.report is not None
         else str(error)
     )
-
-
-@contextlib.contextmanager
-def _showing(kernel: str) -> Iterator[Callable[[], object]]:
-    """Yield a function to call with each class: stderr shows how many there are, by tqdm where that
-    is, after two seconds."""
-    if not importlib.util.find_spec("tqdm") or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(desc=f"{kernel}: explore", unit=" classes", leave=False, delay=2) as bar:
-        yield bar.update

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from ...arch.targets import DEFAULT
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
@@ -39,8 +40,6 @@ Seed: TypeAlias = "int | str | None"
 Key: TypeAlias = tuple[str, tuple[Line, ...]]
 """hazard and lines"""
 MOST_SCHEDULES = 10**6
-_SMS = 132
-"""SMs of an H100 or H200, and CTAs of a persistent grid there"""
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
 
 
@@ -419,11 +418,15 @@ def verified(
         tuple(Failure(*key, cases.number, cases.seed, cases.error) for key, cases in found.items())
         for found in (errors, kept)
     )
-    wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
+    wide = (
+        DEFAULT.sms
+        if ctas is None and not failures and kernel.options.grid == Persistent()
+        else None
+    )
     if wide is not None:
         # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
         if arguments.mesh is not None:
-            wide = min(wide, 2 * _SMS // arguments.mesh.size)
+            wide = min(wide, 2 * DEFAULT.sms // arguments.mesh.size)
         wide -= wide % kernel.options.attributes.size
         try:
             arguments.run(functools.partial(kernel.judged, Judge(wide)))

@@ -35,6 +35,8 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
         and "bias" in kernel.loaded
     )
     assert found.predicted_seconds == kernel.predicted_seconds and str(kernel) in str(found)
+    assert found.nbytes == 2 * (200 * 128 + 128 * 64 + 64 + 200 * 64)
+    assert found.operations == 2 * 200 * 128 * 64
 
 
 def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_said() -> None:

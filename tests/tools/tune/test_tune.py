@@ -243,9 +243,8 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for _ in range(20):
-            winners.save(
-                file, question, "wide", {"wide": float(number)}, {"deep": "x" * 20000 * number}
-            )
+            seconds, skipped = {"wide": float(number)}, {"deep": "x" * 20000 * number}
+            winners.save(file, winners.Answer("numpipe-tune/1", question, "wide", seconds, skipped))
 
     def look() -> None:
         while not stop.is_set():
@@ -396,8 +395,8 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     )
 
     [one] = [one for one in found if one.name == "narrow"]
-    one.kernel.adopt(code, one.call)
-    assert one.call.variant.image is code and code.smem_bytes > 2 * 2 * 8192
+    one.variant.adopt(code)
+    assert one.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:

@@ -1,11 +1,9 @@
-"""Orders as objects: frozen, so that a Static may hold one; their host tables, and their pictures
-by matplotlib."""
+"""Orders as objects: frozen, so that a Static may hold one; their host tables and pictures."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +90,15 @@ class Order:
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
         """Return how many panels of A and of B, (rows, columns), the tiles of each wave read:
         `ctas` tiles run at the same time."""
-        return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
+        require(str(self), locals(), ctas=whole(1))
+        every = self.table(shape).tolist()
+        return [
+            (
+                len({(*plane, m) for *plane, m, _ in wave}),
+                len({(*plane, n) for *plane, _, n in wave}),
+            )
+            for wave in (every[at : at + ctas] for at in range(0, len(every), ctas))
+        ]
 
     def bytes(
         self,
@@ -102,10 +108,9 @@ class Order:
         k: int,
         itemsize: int = 2,
         ctas: int = 132,
-        l2_bytes: int = 0,
     ) -> int:
         """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a
-        wave share their panels.
+        wave share their panels, and no wave finds panels of an earlier one.
 
         shape     of the grid of C's tiles
         tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B
@@ -113,8 +118,6 @@ class Order:
         k         depth, elements
         itemsize  bytes of an element of A and B
         ctas      tiles that run at the same time; each CTA is taken to keep up with the others
-        l2_bytes  what L2 keeps from a wave to the next, the panels used last; 0 for nothing. A wave
-                  with more keeps nothing
 
         Under an order in which neighbours in time are neighbours in the grid it is less:
 
@@ -131,40 +134,9 @@ class Order:
             tile=each(whole(1), 2),
             k=whole(1),
             itemsize=whole(1),
-            l2_bytes=whole(0),
         )
-        sizes = [side * k * itemsize for side in tile]
-        kept: OrderedDict[tuple[int, Any], int] = OrderedDict()
-        total = 0
-        for wave in self._waves(shape, ctas):
-            needed = {
-                (which, panel): sizes[which]
-                for which, panels in enumerate(wave)
-                for panel in panels
-            }
-            total += sum(size for panel, size in needed.items() if panel not in kept)
-            for panel, size in needed.items():
-                kept[panel] = size
-                kept.move_to_end(panel)
-            if sum(needed.values()) > l2_bytes:
-                kept.clear()
-            while sum(kept.values()) > l2_bytes:
-                kept.popitem(last=False)
-        return total
-
-    def _waves(
-        self, shape: Sequence[int], ctas: int
-    ) -> list[tuple[dict[Any, None], dict[Any, None]]]:
-        """Return the panels of A and of B that each wave reads, in the order of its tiles."""
-        require(str(self), locals(), ctas=whole(1))
-        every = self.table(shape).tolist()
-        return [
-            (
-                {(*plane, m): None for *plane, m, _ in wave},
-                {(*plane, n): None for *plane, _, n in wave},
-            )
-            for wave in (every[at : at + ctas] for at in range(0, len(every), ctas))
-        ]
+        panels = self.panels(shape, ctas)
+        return sum(a * tile[0] + b * tile[1] for a, b in panels) * k * itemsize
 
     def plot(
         self,
@@ -174,11 +146,11 @@ class Order:
         wave: int = 0,
         path: str | Path | None = None,
     ) -> Any:
-        """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in
-        flight in one of them.
+        """Draw the order over a grid of two dimensions: its path, its waves in two colors, and one
+        wave in a third; the title says how many panels it reads.
 
         ctas  tiles that run at the same time
-        wave  which of the waves is framed, with the panels that it reads
+        wave  number of the wave that has its own color
         path  an .svg or .png file to write
 
         Returns a `matplotlib.figure.Figure`. Raises SpecError where matplotlib is not installed
@@ -188,7 +160,38 @@ class Order:
         >>> figure = Hilbert().plot((16, 16), ctas=32)
         """
         require(f"{self}.plot", locals(), ctas=whole(1, 2**31 - 1), wave=whole(0), path=PATH | NONE)
-        return _draw(self, checked(shape), ctas, wave, path)
+        try:
+            import matplotlib.figure
+        except ImportError:
+            raise SpecError(
+                "an order is drawn by matplotlib, which is not installed: pip install "
+                "'numpipe[plot]'; its numbers are in order.table(shape) and "
+                "order.panels(shape, ctas)"
+            ) from None
+        table, panels = self.table(shape), self.panels(shape, ctas)
+        if table.shape[1] != 2:
+            raise SpecError(
+                f"{self}: a grid of two dimensions is drawn, got {tuple(shape)}: planes are alike"
+            )
+        grid = f"{shape[0]} x {shape[1]} tiles"
+        if wave >= len(panels):
+            raise SpecError(f"{self}: wave {wave} of {len(panels)}: {grid}, {ctas} at a time")
+        waves = np.empty(shape, np.int64)
+        waves[table[:, 0], table[:, 1]] = np.arange(len(table)) // ctas
+        figure = matplotlib.figure.Figure(layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(np.where(waves == wave, 3, waves % 2), cmap="Blues", vmax=5)
+        axes.plot(table[:, 1], table[:, 0], color="black", linewidth=0.8)
+        a, b = panels[wave]
+        axes.set(
+            xlabel="n (a panel of B each)",
+            ylabel="m (a panel of A each)",
+            title=f"{self}, {grid}; wave {wave} of {len(panels)}: {a} panels of A and {b} of B;\n"
+            f"all waves {sum(map(sum, panels))}",
+        )
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
 
 @dataclass(frozen=True)
@@ -372,83 +375,3 @@ def _table(order: Order, shape: tuple[int, ...]) -> np.ndarray:
     ).reshape(-1, len(shape))
     found.flags.writeable = False
     return found
-
-
-# ---- pictures
-_WAVES = ("#e3e3e3", "#f7f7f7")
-_IN_FLIGHT, _PATH, _PANEL = "#56b4e9", "#000000", "#e69f00"
-_NUMBERED = 256
-"""tiles of a grid whose numbers are written in it"""
-
-
-def _draw(
-    order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str | Path | None
-) -> Any:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Rectangle
-    except ImportError:
-        raise SpecError(
-            "an order is drawn by matplotlib, which is not installed: pip install "
-            "'numpipe[plot]'; its numbers are in order.table(shape) and order.panels(shape, ctas)"
-        ) from None
-    if len(shape) != 2:
-        raise SpecError(
-            f"{order}: a grid of two dimensions is drawn, got {shape}: planes are alike"
-        )
-    panels = order.panels(shape, ctas)
-    if not 0 <= wave < len(panels):
-        raise SpecError(
-            f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a "
-            "time"
-        )
-    table = order.table(shape)
-    rows, columns = shape
-    grid = np.empty(shape, np.int64)
-    grid[table[:, 0], table[:, 1]] = np.arange(len(table))
-    flight = table[wave * ctas : (wave + 1) * ctas]
-
-    with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "numpipe",
-            "font.size": 8,
-            "font.family": "sans-serif",
-        }
-    ):
-        inch = min(0.4, 9.0 / max(rows, columns))
-        figure = Figure(
-            figsize=(max(columns * inch, 3.5) + 1.2, max(rows * inch, 1.0) + 1.0),
-            dpi=144,
-            layout="constrained",
-        )
-        axes = figure.add_subplot()
-        axes.imshow(grid // ctas % 2, cmap=matplotlib.colors.ListedColormap(_WAVES), vmin=0, vmax=1)
-        for m, n in flight:
-            axes.add_patch(
-                Rectangle(
-                    (n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3
-                )
-            )
-        # beside the grid: the panels of A, above it those of B
-        for m in {int(m) for m, _ in flight}:
-            axes.add_patch(Rectangle((-1.3, m - 0.5), 0.6, 1, facecolor=_PANEL, clip_on=False))
-        for n in {int(n) for _, n in flight}:
-            axes.add_patch(Rectangle((n - 0.5, -1.3), 1, 0.6, facecolor=_PANEL, clip_on=False))
-        axes.plot(table[:, 1], table[:, 0], color=_PATH, linewidth=min(1.0, 3 * inch), alpha=0.6)
-        if len(table) <= _NUMBERED:
-            for t, (m, n) in enumerate(table):
-                axes.text(n + 0.42, m + 0.36, str(t), ha="right", va="bottom", fontsize=5)
-        axes.set_xlim(-1.4, columns - 0.5)
-        axes.set_ylim(rows - 0.5, -1.4)
-        axes.set_xlabel("n (a panel of B each)")
-        axes.set_ylabel("m (a panel of A each)")
-        a, b = panels[wave]
-        axes.set_title(
-            f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} "
-            f"tiles,\n{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}"
-        )
-        if path is not None:
-            figure.savefig(path)
-    return figure

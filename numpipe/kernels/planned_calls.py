@@ -1,0 +1,201 @@
+"""Planned calls, and how they run: on arrays of a GPU, on host arrays, on the simulated SM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics.errors import CompileError, SpecError
+from ..plan.specs import ArrayType
+from . import run_target
+from .call_records import Described
+from .simulation_checks import Judge, of_gpu
+from .variants import Variant
+
+
+class Plan(NamedTuple):
+    """What calls on arrays of the same layouts have in common; a kernel's table keeps it."""
+
+    variant: Variant
+    prepared: launch.Prepared | None
+    """the machine code, ready for launches; None: calls are simulated, or there is nothing to do"""
+    grid: tuple[int, int, int]
+    types: Sequence[ArrayType]
+    """the types of the outputs that a call allocates"""
+    empty: bool
+    """whether there is nothing to do: no CTA, or no output with an element"""
+    device: int
+    """the CUDA ordinal for host arrays"""
+    foreign: bool
+    """whether the library of an array does not know the kernel's stream (`launch.order`)"""
+    semaphores: int
+    """how many semaphores each GPU has; 0: the kernel is of one GPU"""
+
+
+class Planned(NamedTuple):
+    """A call that is ready to run.
+
+    On arrays of a GPU its parameters are packed in a `launch.Launch` for each stream. The kernel's
+    table keeps these, and `launch.repeats` finds them for calls on the same arrays.
+    """
+
+    described: Described
+    plan: Plan
+    infos: Sequence[launch.ArrayInfo]
+    """all arrays, as the kernel takes them"""
+    values: Sequence[Any]
+    """the run-time scalars, checked"""
+    results: Sequence[Any]
+    """the missing outputs, passed as ``out=`` or allocated"""
+    fresh: int
+    """how many of the arrays, the last ones, were allocated for this call"""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.plan.variant.definition.name
+
+    @property
+    def outputs(self) -> int:
+        """How many of the arrays, the last ones, are outputs."""
+        return max(self.plan.variant.outputs, self.fresh)
+
+    def alone(self, stream: int) -> launch.Launch:
+        """Return a launch on a stream for the caller alone, with the scalars written."""
+        assert self.plan.prepared is not None
+        return self.plan.prepared.alone(self.plan.grid, self.infos, self.values, stream)
+
+    def run(
+        self, stream: Any, seed: Any = None, trace: Any = None, judge: Judge | None = None
+    ) -> launch.Launch | None:
+        """Run the call; returns the launch that it made on arrays of the GPU.
+
+        With a `judge` arrays that overlap are not refused, because the simulated SM tells which of
+        their accesses conflict.
+        """
+        _, plan, infos, values, _, fresh = self
+        if plan.empty:
+            return None
+        if plan.prepared is None:
+            simulate((self,), seed, trace, judge)
+            return None
+        if infos[0].kind == "host":
+            handle = 0 if stream is None else launch.as_stream(stream)
+            launch.run(
+                plan.prepared,
+                plan.grid,
+                infos,
+                values,
+                handle,
+                outputs=self.outputs,
+                fresh=fresh,
+                device=plan.device,
+            )
+            return None
+        handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+        if launch.COLLECTING.now is not None:
+            launch.COLLECTING.now.take(plan.prepared, plan.grid, infos, values, handle)
+            return None
+        if plan.foreign:
+            launch.order(infos, handle, f"kernel {self.kernel}")
+        launched = plan.prepared(plan.grid, infos, values, handle)
+        if plan.foreign:
+            launch.settle(infos, handle, fresh)
+        return launched
+
+
+def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
+    """Return what a call returns that has run, and was passed `out`.
+
+    calls  the call, or those of several GPUs
+    lists  whether each output is a list of these GPUs' arrays; else outputs are the first call's
+    """
+    if out is not None or not calls[0].results:
+        return out
+    each = [
+        launch.deliver(call.infos[0], call.results) if call.fresh else call.results
+        for call in calls
+    ]
+    found: Sequence[Any] = (
+        [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
+    )
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | None) -> None:
+    """Run a call on the simulated SM; of a kernel of several GPUs the calls of all of them, which
+    run at once.
+
+    Outputs that were allocated begin as NaN. Arrays that overlap are refused, unless there is a
+    `judge`.
+    """
+    plan = calls[0].plan
+    variant, definition = plan.variant, plan.variant.definition
+    lifted = variant.lifted  # a kernel from a file raises here: nothing below is installed with it
+
+    from ..compile.check import error_lines
+    from ..language.pipeline.pipelines import KEPT
+    from .simulate import simulate
+
+    grid, unit = plan.grid, variant.unit(simulated=True)
+    if judge is not None and judge.ctas is not None:
+        grid = run_target.on(definition, judge.ctas)
+    arrays = []
+    for call in calls:
+        own = [info.array for info in call.infos]
+        for array in own[len(own) - call.fresh :]:
+            array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+        if judge is None:
+            names = [array.name for array in variant.arrays]
+            launch.check_overlap(call.infos, names, call.outputs, definition.name)
+        if variant.workspace is not None:
+            own.append(np.zeros(variant.workspace(grid, call.infos), np.float32))
+        elif variant.gpus:
+            own.append(np.zeros(plan.semaphores, np.int32))
+        arrays.append(own)
+
+    def ended(memory: Any) -> None:
+        if judge is None:
+            return
+        fresh: dict[str, Any] = {}
+        passed: dict[str, Any] = {}
+        for gpu, call in enumerate(calls):
+            inputs = len(call.infos) - call.fresh
+            for number, (array, info) in enumerate(zip(variant.arrays, call.infos, strict=False)):
+                if number >= inputs or array.name in definition.stores["all"]:
+                    name = of_gpu(array.name, gpu, variant.gpus)
+                    (passed if number < inputs else fresh)[name] = info.array
+        judge.end(memory, fresh, passed)
+        for error in (*judge.unwritten.values(), *judge.kept.values()):
+            error_lines.simulated(error, unit, lifted)
+
+    try:
+        simulate(
+            unit,
+            lifted.simulated,
+            arrays,  # type: ignore[arg-type]
+            [variant.typed(call.values) for call in calls],
+            grid,
+            seed=seed,
+            trace=trace,
+            fresh=calls[0].fresh,
+            ended=ended,
+            limit=None if judge is None else judge.limit,
+        )
+    except Exception as error:
+        if "check_kept" in lifted.text and isinstance(error, SpecError | CompileError):
+            # the memory role passes loops: a compile also knows what variables are after their
+            # steps
+            try:
+                variant.check_compiles()
+            except CompileError as refused:
+                if KEPT in str(refused):
+                    raise
+        explained = error_lines.simulated(error, unit, lifted)
+        if explained is error:
+            raise
+        raise explained from error
+    variant.check_compiles()

@@ -1,0 +1,143 @@
+"""The order of configs for a product, fastest first: `choose` takes the first, `space` several.
+
+The cycles of all ways to cut the product are counted (`cost`); a network corrects the count of the
+best ones (`network`) for the GPU at hand (`gpu`). None of this needs the GPU itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...arch.target import LINE
+from .cost import Product, cycles
+from .gpu import Gpu, gpu_of
+from .network import correction, features
+from .ways import FUSED, Config, Ways, configs, fitted, ways
+
+__all__ = ["choose", "space"]
+
+LOOKED_AT = 128
+"""configs of the fewest counted cycles, whose counts are corrected together: the fastest config is
+among them, or one that takes 0.03 % longer (measured products of an H200)"""
+TURNED = 1.01
+"""how many times as fast the transpose must be predicted to be, to be computed: predictions that
+differ by less do not tell which is faster"""
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    gpu: Gpu | None = None,
+    batches: int = 1,
+    fused: bool = False,
+    aligned: int | None = None,
+    fixed: bool = False,
+    crosswise: tuple[bool, bool] = (False, False),
+) -> Config:
+    """Return the config that is predicted to be the fastest for a product of these sizes.
+
+    gpu        that it runs on (`numpipe.ops.choice.gpu`); None: an H200
+    fused      whether there is an epilogue beside alpha, for which not every config has the
+               registers
+    aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128;
+               None: those of contiguous ones that are summed along
+    fixed      only configs that sum a row's products in one order, wherever in the output it lies
+    crosswise  whether a, and b, are contiguous along M, and N, rather than along K
+    """
+    if 0 in (m, n, k, batches):
+        return Config()
+    aligned = math.gcd(2 * k, LINE) if aligned is None else aligned
+    return next(_ordered(m, n, k, gpu, batches, fused, aligned, fixed, crosswise))
+
+
+def space(
+    m: int,
+    n: int,
+    k: int,
+    gpu: Gpu | None = None,
+    aligned: int = LINE,
+    most: int = 16,
+    turned: bool = True,
+    widths: int = 1,
+) -> list[Config]:
+    """Return the `most` configs that are predicted to be the fastest, the best of them first.
+
+    gpu     that they run on; None: an H200
+    turned  whether those that compute the transpose may be among them: `matmul` passes their
+            kernels the operands' transposes
+    widths  how many may differ in little but `tn`
+
+    >>> first, second = space(377, 13712, 8152, aligned=16, most=2)
+    >>> first == choose(377, 13712, 8152, aligned=16)
+    True
+    """
+    found: list[Config] = []
+    kinds: Counter[tuple[object, ...]] = Counter()
+    for config in _ordered(m, n, k, gpu, aligned=aligned):
+        kind = (
+            config.tm,
+            config.tk,
+            config.schedule,
+            config.turned,
+            config.split,
+            config.cluster,
+            config.across,
+        )
+        if config.turned > turned or kinds[kind] == widths:
+            continue
+        kinds[kind] += 1
+        found.append(config)
+        if len(found) == most:
+            break
+    return found
+
+
+def _ordered(
+    m: int,
+    n: int,
+    k: int,
+    gpu: Gpu | None,
+    batches: int = 1,
+    fused: bool = False,
+    aligned: int = LINE,
+    fixed: bool = False,
+    crosswise: tuple[bool, bool] = (False, False),
+) -> Iterator[Config]:
+    """Yield configs, the fastest first: the `LOOKED_AT` of the fewest cycles by their corrected
+    count, then the next ones."""
+    gpu, of = gpu or gpu_of(), ways()
+    possible = np.full(len(of.tm), True)
+    if fused:  # arrays are read in strips of at least 64 bytes
+        possible &= (of.tm / np.where(of.turns > 0, 1, of.wgs) * of.tn <= FUSED) & (of.tn % 32 == 0)
+    if fixed:
+        possible &= (of.stream == 0) & (of.parts * of.along == 1)
+    sides, counted = ((m, n), (n, m)), []
+    for turned in (False, True):
+        # rows of a block of such an operand are cut into powers of two
+        allowed = possible & (of.tn % 32 == 0) if crosswise[not turned] else possible
+        counts = cycles(of, Product(*sides[turned], k, turned, aligned, batches), gpu)
+        # the batches of a transpose would be stored by the lanes
+        counted.append(np.where(allowed & (batches == 1 or not turned), counts, np.inf))
+    left = np.concatenate(counted)
+    while (most := min(LOOKED_AT, np.isfinite(left).sum())) > 0:
+        best = np.argpartition(left, most - 1)[:most]
+        at, turned = best % len(possible), best >= len(possible)
+        few = Ways(*(field[at] for field in of))
+        rows, columns = np.where(turned, n, m), np.where(turned, m, n)
+        product = Product(
+            rows.astype(np.float32), columns.astype(np.float32), k, turned, aligned, batches
+        )
+        predicted = left[best] * np.exp(
+            correction(features(few, product, left[best], gpu), gpu.layers)
+        )
+        for i in np.argsort(predicted * np.where(turned, TURNED, 1), kind="stable"):
+            flip = bool(turned[i])
+            yield fitted(configs()[at[i]], flip, *sides[flip], gpu.sms)
+        left[best] = np.inf

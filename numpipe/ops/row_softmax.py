@@ -1,0 +1,368 @@
+"""Kernels of softmax and log_softmax along the rows of a matrix, and of their gradients.
+
+Each row is read once, by plain loads, and stays in registers until its result is stored. All
+arithmetic is float32. A short row belongs to a few lanes of one warp. A long row is read as a
+matrix of 8 pieces for each warpgroup that shares it, so that every lane holds a part of it; the
+warps exchange the maximum and the sum of each piece once, through shared memory.
+
+`windows` cuts a matrix, of rows of any length at any address, into up to three parts:
+
+======  =========================  =============================  ==================================
+part    of short rows              of long rows                   loads
+======  =========================  =============================  ==================================
+body    (1, rows, columns)         (rows, pieces, columns)        whole tiles; pairs of elements
+                                                                  where TMA could address the window
+rest    (1, rows, fewer columns    (rows, pieces, fewer than 64)  elements, up to the window's end
+        than a tile has)
+last    none                       (rows, fewer than pieces)      elements
+======  =========================  =============================  ==================================
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.conversions import layout_cast
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
+from ..language.tiles.refs import ds
+from ..language.tiles.row_layouts import lanes_for
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import merged, strided
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType
+from .op_outputs import allocated
+from .operands import copied, move
+
+# warps write their elements of shared memory once, and a barrier comes before all are read
+PARAMS = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
+TYPES = ("float16", "bfloat16", "float32")
+MOST = 16384
+"""columns: a row stays in the registers of its warpgroups"""
+LOWEST = float(np.finfo(np.float32).min)
+"""the least maximum of a piece: one of -inf alone has terms exp(-inf - LOWEST) = 0, not NaN"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the rows of a matrix are cut.
+
+    rows     short rows: rows of a warpgroup's tile, a multiple of 8; 0: rows are long
+    lanes    lanes that share a row of a tile
+    columns  columns of the body's tiles, a multiple of twice the lanes
+    rest     columns of the rest's tiles; 0: there is no rest
+    last     elements of the tile of the last ones; 0: there are none
+    wgs      warpgroups that share a long row
+    masked   whether the body's tiles have more columns than the rows
+    """
+
+    rows: int
+    lanes: int
+    columns: int
+    rest: int = 0
+    last: int = 0
+    wgs: int = 1
+    masked: bool = False
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces a row is cut into."""
+        return 1 if self.rows else 8 * self.wgs
+
+
+def short(columns: int, rows: int, lanes: int) -> Config:
+    """Return the config of tiles of so many rows, each of which belongs to so many lanes.
+
+    >>> short(1000, 8, 32)
+    Config(rows=8, lanes=32, columns=960, rest=64, last=0, wgs=1, masked=False)
+    """
+    across = 2 * lanes
+    if columns < across:
+        return Config(rows, lanes, across, masked=True)
+    return Config(rows, lanes, columns // across * across, across if columns % across else 0)
+
+
+def long(columns: int, wgs: int) -> Config:
+    """Return the config of rows that so many warpgroups share, of 512 columns or more for each.
+
+    >>> long(5001, 1)
+    Config(rows=0, lanes=32, columns=576, rest=64, last=8, wgs=1, masked=False)
+    """
+    pieces = 8 * wgs
+    body = columns // (64 * pieces) * 64
+    rest = columns - pieces * body
+    return Config(0, 32, body, 64 if rest >= pieces else 0, pieces if rest % pieces else 0, wgs)
+
+
+def choose(columns: int, itemsize: int, gradient: bool = False) -> Config:
+    """Return the config for rows of 1 to 16384 columns, of elements of `itemsize` bytes.
+
+    A tile of short rows fills the registers of its lanes as far as three warpgroups or more fit on
+    an SM. Rows that are longer have a warpgroup for each 8192 elements.
+
+    >>> choose(1024, 2).rows, choose(4096, 2).wgs, choose(16384, 2).wgs
+    (8, 1, 2)
+    """
+    most = 4096 // itemsize if gradient else min(3072, 8192 // itemsize)
+    if columns > most:
+        return long(columns, 1 if columns <= 8192 else 2)
+    lanes = 4 if columns <= 8 else 8 if columns <= 64 else 16 if columns <= 128 else 32
+    return short(columns, (256 if gradient or lanes > 8 else 512) // lanes, lanes)
+
+
+def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
+    """Return the parts of a matrix that the kernels of its config take: body, rest, last, without
+    those that there are not.
+
+    Raises SpecError for a matrix whose rows are not contiguous.
+    """
+    (rows, columns), (pitch, step) = info.shape, info.strides
+    size, pieces = info.dtype.itemsize, config.pieces
+    if columns > 1 and step != size:
+        raise SpecError(
+            f"row_softmax: rows of contiguous elements are expected, {size} bytes apart, got "
+            f"{step}; fix: x = numpipe.ops.copy(x)"
+        )
+
+    def at(first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayInfo:
+        array = None if info.array is None else info.array[:, first:]
+        return strided(info._replace(ptr=info.ptr + first * size, array=array), shape, strides)
+
+    def part(first: int, width: int) -> ArrayInfo:
+        if config.rows:
+            return at(first, (1, rows, width), (rows * pitch, pitch, size))
+        return at(first, (rows, pieces, width), (pitch, width * size, size))
+
+    body = columns if config.masked else config.columns
+    rest = columns // pieces - body
+    done = pieces * (body + rest)
+    found = [part(0, body)]
+    if config.rest:
+        found.append(part(pieces * body, rest))
+    if config.last:
+        found.append(at(done, (rows, columns - done), (pitch, size)))
+    return found
+
+
+def absent(config: Config, *names: str) -> tuple[str, ...]:
+    """Return the parameters, of arrays of these names, that a config's kernels have not."""
+    parts = {"rest": config.rest, "last": config.last}
+    return tuple(f"{name}_{part}" for name in names for part, size in parts.items() if not size)
+
+
+@functools.cache
+def forward(config: Config, log: bool) -> Kernel:
+    """Return the kernel ``(*windows(x), *windows(y))`` of y = softmax(x), or of its logarithm."""
+    height, columns, rest, last = config.rows, config.columns, config.rest, config.last
+    pieces, wgs, masked = config.pieces, config.wgs, config.masked
+    tiles, along = f"rows {config.lanes}", f"row {config.lanes}"
+    behind = f"row {lanes_for(pieces)}"
+
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[1], height) if height else x.shape[0],),
+        grid_names="block",
+        num_compute_wgs=wgs,
+        warp_specialized=False,
+        compiler_params=PARAMS,
+        without=absent(config, "x", "y"),
+    )
+    def softmax_rows(x, x_rest, x_last, y, y_rest, y_last):  # type: ignore[no-untyped-def]
+        # `windows` gives no others: so the compiler knows, and leaves out code for what it excludes
+        size = np.dtype(x.dtype).itemsize
+        if x.strides[2] != size or y.strides[2] != size:
+            return
+        if rest and (x_rest.strides[2] != size or y_rest.strides[2] != size):
+            return
+        if not masked and (x.shape[2] != columns or y.shape[2] != columns):
+            return
+        block, wg = axis_index("block"), axis_index("wg")
+        if height:
+            first, rows = 0, ds(block * height, height)
+        else:
+            first, rows = block, ds(wg * 8, 8)
+
+        def there(tile, layout, columns, end):  # type: ignore[no-untyped-def]
+            inside = layout_cast(iota(columns), layout) < end
+            return np.where(inside, tile.astype(np.float32), -np.inf)
+
+        a = load_tile(x.at[first, rows, ds(0, columns)], tiles)
+        if rest:
+            b = load_tile(x_rest.at[first, rows, ds(0, rest)], tiles)
+        if last:
+            c = load_tile(x_last.at[block, ds(0, last)], behind)
+        a = there(a, along, columns, x.shape[2]) if masked else a.astype(np.float32)
+        top = a.max(axis=1)
+        if rest:
+            b = there(b, along, rest, x_rest.shape[2])
+            top = np.maximum(top, b.max(axis=1))
+        if not height:
+            top = np.maximum(top, LOWEST)
+        a = a - top[:, None]
+        e = np.exp(a)
+        total = e.sum(axis=1)
+        if rest:
+            b = b - top[:, None]
+            f = np.exp(b)
+            total = total + f.sum(axis=1)
+        if not height:
+            tops, totals, met = scratch(
+                (
+                    SMEM((pieces,), np.float32),
+                    SMEM((pieces,), np.float32),
+                    Barrier(num_arrivals=wgs),
+                )
+            )
+            tops[rows], totals[rows] = top, total
+            barrier_arrive(met)
+            barrier_wait(met)
+            each = tops[...]
+            peak = each.max()
+            if last:
+                c = there(c, behind, last, x_last.shape[1])
+                peak = max(peak, c.max())
+                c = c - peak
+                g = np.exp(c)
+            total = (totals[...] * np.exp(each - peak)).sum()
+            if last:
+                total = total + g.sum()
+            top = top - peak
+        if log:
+            less = np.log(total) if height else np.log(full(8, total, np.float32)).max()
+            if last and wg == 0:
+                y_last[block, ds(0, last)] = c - less
+            less = (less if height else less - top)[:, None]
+            y[first, rows, ds(0, columns)] = a - less
+            if rest:
+                y_rest[first, rows, ds(0, rest)] = b - less
+        else:
+            if last and wg == 0:
+                y_last[block, ds(0, last)] = g / total
+            scale = (1.0 / total if height else np.exp(top) / total)[:, None]
+            y[first, rows, ds(0, columns)] = e * scale
+            if rest:
+                y_rest[first, rows, ds(0, rest)] = f * scale
+
+    return softmax_rows  # type: ignore[no-any-return]
+
+
+@functools.cache
+def backward(config: Config, log: bool) -> Kernel:
+    """Return the kernel ``(*windows(g), *windows(y), *windows(dx))`` of the gradient dx of x, given
+    y = softmax(x), or its logarithm, and a gradient g of y."""
+    height, columns, rest, last = config.rows, config.columns, config.rest, config.last
+    pieces, wgs, masked = config.pieces, config.wgs, config.masked
+    tiles, behind = f"rows {config.lanes}", f"row {lanes_for(pieces)}"
+
+    @numpipe_kernel(
+        grid=lambda g: (cdiv(g.shape[1], height) if height else g.shape[0],),
+        grid_names="block",
+        num_compute_wgs=wgs,
+        warp_specialized=False,
+        compiler_params=PARAMS,
+        without=absent(config, "g", "y", "dx"),
+    )
+    def softmax_rows_gradient(  # type: ignore[no-untyped-def]
+        g, g_rest, g_last, y, y_rest, y_last, dx, dx_rest, dx_last
+    ):
+        size = np.dtype(g.dtype).itemsize
+        if g.strides[2] != size or y.strides[2] != size or dx.strides[2] != size:
+            return
+        if rest and (
+            g_rest.strides[2] != size or y_rest.strides[2] != size or dx_rest.strides[2] != size
+        ):
+            return
+        if not masked and (
+            g.shape[2] != columns or y.shape[2] != columns or dx.shape[2] != columns
+        ):
+            return
+        block, wg = axis_index("block"), axis_index("wg")
+        if height:
+            first, rows = 0, ds(block * height, height)
+        else:
+            first, rows = block, ds(wg * 8, 8)
+
+        def terms(g, y):  # type: ignore[no-untyped-def]
+            return g.astype(np.float32) if log else g.astype(np.float32) * y.astype(np.float32)
+
+        def gradient(g, y, total):  # type: ignore[no-untyped-def]
+            g, y = g.astype(np.float32), y.astype(np.float32)
+            return g - np.exp(y) * total if log else (g - total) * y
+
+        g0 = load_tile(g.at[first, rows, ds(0, columns)], tiles)
+        y0 = load_tile(y.at[first, rows, ds(0, columns)], tiles)
+        if rest:
+            g1 = load_tile(g_rest.at[first, rows, ds(0, rest)], tiles)
+            y1 = load_tile(y_rest.at[first, rows, ds(0, rest)], tiles)
+        if last:
+            g2 = load_tile(g_last.at[block, ds(0, last)], behind)
+            y2 = load_tile(y_last.at[block, ds(0, last)], behind)
+        parts = terms(g0, y0).sum(axis=1)
+        if rest:
+            parts = parts + terms(g1, y1).sum(axis=1)
+        if height:
+            total = parts[:, None]
+        else:
+            totals, met = scratch((SMEM((pieces,), np.float32), Barrier(num_arrivals=wgs)))
+            totals[rows] = parts
+            barrier_arrive(met)
+            barrier_wait(met)
+            total = totals[...].sum()
+            if last:
+                total = total + terms(g2, y2).sum()
+        dx[first, rows, ds(0, columns)] = gradient(g0, y0, total)
+        if rest:
+            dx_rest[first, rows, ds(0, rest)] = gradient(g1, y1, total)
+        if last and wg == 0:
+            dx_last[block, ds(0, last)] = gradient(g2, y2, total)
+
+    return softmax_rows_gradient  # type: ignore[no-any-return]
+
+
+# ---- launches, of arrays of any layout
+def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
+    """Return the type of a result like x. Raises SpecError for rows that are too long."""
+    if x.shape[-1] > MOST:
+        raise SpecError(
+            f"{op}: rows have at most {MOST} columns, got shape {tuple(x.shape)}; fix: call "
+            "torch.nn.functional or jax.nn for longer rows"
+        )
+    return ArrayType(tuple(x.shape), x.dtype)
+
+
+def launch(
+    kernel_of: Callable[[Config, bool], Kernel],
+    log: bool,
+    operands: Sequence[ArrayInfo],
+    result: ArrayInfo,
+    target: str | None,
+    stream: Any,
+) -> None:
+    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied, and a
+    result whose rows are not is copied from a new array."""
+    config = choose(result.shape[-1], result.dtype.itemsize, gradient=kernel_of is backward)
+    fresh = result if _matrix(result) else allocated("softmax", result, result.shape, stream)
+    arrays = [_matrix(info) or _matrix(copied(info, target, stream)) for info in operands]
+    parts = [part for info in (*arrays, _matrix(fresh)) if info for part in windows(info, config)]
+    kernel_of(config, log)(*parts, target=target, stream=stream)
+    if fresh is not result:
+        move(fresh, result, target, stream)
+
+
+def _matrix(info: ArrayInfo) -> ArrayInfo | None:
+    """Return the rows of an array as a matrix; None where they are not contiguous or lie
+    irregularly."""
+    rows, size = merged(info, 1), info.dtype.itemsize
+    return rows if rows is not None and (rows.strides[1] == size or rows.shape[1] == 1) else None

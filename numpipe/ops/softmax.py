@@ -1,0 +1,74 @@
+"""``softmax(x)``: exp(x) / sum(exp(x)) along the last dimension, and its gradient, each in one pass
+over memory (`row_softmax`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..launch.array_info import ArrayInfo
+from .declaration import op
+from .row_softmax import TYPES, backward, columns_fit, forward, launch
+
+__all__ = ["softmax"]
+
+
+def _launch_backward(
+    y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
+) -> None:
+    launch(backward, False, [grad, y], dx, target, stream)
+
+
+def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any) -> Any:
+    y, grad, grad_dx = (xp.cast(x, np.float32) for x in (y, grad, grad_dx))
+    total = (y * grad).sum(-1)[..., None]
+    return grad_dx * (grad - total) - grad * (grad_dx * y).sum(-1)[..., None]
+
+
+@op(
+    operands={"y": "... n", "grad": "... n"},
+    results={"dx": "... n"},
+    types=TYPES,
+    launch=_launch_backward,
+    gradients={
+        "y": _gradient_of_y,
+        "grad": lambda xp, y, grad_dx: xp(softmax_backward, y, grad_dx),
+    },
+    batching="leading",
+)
+def softmax_backward(
+    y: Any, grad: Any, *, out: Any = None, target: str | None = None, stream: Any = None
+) -> Any:
+    """Return the gradient of x, y * (grad - sum(grad * y)), for y = softmax(x) and
+    the gradient of y."""
+
+
+def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+    launch(forward, False, [x], y, target, stream)
+
+
+@op(
+    operands={"x": "... n"},
+    results={"y": lambda x: columns_fit("softmax", x)},
+    types=TYPES,
+    launch=_launch,
+    gradients={"x": lambda xp, y, grad_y: xp(softmax_backward, y, grad_y)},
+    batching="leading",
+)
+def softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
+    """Return ``exp(x) / sum(exp(x))`` along the last dimension.
+
+    x    (…, n) of float16, bfloat16 or float32, n up to 16,384, of any strides
+    out  an array of x's shape and type: where the result goes; else it is allocated
+    target, stream
+         as of any kernel
+
+    The largest element of a row is subtracted first, so nothing overflows; sums are float32. Each
+    row is read once; an array whose rows are not contiguous is copied first. The gradient is one
+    pass over y and the gradient of y. Raises SpecError for more columns, other types, and an `out`
+    that does not fit.
+
+    >>> softmax(np.zeros((3, 4), np.float32), target="sim")[0]
+    array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
