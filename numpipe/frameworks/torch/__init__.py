@@ -34,7 +34,7 @@ from .torch_ops import torch_op as _torch_op
 
 __all__ = ["register"]
 
-for _op in map(_ops.__dict__.get, _ops.__all__):
+for _op in [getattr(_ops, name) for name in _ops.__all__]:
     if "out" in _op.operands:  # it writes an operand, which autograd does not know
         continue
     _own = [_own_front(_op, each) for each in _op.fronts.get("torch", [])]
