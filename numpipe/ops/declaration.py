@@ -597,17 +597,11 @@ class Op(Generic[P]):
         if self.batching == "leading":
             return xp(self, **arrays, **options)
         count = next(iter(arrays.values())).shape[1]
-        made = xp(
-            self,
-            **{
-                name: array.reshape(size * count, *array.shape[2:])
-                for name, array in arrays.items()
-            },
-            **options,
-        )
-        several = made if isinstance(made, (tuple, list)) else (made,)
+        merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
+        made = xp(self, **merged, **options)
+        several = made if isinstance(made, tuple) else (made,)
         split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
-        return split if isinstance(made, (tuple, list)) else split[0]
+        return split if isinstance(made, tuple) else split[0]
 
     def documentation(self, about: str) -> str:
         """Return the docstring of the op in a framework: its own first paragraph, and this one."""

@@ -19,16 +19,13 @@ from ..kernels.kernel import Kernel
 from ..plan.specs import ArrayType
 from .declaration import Op
 
-_PYTHON = {"b": bool, "i": int, "u": int, "f": float}
-"""Python's types of numbers, by the kind of a NumPy type"""
-
 
 class KernelOp(Op[Any]):
     """The op of a kernel. Its results are the parameters that are neither operands nor options.
 
     operands   names of the arrays that a call passes
-    options    types and defaults of the scalars and Statics that a call passes, by name. A value is
-               converted to its type if that is NumPy's; None takes a value as it is
+    options    the scalars and Statics that a call passes. A value is converted to the type that the
+               parameter is annotated with if that is NumPy's
     statics    values of the Statics that are the same in all calls
     mutates    the operands that the kernel writes in place
     gradients  as `numpipe.op` takes them; gradients of results are passed to them contiguous
@@ -38,38 +35,27 @@ class KernelOp(Op[Any]):
         self,
         kernel: Kernel,
         operands: Sequence[str],
-        options: Mapping[str, tuple[type | None, Any]],
+        options: Sequence[Parameter],
         *,
         statics: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
         gradients: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
-        self._numpy = {
-            name: kind
-            for name, (kind, _) in options.items()
-            if kind and issubclass(kind, np.generic)
-        }
-        passed = self._passed = [*operands, *options]
+        kinds = {each.name: each.annotation for each in options}
+        self._numpy = {name: kind for name, kind in kinds.items() if issubclass(kind, np.generic)}
+        passed = self._passed = [*operands, *kinds]
         self._leading = list(itertools.takewhile(passed.__contains__, kernel.parameters))
 
         def stub() -> None: ...
 
         functools.update_wrapper(stub, kernel, updated=())
         stub.__module__ = getattr(kernel, "_place", None) or kernel.__module__
-        stub.__name__ = kernel.name
-        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in operands]
-        for name, (kind, default) in options.items():
-            parameters.append(
-                Parameter(
-                    name,
-                    Parameter.KEYWORD_ONLY,
-                    default=default.item() if isinstance(default, np.generic) else default,
-                    annotation=_PYTHON[np.dtype(kind).kind] if kind else Parameter.empty,
-                )
-            )
-        parameters.append(Parameter("target", Parameter.KEYWORD_ONLY, default=None))
-        stub.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        arrays = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in operands]
+        target = Parameter("target", Parameter.KEYWORD_ONLY, default=None)
+        stub.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*arrays, *options, target]
+        )
         results = [name for name in kernel.parameters if name not in passed]
         super().__init__(
             stub,

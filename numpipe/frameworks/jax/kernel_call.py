@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, Literal
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels.arguments import MISSING, SCALAR
+from ...kernels.call_results import is_array
 from ...kernels.kernel import Kernel
 from ...ops.declaration import Op
 from ...ops.kernel_op import KernelOp
@@ -101,9 +102,9 @@ def call(
         given = {**dict(zip(names, args, strict=False)), **named}
         if len(given) < len(args) + len(named):
             kernel.definition.bind(args, named)  # says which there are too many of
-        arrays = [name for name, value in given.items() if _is_array(kernel, name, value)]
-        options = [name for name in given if name not in arrays]
-        op = _called(kernel, tuple(arrays), tuple(options), types, vmap_method)
+        arrays = tuple([x for x in given if x in kernel.parameters and is_array(given[x])])
+        options = tuple([x for x in given if x not in arrays])
+        op = _called(kernel, arrays, options, types, vmap_method)
         return front(op)(**given, target=target)
 
     # not its signature: the outputs are left out
@@ -122,7 +123,8 @@ class _CalledKernel(KernelOp):
         types: tuple[ArrayType, ...] | None,
         vmap_method: str | None,
     ) -> None:
-        super().__init__(kernel, operands, dict.fromkeys(options, (None, MISSING)))
+        named = [Parameter(name, Parameter.KEYWORD_ONLY) for name in options]
+        super().__init__(kernel, operands, named)
         self.out_types, self.vmap_method = types, vmap_method
         if not self.results:
             raise SpecError(
@@ -170,12 +172,3 @@ class _CalledKernel(KernelOp):
 
 
 _called = functools.cache(_CalledKernel)
-
-
-def _is_array(kernel: Kernel, name: str, value: Any) -> bool:
-    return (
-        name in kernel.parameters
-        and hasattr(value, "shape")
-        and hasattr(value, "dtype")
-        and not isinstance(value, (*SCALAR, type))
-    )

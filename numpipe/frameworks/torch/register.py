@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -129,15 +130,16 @@ def _as_op(
     tensors = [name for name, kind in kinds.items() if kind is None]
     if not tensors:
         raise SpecError(f"{of}: has no input array, so nothing says where the op runs; give it one")
-    options = {name: (kind, MISSING) for name, kind in kinds.items() if kind is not None}
-    for name, default in definition.scalars.items():
+    scalars = dict.fromkeys([name for name in kinds if name not in tensors], MISSING)
+    options = []
+    for name, default in {**scalars, **definition.scalars}.items():
         kind = _kind(kernel, name) if default is MISSING else type(default)
         if kind is None:
             raise SpecError(
                 f"{of}: the scalar '{name}' has neither a default nor a type, which the "
                 f"op's schema must say: annotate it, e.g. {name}: float"
             )
-        options[name] = kind, default
+        options.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     fixed = {**kernel.statics, **statics}
     if fixed.keys() != kernel.statics.keys() or any(each is MISSING for each in fixed.values()):
         raise SpecError(
@@ -166,11 +168,10 @@ def _as_op(
         gradients = gradients_by(own, tensors)
     else:
         gradients = backward
-    options = dict(sorted(options.items(), key=lambda each: each[1][1] is not MISSING))
     return KernelOp(
         kernel,
         tensors,
-        options,
+        sorted(options, key=lambda each: each.default is not MISSING),
         statics=statics,
         mutates=mutates,
         gradients={" ".join(tensors): gradients},

@@ -48,6 +48,8 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": functional.silu,
     "gelu": functools.partial(functional.gelu, approximate="tanh"),
 }
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
+"""types of a schema, by the kind of a NumPy type"""
 _made: dict[Op[Any], TorchOp] = {}
 _registered: dict[str, TorchOp] = {}
 """by namespace and name"""
@@ -143,31 +145,27 @@ class TorchOp:
             wide = [bool(operand.types) for operand in declared.operands.values()]
             under_autocast(library, self.op, wide)
         if "out" in parameters:
-            schema = self._schema(f"{name}_out", out=True)
+            schema = self._schema(f"{name}_out", "Tensor(a!)[] out")
             self._out = define(library, schema, self._run_out, lambda *args: None)
             under_autograd(library, self._out, self._refuse)
             torch.library.register_vmap(f"{full}_out", self._refuse, lib=library)
 
-    def _schema(self, name: str, out: bool = False) -> str:
+    def _schema(self, name: str, *out: str) -> str:
+        """Return the schema; that of the op with an `out`, its last parameter, has no defaults."""
         declared, of_array = self.declared, "Tensor[]" if self.declared.sharded else "Tensor"
         marks = {each: f"Tensor({chr(97 + i)}!)" for i, each in enumerate(declared.mutates)}
-        texts = [
-            f"Tensor? {each}{'' if out else '=None'}"
-            if each in declared.optional
-            else f"{marks.get(each, of_array)} {each}"
-            for each in declared.operands
-        ]
-        texts += ["str mesh"] * declared.sharded
-        for each, kind in self._kinds.items():
-            default = declared.options[each]
+        kinds = {each: marks.get(each, of_array) for each in declared.operands}
+        kinds |= dict.fromkeys(declared.optional, "Tensor?")
+        kinds |= {"mesh": "str"} if declared.sharded else {}
+        texts = []
+        for each, kind in (kinds | self._kinds).items():
+            default = declared.signature.parameters[each].default
             spelled = f'"{default}"' if isinstance(default, str) else default
             required = out or default is inspect.Parameter.empty
             texts.append(f"{kind} {each}" if required else f"{kind} {each}={spelled}")
-        if out:
-            return f"{name}({', '.join(texts)}, Tensor(z!)[] out) -> ()"
-        results = [of_array] * len(declared.results)
+        results = [] if out else [of_array] * len(declared.results)
         returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
-        return f"{name}({', '.join(texts)}) -> {returned}"
+        return f"{name}({', '.join([*texts, *out])}) -> {returned}"
 
     # ---- the function that users call
     def _front(self) -> Callable[..., Any]:
@@ -234,7 +232,7 @@ class TorchOp:
     def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list[Any]:
         """Make a call on lists of a tensor for each GPU of this process; returns such a list."""
         tensors = _flat(lists)
-        if differentiated(*tensors) and direct(*tensors):
+        if direct(*tensors) and differentiated(*tensors):
             return self.recorded(lists, options, mesh)  # type: ignore[no-any-return]
         return self.unrecorded(lists, options, mesh)  # type: ignore[no-any-return]
 
@@ -315,7 +313,7 @@ class TorchOp:
     def unrecorded(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
         """Run the op, past the dispatcher where that would do nothing."""
         tensors = _flat(arrays)
-        if direct(*tensors) and not tensors[0].is_meta and not differentiated(*tensors):
+        if direct(*tensors) and not tensors[0].is_meta:
             return self.launch(arrays, options, mesh)
         place = () if mesh is None else (mesh.name,)
         return self.op(*arrays, *place, *self._of_schema(options))
@@ -325,17 +323,12 @@ class TorchOp:
         made = self.launch(arrays, options, mesh)
         if self.declared.mutates:
             given = self._given(arrays)
-            self._wrote(given[name] for name in self.declared.mutates)
+            torch.autograd.graph.increment_version([given[x] for x in self.declared.mutates])
         return made
 
     def _run_out(self, *args: Any) -> None:
-        *args, outs = args  # type: ignore[assignment]
-        self.launch(*self._split(args), outs)
-        self._wrote(outs)
-
-    def _wrote(self, tensors: Iterable[Any]) -> None:
-        for tensor in tensors:
-            torch.autograd.graph.increment_version(tensor)
+        self.launch(*self._split(args[:-1]), args[-1])
+        torch.autograd.graph.increment_version(args[-1])
 
     def _fake(self, *args: Any) -> Any:
         return self._fake_of(*self._split(args))
@@ -513,7 +506,8 @@ def _flat(arrays: Iterable[Any]) -> list[Any]:
 def _kind(parameter: inspect.Parameter) -> str:
     """Return the type of an option as schemas have it; "" where they have none."""
     kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
-    found = next((kind.__name__ for kind in (bool, int, float, str) if kind in kinds), "")
+    codes = [np.dtype(kind).kind for kind in kinds if isinstance(kind, type)]
+    found = next((_KINDS[code] for code in codes if code in _KINDS), "")
     return f"{found}?" if found and NoneType in kinds else found
 
 
