@@ -44,8 +44,8 @@ class KernelOp(Op[Any]):
         self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
         kinds = {each.name: each.annotation for each in options}
         self._numpy = {name: kind for name, kind in kinds.items() if issubclass(kind, np.generic)}
-        passed = self._passed = [*operands, *kinds]
-        self._leading = list(itertools.takewhile(passed.__contains__, kernel.parameters))
+        self._leading = len([*itertools.takewhile(operands.__contains__, kernel.parameters)])
+        self._named = [*operands[self._leading :], *kinds]
 
         def stub() -> None: ...
 
@@ -56,7 +56,7 @@ class KernelOp(Op[Any]):
         stub.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [*arrays, *options, target]
         )
-        results = [name for name in kernel.parameters if name not in passed]
+        results = [name for name in kernel.parameters if name not in (*operands, *kinds)]
         super().__init__(
             stub,
             dict.fromkeys(operands, ""),
@@ -67,13 +67,15 @@ class KernelOp(Op[Any]):
             gradients or {},
         )
 
-    def bound(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the named arguments of the kernel's call, of operands and
-        options by name."""
-        values |= self.statics
+    def bound(
+        self, arrays: Sequence[Any], options: Sequence[Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the positional and the named arguments of the kernel's call."""
+        values = *arrays[self._leading :], *options
+        named = {**dict(zip(self._named, values, strict=True)), **self.statics}
         for name, kind in self._numpy.items():
-            values[name] = kind(values[name])
-        return [values.pop(name) for name in self._leading], values
+            named[name] = kind(named[name])
+        return arrays[: self._leading], named
 
     def call(
         self,
@@ -83,7 +85,7 @@ class KernelOp(Op[Any]):
         target: str | None = None,
         stream: Any = None,
     ) -> Any:
-        args, named = self.bound(dict(zip(self._passed, (*arrays, *options), strict=True)))
+        args, named = self.bound(arrays, options)
         return self.kernel(*args, out=out, target=target, stream=stream, **named)
 
     def check_types(self, infos: Mapping[str, Any], fix: str = "") -> None:
@@ -93,8 +95,8 @@ class KernelOp(Op[Any]):
         self, operands: Mapping[str, Any], options: Mapping[str, Any]
     ) -> dict[str, ArrayType]:
         definition = self.kernel.definition
-        known = {name: ArrayType(tuple(of.shape), of.dtype) for name, of in operands.items()}
-        args, named = self.bound(known | {name: options[name] for name in self.options})
+        arrays = [ArrayType(tuple(each.shape), each.dtype) for each in operands.values()]
+        args, named = self.bound(arrays, [options[name] for name in self.options])
         bound, results = definition.bind(tuple(args), named), [*self.results]
         types = definition.results.types(results, definition.known(bound)) if results else ()
         return dict(zip(results, types, strict=True))
@@ -110,15 +112,11 @@ class KernelOp(Op[Any]):
         return super().gradients_of(xp, {**values, **grads}, wanted, likes)
 
 
-def gradients_by(op: KernelOp, operands: Sequence[str]) -> Callable[..., Any]:
-    """Return the function for the gradients of these operands that calls a kernel whose outputs
-    they are, named grad_… for each operand that has one."""
+def gradients_by(op: KernelOp) -> Callable[..., Any]:
+    """Return the function for the gradients that the kernel of `op` computes."""
 
-    def gradients(xp: Any, **values: Any) -> tuple[Any, ...]:
-        made = xp(op, **values)
-        results = made if isinstance(made, tuple) else (made,)
-        found = dict(zip(op.results, results, strict=True))
-        return tuple(found.get(f"grad_{name}") for name in operands)
+    def gradients(xp: Any, **values: Any) -> Any:
+        return xp(op, **values)
 
     asked = [Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)]
     gradients.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]

@@ -136,7 +136,7 @@ class _CalledKernel(KernelOp):
     def result_types(
         self, operands: Mapping[str, Any], options: Mapping[str, Any]
     ) -> dict[str, ArrayType]:
-        args, named = self.bound({**operands, **options})
+        args, named = self.bound([*operands.values()], [*options.values()])
         call = self.kernel.described(tuple(args), named, self.out_types, whole=True)
         return {
             name: ArrayType(call.arrays[name].shape, call.arrays[name].dtype)

@@ -147,8 +147,9 @@ def _as_op(
             f"{', '.join(statics) or 'none'}: an op's Statics are fixed, so pass a value for each "
             f"that has no default, as in statics={{{next(iter(kernel.statics), 'name')!r}: …}}"
         )
+    gradients: dict[str, Callable[..., Any]] = {}
     if backward is None:
-        gradients = _lacking(kernel, full)
+        gradients[" ".join(tensors)] = _lacking(kernel, full)
     elif mutates:
         raise SpecError(
             f"{full}: backward= is for kernels with an out_type: what is written in place has "
@@ -165,16 +166,16 @@ def _as_op(
                 f"{', '.join(own.results) or 'nothing'}"
             )
         torch_op(own, f"{full}_backward")
-        gradients = gradients_by(own, tensors)
+        gradients[" ".join(each.removeprefix("grad_") for each in own.results)] = gradients_by(own)
     else:
-        gradients = backward
+        gradients[" ".join(tensors)] = backward
     return KernelOp(
         kernel,
         tensors,
         sorted(options, key=lambda each: each.default is not MISSING),
         statics=statics,
         mutates=mutates,
-        gradients={" ".join(tensors): gradients},
+        gradients=gradients,
     )
 
 
