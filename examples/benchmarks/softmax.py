@@ -40,7 +40,7 @@ def ours(arrays: list[Any], out: Any, log: bool) -> Callable[[], object]:
     """Return the launch of numpipe's kernel on inputs and an output."""
     infos = [launch.describe(array, "array", "softmax") for array in (*arrays, out)]
     size = infos[0].dtype.itemsize
-    config = row_softmax.choose(out.shape[1], size, gradient=len(arrays) == 2)
+    config = row_softmax.choose(*out.shape, size, gradient=len(arrays) == 2)
     kernel = (row_softmax.backward if len(arrays) == 2 else row_softmax.forward)(config, log)
     return functools.partial(
         kernel, *(part for info in infos for part in row_softmax.windows(info, config))

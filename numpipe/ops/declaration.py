@@ -333,7 +333,8 @@ class Op(Generic[P]):
         """Return the bytes of a call's operands and results, each counted once, and its
         multiplications and additions; of several GPUs those of one."""
         arrays, options, *place = self.arguments(*args, **named)
-        values = self.checked(options) | {"gpus": getattr(place[1], "size", 1)}
+        mesh = dict(zip(self.place, place, strict=False)).get("mesh")
+        values = self.checked(options) | {"gpus": 1 if mesh is None else mesh.size}
         infos = self.described(dict(zip(self.operands, self.read(arrays, options), strict=True)))
         wanted = self.result_types(infos, values)
         every = {**infos, **wanted}

@@ -1,5 +1,5 @@
-"""``log_softmax(x)``: the logarithm of `softmax` along the last dimension, and its gradient, each in
-one pass over memory (`row_softmax`)."""
+"""``log_softmax(x)``: the logarithm of `softmax` along the last dimension, and its gradient, each
+in one pass over memory (`row_softmax`)."""
 
 from __future__ import annotations
 

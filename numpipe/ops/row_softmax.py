@@ -21,6 +21,7 @@ last    none                       (rows, fewer than pieces)      elements
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -107,20 +109,34 @@ def long(columns: int, wgs: int) -> Config:
     return Config(0, 32, body, 64 if rest >= pieces else 0, pieces if rest % pieces else 0, wgs)
 
 
-def choose(columns: int, itemsize: int, gradient: bool = False) -> Config:
-    """Return the config for rows of 1 to 16384 columns, of elements of `itemsize` bytes.
+@functools.lru_cache(maxsize=1024)
+def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Config:
+    """Return the config for a matrix of 1 to 16384 columns, of elements of `itemsize` bytes.
 
-    A tile of short rows fills the registers of its lanes as far as three warpgroups or more fit on
-    an SM. Rows that are longer have a warpgroup for each 8192 elements.
+    Measured on an H100. Rows are short as long as a tile of 8 fits in the registers of three
+    warpgroups an SM or so; what is longer has a warpgroup for 8192 columns. A row has few lanes
+    where pairs of elements are loaded: then the rest, loaded by elements, is small. Rows off
+    multiples of 16 bytes are all loaded by elements, for which lanes had better be neighbors.
 
-    >>> choose(1024, 2).rows, choose(4096, 2).wgs, choose(16384, 2).wgs
+    >>> choose(65536, 1024, 2).rows, choose(65536, 4096, 2).wgs, choose(65536, 16384, 2).wgs
     (8, 1, 2)
     """
-    most = 4096 // itemsize if gradient else min(3072, 8192 // itemsize)
-    if columns > most:
+    if columns > {2: (3072, 1536), 4: (2048, 1024)}[itemsize][gradient]:
         return long(columns, 1 if columns <= 8192 else 2)
-    lanes = 4 if columns <= 8 else 8 if columns <= 64 else 16 if columns <= 128 else 32
-    return short(columns, (256 if gradient or lanes > 8 else 512) // lanes, lanes)
+    if columns <= 8:
+        lanes, height = 4, 128
+    elif columns * itemsize % 16 == 0:
+        lanes = 8 if columns <= (64 if gradient else 320) else 16
+        lanes = 32 if columns > (320 if gradient else 640) else lanes
+        height = (512 if columns <= 64 else 256) // lanes
+    elif columns < (65 if gradient else 128):
+        lanes, height = 16, 32 if gradient else 64
+    else:
+        lanes, height = 32, 8 if gradient or columns >= 256 else 16
+    # at least some CTAs for each SM, but a row for each lane that has one
+    while height > 256 // lanes and rows < 1024 * height:
+        height //= 2
+    return short(columns, height, lanes)
 
 
 def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
@@ -163,6 +179,15 @@ def absent(config: Config, *names: str) -> tuple[str, ...]:
     return tuple(f"{name}_{part}" for name in names for part, size in parts.items() if not size)
 
 
+@function
+def fits(array, columns):  # type: ignore[no-untyped-def]
+    """Whether rows have so many columns, side by side: what `windows` gives.
+
+    The kernels return unless it does: so the compiler knows, and leaves out code for other arrays.
+    """
+    return array.strides[2] == np.dtype(array.dtype).itemsize and array.shape[2] == columns
+
+
 @functools.cache
 def forward(config: Config, log: bool) -> Kernel:
     """Return the kernel ``(*windows(x), *windows(y))`` of y = softmax(x), or of its logarithm."""
@@ -180,13 +205,10 @@ def forward(config: Config, log: bool) -> Kernel:
         without=absent(config, "x", "y"),
     )
     def softmax_rows(x, x_rest, x_last, y, y_rest, y_last):  # type: ignore[no-untyped-def]
-        # `windows` gives no others: so the compiler knows, and leaves out code for what it excludes
-        size = np.dtype(x.dtype).itemsize
-        if x.strides[2] != size or y.strides[2] != size:
+        end = x.shape[2] if masked else columns
+        if not fits(x, end) or not fits(y, end):
             return
-        if rest and (x_rest.strides[2] != size or y_rest.strides[2] != size):
-            return
-        if not masked and (x.shape[2] != columns or y.shape[2] != columns):
+        if rest and (not fits(x_rest, x_rest.shape[2]) or not fits(y_rest, y_rest.shape[2])):
             return
         block, wg = axis_index("block"), axis_index("wg")
         if height:
@@ -204,7 +226,7 @@ def forward(config: Config, log: bool) -> Kernel:
         if last:
             c = load_tile(x_last.at[block, ds(0, last)], behind)
         a = there(a, along, columns, x.shape[2]) if masked else a.astype(np.float32)
-        top = a.max(axis=1)
+        top = a.max(axis=1)  # type: ignore[union-attr]
         if rest:
             b = there(b, along, rest, x_rest.shape[2])
             top = np.maximum(top, b.max(axis=1))
@@ -240,7 +262,8 @@ def forward(config: Config, log: bool) -> Kernel:
                 total = total + g.sum()
             top = top - peak
         if log:
-            less = np.log(total) if height else np.log(full(8, total, np.float32)).max()
+            less = np.log(total if height else full(8, total, np.float32))  # type: ignore[arg-type]
+            less = less if height else less.max()
             if last and wg == 0:
                 y_last[block, ds(0, last)] = c - less
             less = (less if height else less - top)[:, None]
@@ -277,17 +300,13 @@ def backward(config: Config, log: bool) -> Kernel:
     def softmax_rows_gradient(  # type: ignore[no-untyped-def]
         g, g_rest, g_last, y, y_rest, y_last, dx, dx_rest, dx_last
     ):
-        size = np.dtype(g.dtype).itemsize
-        if g.strides[2] != size or y.strides[2] != size or dx.strides[2] != size:
+        end = g.shape[2] if masked else columns
+        if not fits(g, end) or not fits(y, end) or not fits(dx, end):
             return
-        if rest and (
-            g_rest.strides[2] != size or y_rest.strides[2] != size or dx_rest.strides[2] != size
-        ):
-            return
-        if not masked and (
-            g.shape[2] != columns or y.shape[2] != columns or dx.shape[2] != columns
-        ):
-            return
+        if rest:
+            end = g_rest.shape[2]
+            if not fits(g_rest, end) or not fits(y_rest, end) or not fits(dx_rest, end):
+                return
         block, wg = axis_index("block"), axis_index("wg")
         if height:
             first, rows = 0, ds(block * height, height)
@@ -352,7 +371,10 @@ def launch(
 ) -> None:
     """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied, and a
     result whose rows are not is copied from a new array."""
-    config = choose(result.shape[-1], result.dtype.itemsize, gradient=kernel_of is backward)
+    *outer, columns = result.shape
+    config = choose(
+        math.prod(outer), columns, result.dtype.itemsize, gradient=kernel_of is backward
+    )
     fresh = result if _matrix(result) else allocated("softmax", result, result.shape, stream)
     arrays = [_matrix(info) or _matrix(copied(info, target, stream)) for info in operands]
     parts = [part for info in (*arrays, _matrix(fresh)) if info for part in windows(info, config)]

@@ -509,4 +509,6 @@ def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.Mon
     a, b = operands(64, 40, 72)
     c = gemm_tuned.matmul(a, b, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
-    assert asked == [(64, 40, 72, 132, 1, False, 16, False, (False, False))]
+    ((*sizes, gpu, batches, fused, aligned, fixed, crosswise),) = asked
+    assert (sizes, gpu.name) == ([64, 40, 72], "NVIDIA H200")
+    assert (batches, fused, aligned, fixed, crosswise) == (1, False, 16, False, (False, False))

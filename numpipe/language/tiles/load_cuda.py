@@ -107,8 +107,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     def by_row(element: int) -> tuple[Any, Any]:
         """Return `address` of an element by rows: one for each row, and a distance. A row outside
         is read as the array's first one."""
-        rows, columns = where[element]
-        first = builder.add(block.start[-1], column)
+        rows, right = where[element]
+        first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
         if rows not in starts:
             at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
             if rows is not None:
@@ -117,8 +117,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
                 at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
             starts[rows] = at, inside
         line, inside = starts[rows]
-        here = builder.icmp_unsigned("<", builder.add(first, nb.const(columns)), block.size[-1])
-        at = block.moved(line, nb.const(columns), block.stride[-1])
+        here = builder.icmp_unsigned("<", builder.add(first, distance), block.size[-1])
+        at = block.moved(line, distance, block.stride[-1])
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
     rowwise = bool(lanes_of(tile.layout)) and not gathered and where[0][1] is not None

@@ -340,7 +340,8 @@ def is_whole(index: Any) -> bool:
 
 
 class GmemRef:
-    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32.
+    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32,
+    ``ref.strides[i]``, in bytes, a run-time int64.
 
     on    the array of each GPU, in a kernel of several
     gpu   the GPU whose array it is, if it is a peer's (`memory.peer_arrays`)

@@ -3,12 +3,14 @@ between layouts."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from numpipe import show_layout
+import numpipe
+from numpipe import ds, show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
 from numpipe.language.tiles import scattered_shared_cuda
@@ -16,6 +18,7 @@ from numpipe.language.tiles.layouts import Form, by_rows, own_place, places
 from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
 from numpipe.plan.layout import Layout, swizzled
+from tests.kernels.odd_outputs import Odd
 from tests.kernels.row_kernels import (
     BF16,
     DTYPES,
@@ -183,3 +186,23 @@ def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:
     np.testing.assert_allclose(y[:64], right, rtol=1e-5)
     np.testing.assert_allclose(y[64:], x[:8, 448:] + np.arange(64, dtype=F32), rtol=1e-6)
     assert (sums[:8, :8] == 1).all() and (sums[8, :8] == 16).all() and (sums[:8, 8] == 24).all()
+
+
+@numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+def unless_apart(x, y):
+    """y = x, if the elements of a row of x, which are 65, lie side by side."""
+    if x.shape[1] == 65 and x.strides[1] == np.dtype(x.dtype).itemsize:
+        y[ds(0, 8), ds(0, 64)] = x[ds(0, 8), ds(0, 64)]
+
+
+def test_strides_are_bytes_and_what_is_known_of_them_leaves_out_code() -> None:
+    x = np.arange(8 * 130, dtype=F32).reshape(8, 130) + 1
+    for part, copied in ((x[:, :65], True), (x[:, ::2], False)):
+        y = np.zeros((8, 65), F32)
+        unless_apart(part, y, target="sim")
+        assert (y[:, :64] == part[:, :64]).all() == copied
+    odd = [Odd((8, 65), F32), Odd((8, 65), F32)]
+    # at constant distances from one address a row
+    assert re.search(
+        r"LDG\.E R\d+, desc\[UR\d+\]\[R\d+\.64\+0x4\]", unless_apart.inspect("sass", *odd)
+    )

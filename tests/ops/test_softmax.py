@@ -1,0 +1,148 @@
+"""ops.softmax and ops.log_softmax: of arrays of any layout, in PyTorch and in JAX, with gradients
+of gradients. Their kernels have tests of their own (test_row_softmax)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SpecError, ops
+
+NAMES = ["softmax", "log_softmax"]
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return (3 * np.random.default_rng(sum(shape)).standard_normal(shape)).astype(dtype)
+
+
+def expected(name: str, x: Any) -> Any:
+    x = np.asarray(x, np.float64)
+    logarithm = x - x.max(-1, keepdims=True)
+    logarithm = logarithm - np.log(np.exp(logarithm).sum(-1, keepdims=True))
+    return logarithm if name == "log_softmax" else np.exp(logarithm)
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "contiguous": lambda x: x,
+    "one row": lambda x: x[0, 0],
+    "rows apart": lambda x: x[:, ::2, 3:],
+    "columns apart": lambda x: x[..., ::2],
+    "transposed": lambda x: x.T,
+    "repeated": lambda x: np.broadcast_to(x[:1], x.shape),
+    "nothing": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_any_layout(name: str, layout: str) -> None:
+    x = LAYOUTS[layout](numbers(3, 4, 70))
+    np.testing.assert_allclose(getattr(ops, name)(x), expected(name, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
+def test_types_of_16_bits_are_summed_in_float32(dtype: Any) -> None:
+    x = numbers(5, 1030, dtype=dtype)
+    made = ops.softmax(x)
+    assert made.dtype == dtype
+    np.testing.assert_allclose(
+        made.astype(np.float64), expected("softmax", x), rtol=1e-2, atol=1e-6
+    )
+
+
+def test_a_result_may_go_to_an_array_of_any_strides() -> None:
+    x, out = numbers(6, 40), np.full((40, 6), np.nan, np.float32)
+    assert ops.softmax(x, out=out.T).base is out
+    np.testing.assert_allclose(out.T, expected("softmax", x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: ops.softmax(np.zeros((2, 16385), np.float16)),
+            r"softmax: rows have at most 16384 columns, got shape \(2, 16385\)",
+        ),
+        (lambda: ops.softmax(np.zeros((2, 8), np.int32)), "'x' is int32, expected float16 or"),
+        (lambda: ops.softmax(np.zeros((), np.float32)), "softmax: 'x' must have the dimensions"),
+        (
+            lambda: ops.softmax(np.zeros((2, 8), np.float32), out=np.zeros((2, 7), np.float32)),
+            r"'out' must be \(2, 8\), got \(2, 7\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        call()
+
+
+# ---- PyTorch
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_in_pytorch_it_has_gradients_of_gradients(name: str, compiled: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(numbers(5, 37), requires_grad=True)
+    wide = x.detach().double().requires_grad_()
+    ours: Any = getattr(numpipe.torch, name)
+    if compiled:
+        ours = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    weight = torch.tensor(numbers(5, 37))
+    for function, of in ((ours, x), (lambda v: getattr(torch, name)(v, -1), wide)):
+        y = function(of)
+        (grad,) = torch.autograd.grad(y, of, weight.to(of.dtype), create_graph=not compiled)
+        if not compiled:
+            grad.square().sum().backward()
+        of.found = (y, grad, of.grad)
+    for got, wanted in zip(x.found, wide.found, strict=True):
+        assert got is wanted is None or torch.allclose(got.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *[f"{each}_backward" for each in NAMES]])
+def test_pytorch_finds_nothing_wrong_with_the_op(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("numpipe.torch")
+    arrays = [torch.tensor(numbers(4, 24), requires_grad=True)] * (2 if "backward" in name else 1)
+    torch.library.opcheck(getattr(torch.ops.numpipe, name).default, tuple(arrays))
+
+
+def test_in_pytorch_it_is_mapped_and_exported() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(numbers(3, 4, 24))
+    assert torch.equal(torch.vmap(numpipe.torch.softmax, 1, 1)(x), numpipe.torch.softmax(x))
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return numpipe.torch.softmax(x)
+
+    rows = torch.export.Dim("rows")
+    exported = torch.export.export(Model(), (x,), dynamic_shapes=({0: rows},))
+    assert torch.equal(exported.module()(x[:2]), numpipe.torch.softmax(x[:2]))
+
+
+# ---- JAX
+@pytest.mark.parametrize("name", NAMES)
+def test_in_jax_it_is_differentiated_and_mapped(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    ours, theirs = getattr(numpipe.jax, name), getattr(jax.nn, name)
+    with jax.default_device(jax.devices("cpu")[0]):
+        x = jax.numpy.asarray(numbers(3, 4, 37))
+
+        def second(function: Any) -> Any:
+            first = jax.grad(lambda v: (function(v) ** 3).sum())
+            return jax.jit(jax.vmap(jax.grad(lambda v: (first(v) ** 2).sum())))(x)
+
+        np.testing.assert_allclose(jax.jit(ours)(x), theirs(x, -1), rtol=1e-5, atol=1e-6)
+        wanted = second(theirs)
+        scale = float(abs(wanted).max())
+        np.testing.assert_allclose(second(ours), wanted, rtol=1e-3, atol=1e-5 * scale)
