@@ -208,6 +208,12 @@ class Definition:
             len(self.parameters),
         )
 
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The run-time scalars that calls may name, with their defaults, or `MISSING`."""
+        scalars = self.arguments.scalars
+        return {name: scalars[name] for name in scalars if name not in self.own_names}
+
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
         """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the
         parameters that are arrays."""

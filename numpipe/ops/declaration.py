@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec
 
@@ -33,6 +33,7 @@ from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import Rule, require
 from ..diagnostics.errors import SpecError
+from ..kernels.arguments import MISSING
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, noting, taken
 from ..launch.array_info import ArrayInfo
@@ -45,8 +46,6 @@ __all__ = ["op"]
 P = ParamSpec("P")
 PLACE = ("out", "target", "stream")
 """parameters of a call that are neither operands nor options"""
-DECLARED: dict[str, Op[Any]] = {}
-"""all ops, by name"""
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,8 @@ class Op(Generic[P]):
     sharded = False
     """whether its operands are lists of an array for each GPU of a mesh"""
     place = PLACE
+    mutates: Sequence[str] = ()
+    """the operands that it writes in place"""
 
     def __init__(
         self,
@@ -161,6 +162,11 @@ class Op(Generic[P]):
         self.name = stub.__name__
         self.signature = inspect.signature(stub, eval_str=True)
         parameters = self.signature.parameters
+        if strange := [name for name in operands if name not in parameters]:
+            raise SpecError(
+                f"numpipe.op {self.name}: operand '{strange[0]}' is no parameter of the function, "
+                f"which has {', '.join(parameters)}"
+            )
         self.operands = {
             name: given if isinstance(given, Operand) else Operand(given)
             for name, given in operands.items()
@@ -183,82 +189,103 @@ class Op(Generic[P]):
             if operand.read
         }
         """functions of options that say whether an operand is read, with what they ask for"""
-        self.arguments = self.arguments_of(())
+        self.arguments = self.arguments_of(tuple(parameters))
         """takes the arguments of a call; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
         self._written = isinstance(launch, Kernel)
         self._check()
-        DECLARED[self.name] = self
         noted(self)
 
     def _check(self) -> None:
         """Raise SpecError for a declaration that contradicts itself or its kernel."""
-        known = {*self.operands, *self.results, *self.options, *self.place[:-1]} - {"target"}
+        of = f"numpipe.op {self.name}"
         dims = {dim for operand in self.operands.values() for dim in operand.dims.split()}
         for name, result in self.results.items():
             if isinstance(result, str) and (lacking := set(result.split()) - dims):
                 raise SpecError(
-                    f"numpipe.op {self.name}: result '{name}' has the dimensions '{result}', and "
-                    f"no operand has {', '.join(sorted(lacking))}: they have "
+                    f"{of}: result '{name}' has the dimensions '{result}', and no operand has "
+                    f"{', '.join(sorted(lacking))}: they have "
                     f"{', '.join(f'{key} {each.dims!r}' for key, each in self.operands.items())}"
                 )
-        grads = {f"grad_{name}" for name in self.results}
+        mesh = ["mesh"] * self.sharded
+        grads = [f"grad_{name}" for name in self.results]
+        known = [*self.operands, *self.options, *mesh, *self.results, *grads, "xp"]
         for names, function in self.gradients.items():
-            for name in names:
-                if name not in self.operands:
-                    raise SpecError(
-                        f"numpipe.op {self.name}: a gradient of '{name}', which is no operand: it "
-                        f"has {', '.join(self.operands)}"
-                    )
-            if wrong := [name for name in asked_by(function) if name not in known | grads | {"xp"}]:
+            if strange := [name for name in names if name not in self.operands]:
                 raise SpecError(
-                    f"numpipe.op {self.name}: the gradient of {', '.join(names)} asks for "
-                    f"{', '.join(wrong)}; it may ask for {', '.join(sorted(known | grads))}, xp"
+                    f"{of}: a gradient of '{strange[0]}', which is no operand: it has "
+                    f"{', '.join(self.operands)}"
+                )
+            if wrong := [name for name in asked_by(function) if name not in known]:
+                raise SpecError(
+                    f"{of}: the gradient of {', '.join(names)} asks for {', '.join(wrong)}; it "
+                    f"may ask for {', '.join(known)}"
                 )
         if isinstance(self.launch, Kernel):
-            kernel = self.launch
-            arrays, stored = kernel.parameters, kernel.definition.stores["all"]
-            if sorted(arrays) != sorted([*self.operands, *self.results]):
-                raise SpecError(
-                    f"numpipe.op {self.name}: its operands and results are "
-                    f"{', '.join([*self.operands, *self.results])}, the arrays of kernel "
-                    f"{kernel.name} {', '.join(arrays)}: give them the same names"
+            self._check_kernel(self.launch, f"{of}: kernel {self.launch.name}")
+
+    def _check_kernel(self, kernel: Kernel, of: str) -> None:
+        """Raise SpecError for a kernel of other parameters, or that leaves a result unwritten."""
+        constants = {**kernel.definition.scalars, **kernel.statics}
+        arrays = [name for name in kernel.parameters if name not in self.options]
+        if sorted(arrays) != sorted([*self.operands, *self.results]):
+            raise SpecError(
+                f"{of} has the arrays {', '.join(arrays)}, the op the operands and results "
+                f"{', '.join([*self.operands, *self.results])}: give them the same names"
+            )
+        strange = [name for name in self.options if not kernel.takes(name)]
+        lacking = [
+            name
+            for name, default in constants.items()
+            if default is MISSING and name not in self.options
+        ]
+        if strange or lacking:
+            raise SpecError(
+                f"{of} has the scalars and Statics {', '.join(constants) or 'none'}, the op the "
+                f"options {', '.join(self.options) or 'none'}: "
+                + (
+                    f"the kernel does not take {', '.join(strange)}"
+                    if strange
+                    else f"{', '.join(lacking)} has no default"
                 )
-            if unwritten := [name for name in self.results if name not in stored]:
-                raise SpecError(
-                    f"numpipe.op {self.name}: result '{unwritten[0]}' is not written by kernel "
-                    f"{kernel.name}, which stores to {', '.join(stored) or 'nothing'}"
-                )
+            )
+        stored = kernel.definition.stores["all"]
+        if unwritten := [name for name in self.results if name not in stored]:
+            raise SpecError(
+                f"{of} does not write the result '{unwritten[0]}': it stores to "
+                f"{', '.join(stored) or 'nothing'}"
+            )
 
     # ---- calls
     def __call__(self, *args: P.args, **named: P.kwargs) -> Any:
         return self.call(*self.arguments(*args, **named))
 
-    def arguments_of(self, refused: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
-        """Return a function with the op's signature, without the `refused` parameters, that returns
-        (operands, options, *`place`) of a call, each in the order of the declaration."""
+    def arguments_of(
+        self, names: Sequence[str], by_position: bool = False
+    ) -> Callable[..., tuple[Any, ...]]:
+        """Return a function with these parameters, as the op's signature has them or all
+        `by_position`, that returns (operands, options, *`place`) of a call, each in the order of
+        the declaration."""
         parameters = self.signature.parameters
-        defaults = {name: each.default for name, each in parameters.items()}
-        texts, starred = [], False
-        for name, parameter in parameters.items():
-            if name in refused:
-                continue
-            if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+        defaults = dict.fromkeys(self.place)
+        defaults |= {name: each.default for name, each in parameters.items()}
+        texts, starred = [], by_position
+        for name in names:
+            if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY and not starred:
                 texts.append("*")
                 starred = True
-            texts.append(
-                name if parameter.default is parameter.empty else f"{name}=defaults[{name!r}]"
-            )
+            required = defaults[name] is inspect.Parameter.empty
+            texts.append(name if required else f"{name}=defaults[{name!r}]")
         groups = [
-            "".join(f"defaults[{name!r}], " if name in refused else f"{name}, " for name in group)
+            "".join(f"{name}, " if name in names else f"defaults[{name!r}], " for name in group)
             for group in (self.operands, self.options, self.place)
         ]
         text = (
             f"def {self.name}({', '.join(texts)}): return ({groups[0]}), ({groups[1]}), {groups[2]}"
         )
-        names: dict[str, Any] = {"defaults": defaults}
-        exec(text, names)  # as collections.namedtuple does: binding by `inspect` takes 5 us a call
-        return names[self.name]  # type: ignore[no-any-return]
+        values: dict[str, Any] = {"defaults": defaults}
+        exec(text, values)  # as collections.namedtuple does: binding by `inspect` takes 5 us a call
+        return values[self.name]  # type: ignore[no-any-return]
 
     def call(
         self,
@@ -455,8 +482,13 @@ class Op(Generic[P]):
     def _run(self, values: Mapping[str, Any]) -> None:
         """Launch what computes the results."""
         if isinstance(self.launch, Kernel):
-            named = {name: values[name] for name in (*self.options, "target", "stream")}
-            self.launch(*[values[name] for name in self.launch.parameters], **named)
+            given = self.launch.parameters
+            named = {
+                name: values[name]
+                for name in (*self.options, "target", "stream")
+                if name not in given
+            }
+            self.launch(*[values[name] for name in given], **named)
         else:
             absent = dict.fromkeys([*self.operands, *self.results])
             by_name(self.launch, {**absent, **values})
@@ -500,37 +532,45 @@ class Op(Generic[P]):
         self,
         xp: Any,
         values: Mapping[str, Any],
-        wanted: Mapping[str, bool],
+        wanted: Collection[str],
         likes: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the gradients of the operands that are wanted.
 
         `values` has what was `saved`, options, and the gradients of results, grad_…; `likes` has
-        the shape and the NumPy dtype of each operand. Raises SpecError for a gradient whose shape
-        does not fit its operand.
+        the shape and the type of each operand, lists of them for an op of several GPUs. Raises
+        SpecError for gradients whose number or shapes do not fit the operands.
         """
         found: dict[str, Any] = {}
         for names, function in self.gradients.items():
-            if not any(wanted[name] for name in names):
+            if not any(name in wanted for name in names):
                 continue
             made = by_name(function, {**values, "xp": xp})
-            for name, grad in zip(names, made if len(names) > 1 else (made,), strict=True):
-                found[name] = (
-                    [self._fitted(xp, name, *each) for each in zip(grad, likes[name], strict=True)]
-                    if self.sharded
-                    else self._fitted(xp, name, grad, likes[name])
+            several = isinstance(made, tuple) or (len(names) > 1 and isinstance(made, list))
+            grads = made if several else (made,)
+            if len(grads) != len(names):
+                raise SpecError(
+                    f"{self.name}: the function for the gradients of {', '.join(names)} must "
+                    f"return one for each of them, None where there is none, got {len(grads)}"
                 )
+            for name, grad in zip(names, grads, strict=True):
+                if self.sharded:
+                    each = zip(grad, likes[name], strict=True)
+                    found[name] = [self._fitted(xp, name, *pair) for pair in each]
+                elif grad is not None:
+                    found[name] = self._fitted(xp, name, grad, likes[name])
         return found
 
     def _fitted(self, xp: Any, name: str, grad: Any, like: Any) -> Any:
         """Return a gradient summed to the shape of its operand, in its type."""
-        extra = len(grad.shape) - len(like.shape)
+        shape, wanted = tuple(grad.shape), tuple(like.shape)
+        extra = len(shape) - len(wanted)
         if extra < 0 or any(
-            mine not in (1, size) for mine, size in zip(like.shape, grad.shape[extra:], strict=True)
+            mine not in (1, size) for mine, size in zip(wanted, shape[extra:], strict=True)
         ):
             raise SpecError(
-                f"{self.name}: the gradient of '{name}' has shape {tuple(grad.shape)}, and "
-                f"'{name}' {tuple(like.shape)}"
+                f"{self.name}: the gradient of '{name}' has shape {shape}, and '{name}' has "
+                f"{wanted}"
             )
         return xp.cast(xp.summed(grad, like.shape), like.dtype)
 
@@ -558,17 +598,18 @@ class Op(Generic[P]):
         if self.batching == "leading":
             return xp(self, **arrays, **options)
         count = next(iter(arrays.values())).shape[1]
-        made = xp(
-            self,
-            **{
-                name: array.reshape(size * count, *array.shape[2:])
-                for name, array in arrays.items()
-            },
-            **options,
-        )
-        several = made if isinstance(made, (tuple, list)) else (made,)
+        merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
+        made = xp(self, **merged, **options)
+        several = made if isinstance(made, tuple) else (made,)
         split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
-        return split if isinstance(made, (tuple, list)) else split[0]
+        return split if isinstance(made, tuple) else split[0]
+
+    def documentation(self, about: str) -> str:
+        """Return the docstring of the op in a framework: its own first paragraph, and this one."""
+        first, _, _ = (self.__doc__ or "").partition("\n\n")
+        names = ", ".join(name for names in self.gradients for name in names)
+        gradients = f"There are gradients of {names}." if names else "It has no gradients."
+        return f"{first}\n\n    {about}\n    {gradients}\n    "
 
     def front(self, framework: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Add a function to ``numpipe.torch`` or ``numpipe.jax`` that calls the op in another way;

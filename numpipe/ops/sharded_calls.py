@@ -99,13 +99,16 @@ class Shards:
             )
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
-        self.single = mesh.rank is not None or taken() is not None
-        """whether an array is one, and no list: of this rank, or of a call that is noted, whose
-        figures are those of each GPU"""
         self._infos: list[list[ArrayInfo]] = []
         """what was passed and made, by GPU"""
         self._made = 0
         self._launches: list[Together | None] = []
+
+    @property
+    def single(self) -> bool:
+        """Whether an array is one, and no list: this rank's, or that of a call that is only noted,
+        whose figures hold for each GPU."""
+        return self.mesh.rank is not None or taken() is not None
 
     def described(self, arrays: dict[str, Any]) -> dict[str, list[ArrayInfo]]:
         """Describe the operands of a call by name, without those that are left out.
@@ -156,10 +159,11 @@ class Shards:
     def parts(self, name: str, value: Any) -> Sequence[Any]:
         """Return the arrays that a call passes for this process' GPUs; SpecError for no list of
         them."""
-        if self.single:
+        listed = type(value) in (list, tuple) and self.mesh.rank is None
+        if not listed and self.single:
             return [value]
-        if type(value) not in (list, tuple) or len(value) != self.mesh.size:
-            got = f"{len(value)} of them" if type(value) in (list, tuple) else told(value)
+        if not listed or len(value) != self.mesh.size:
+            got = f"{len(value)} of them" if listed else told(value)
             raise SpecError(
                 f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} "
                 f"arrays, one for each GPU, got {got}"

@@ -24,13 +24,13 @@ except ImportError as error:
     ) from error
 
 from ... import ops as _ops
-from ...ops.declaration import DECLARED as _DECLARED
 from .jax_ops import front as _front
 from .kernel_call import call
 
 __all__ = ["call"]
 
-for _op in list(_DECLARED.values()):
-    if not _op.sharded and _op is getattr(_ops, _op.name, None):
-        globals()[_op.name] = _front(_op)
-        __all__ += [_op.name]
+for _name in _ops.__all__:
+    _op = getattr(_ops, _name)
+    if not _op.sharded:
+        globals()[_name] = _front(_op)
+        __all__ += [_name]

@@ -34,15 +34,14 @@ from ... import launch
 from ...core.process_guards import in_child
 from ...diagnostics.errors import SpecError
 from ...launch import driver
-from ...launch.array_info import dense_strides, info_of_zeros
+from ...launch.array_info import dense_strides
 from ...launch.table import Table
 from ...plan.specs import ArrayType
 from .ffi import Handler
 
 Run = Callable[..., Any]
-"""run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a
-GPU, whose outputs it writes; for host arrays it is empty, `outputs` has None for each, and the
-function returns new arrays, or one"""
+"""run(inputs, outputs, **where): a function of two lists of arrays that writes the outputs. `where`
+is ``stream=`` on a GPU, and empty for host arrays"""
 
 _targets: dict[Hashable, Target] = {}
 _numbers = itertools.count()
@@ -139,9 +138,7 @@ class Target:
         _running.add(threading.get_ident())
         try:
             with _lock:
-                made = self._run(ins, [None] * len(outs))
-            for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
-                out[...] = result
+                self._run(ins, outs)
         finally:
             _running.discard(threading.get_ident())
 
@@ -173,12 +170,6 @@ def array_type(array: Any) -> ArrayType:
             "(jax.export.symbolic_shape)"
         )
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
-
-
-def array_info(array: Any) -> launch.ArrayInfo:
-    """Describe what lies in such an array's place, for checks."""
-    known = array_type(array)
-    return info_of_zeros(known.shape, known.dtype)
 
 
 def default_gpu() -> int | None:

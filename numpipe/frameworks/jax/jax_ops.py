@@ -8,7 +8,7 @@ passed as they are and seen through a window, so XLA transposes nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ... import ops
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
+from ...kernels.call_records import Statics
 from ...launch.windows import transposed
-from ...ops.declaration import DECLARED, Op, by_name
+from ...ops.declaration import Op, by_name
 from ...plan.specs import ArrayType
-from .custom_calls import array_info, array_type, custom_call
-from .kernel_call import check_types, mapped
+from .custom_calls import array_type, custom_call
 
 __all__ = ["front"]
 
@@ -36,7 +37,8 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 @functools.cache
 def front(op: Op[Any]) -> Callable[..., Any]:
     """Return the function of JAX's arrays for a declared op."""
-    arguments = op.arguments_of(["out", "stream"])
+    names = [name for name in op.signature.parameters if name not in ("out", "stream")]
+    arguments = op.arguments_of(names)
 
     @brief
     def call(*args: Any, **named: Any) -> Any:
@@ -44,35 +46,30 @@ def front(op: Op[Any]) -> Callable[..., Any]:
         for name, value in zip(op.options, options, strict=True):
             if isinstance(value, jax.core.Tracer):
                 raise SpecError(
-                    f"numpipe.jax.{op.name}: '{name}' is traced, and a launch has the value that "
-                    "it was traced with: pass a Python value"
+                    f"numpipe.jax: {op.name}: '{name}' is traced, and a launch has the value that "
+                    "it was traced with: pass a Python value (static_argnames of jax.jit make "
+                    "arguments such)"
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
             for name, array in zip(op.operands, op.read(arrays, options), strict=True)
             if array is not None or name not in op.optional
         }
-        op.described({name: array_info(array) for name, array in given.items()})
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
-        form = _Form(op, options, target, tuple(given), swapped)
-        form.results([array_type(array) for array in given.values()])
+        values = Statics(zip(op.options, options, strict=True))
+        form = _Form(op, values, target, tuple(given), swapped)
+        form.results(given.values())
         made = _differentiable(form)(*[getattr(array, "inner", array) for array in given.values()])
         return made[0] if len(made) == 1 else made
 
     functools.update_wrapper(call, op)
-    first, _, _ = (op.__doc__ or "").partition("\n\n")
-    derivatives = ", ".join(name for names in op.gradients for name in names)
-    call.__doc__ = f"""{first}
-
-    `numpipe.ops.{op.name}` in JAX programs: its parameters are described there. Arrays are JAX's or
-    NumPy's; options are constants of the traced program.
-    {f"There are derivatives of {derivatives}." if derivatives else "It has no derivative."}
-
-    Raises SpecError as `numpipe.ops.{op.name}` does, when it is traced.
-    """
-    parameters = op.signature.parameters.values()
+    call.__doc__ = op.documentation(
+        f"""`numpipe.ops.{op.name}` in JAX programs: its parameters are described there. Arrays are
+    JAX's or NumPy's; options are constants of the traced program. Raises SpecError as
+    `numpipe.ops.{op.name}` does, when it is traced."""
+    )
     call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[each for each in parameters if each.name not in ("out", "stream")]
+        parameters=[op.signature.parameters[name] for name in names]
     )
     return call
 
@@ -98,7 +95,7 @@ class _Arrays:
         self._target = target
 
     def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
-        declared = DECLARED[op] if isinstance(op, str) else op
+        declared = getattr(ops, op) if isinstance(op, str) else op
         return front(declared)(*arrays, **options, target=self._target)
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +123,7 @@ class _Form:
     `swapped` the transposes are passed."""
 
     op: Op[Any]
-    options: tuple[Any, ...]
+    options: Statics
     target: str | None
     names: tuple[str, ...]
     swapped: tuple[bool, ...]
@@ -134,11 +131,7 @@ class _Form:
     def values(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return operands and options by name."""
         named = zip(self.names, arrays, strict=True)
-        return {
-            **dict.fromkeys(self.op.operands),
-            **named_options(self.op, self.options),
-            **dict(named),
-        }
+        return {**dict.fromkeys(self.op.operands), **dict(self.options), **dict(named)}
 
     def seen(self, arrays: Sequence[Any], window: Callable[[Any], Any]) -> list[Any]:
         """Return arrays with a `window` in place of those that are swapped."""
@@ -147,20 +140,20 @@ class _Form:
             for array, swapped in zip(arrays, self.swapped, strict=True)
         ]
 
-    def results(self, types: Sequence[ArrayType]) -> list[ArrayType]:
-        """Return the types of the results for operands of these types. Raises SpecError for those
-        that do not fit."""
-        values = self.op.checked(self.options)
-        operands = dict(zip(self.names, types, strict=True))
+    def results(self, arrays: Iterable[Any]) -> list[ArrayType]:
+        """Return the types of the results for operands like these. Raises SpecError for those that
+        do not fit."""
+        operands = dict(zip(self.names, map(array_type, arrays), strict=True))
+        self.op.check_types(operands)
+        values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
 
-    def call(self, arrays: Sequence[Any], **where: Any) -> Any:
-        named = dict.fromkeys(self.op.operands) | dict(zip(self.names, arrays, strict=True))
-        return self.op.call(tuple(named.values()), self.options, **where)
-
-
-def named_options(op: Op[Any], options: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(op.options, options, strict=True))
+    def call(self, arrays: Sequence[Any], **where: Any) -> None:
+        values = self.values(arrays)
+        operands, options = (
+            tuple(map(values.get, each)) for each in (self.op.operands, self.op.options)
+        )
+        self.op.call(operands, options, **where)
 
 
 # ---- derivatives
@@ -188,8 +181,8 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
             return made, (pull, None, None)
         if not op.gradients:
             raise SpecError(
-                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative yet; "
-                "differentiate JAX's own function instead, or pass what needs no gradient through "
+                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative yet: say "
+                "what it is by jax.custom_vjp, or pass what needs no gradient through "
                 "jax.lax.stop_gradient"
             )
         made = computed(*arrays)  # which may be differentiated again
@@ -204,9 +197,8 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
             return pull(grads)  # type: ignore[no-any-return]
         values = form.values([None] * len(form.names)) | kept
         values |= {f"grad_{name}": x for name, x in zip(op.results, grads, strict=False)}
-        wanted = {name: name in form.names for name in op.operands}
         types = dict(zip(form.names, likes.types, strict=True))
-        found = op.gradients_of(xp, values, wanted, types)
+        found = op.gradients_of(xp, values, form.names, types)
         return tuple(form.seen([found.get(name) for name in form.names], _swap))
 
     computed.defvjp(forward, backward)
@@ -214,7 +206,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
 
 
 def _swap(x: Any) -> Any:
-    return jnp.swapaxes(x, -1, -2)
+    return x.swapaxes(-1, -2)
 
 
 @jax.tree_util.register_static
@@ -231,14 +223,13 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
     """Return a call as a function of its arrays, with its rule for ``jax.vmap``."""
     op = form.op
 
-    def run(ins: list[Any], outs: list[Any], **where: Any) -> Any:
-        if where:
-            out = outs[0] if len(outs) == 1 else tuple(outs)
-            return form.call(form.seen(ins, transposed), out=out, **where)
-        return form.call(form.seen(ins, lambda x: np.swapaxes(x, -1, -2)), target=form.target)
+    def run(ins: list[Any], outs: list[Any], **where: Any) -> None:
+        window = transposed if where else _swap
+        out = outs[0] if len(outs) == 1 else tuple(outs)
+        form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))
 
     def bound(*arrays: Any) -> tuple[Any, ...]:
-        outs = form.results([array_type(x) for x in form.seen(arrays, _Swapped)])
+        outs = form.results(form.seen(arrays, _Swapped))
         check_types(outs, f"op {op.name}")
         return custom_call(op.name, run, form, outs, arrays)
 
@@ -249,4 +240,18 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
         made = made if isinstance(made, tuple) else (made,)
         return made, (True,) * len(made)
 
-    return mapped(op.name, bound, rule)
+    bound.__name__ = op.name
+    batching = jax.custom_batching.custom_vmap(bound)
+    batching.def_vmap(rule)
+    return jax.jit(batching)  # type: ignore[no-any-return]
+
+
+def check_types(types: Sequence[ArrayType], what: str) -> None:
+    """Raise SpecError for an output of 8 bytes an element while JAX has no such types."""
+    for t in types:
+        if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+            raise SpecError(
+                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output "
+                f"of shape {t.shape}; jax.config.update('jax_enable_x64', True), or choose "
+                "another type in out_type"
+            )

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, Literal
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels.arguments import SCALAR
-from ...kernels.call_records import Statics
+from ...kernels.call_results import is_array
 from ...kernels.kernel import Kernel
+from ...ops.declaration import Op
+from ...ops.kernel_op import KernelOp
 from ...plan.specs import ArrayType
-from .custom_calls import array_type, custom_call
+from .custom_calls import array_type
+from .jax_ops import front
 
 __all__ = ["call"]
 
-Filled = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
 _METHODS = ("sequential", "expand_dims", "broadcast_all")
 
 
 @brief
 def call(
-    kernel: Kernel,
+    kernel: Kernel | Op[Any],
     *,
     out_type: ArrayType | Sequence[ArrayType] | None = None,
     vmap_method: VmapMethod | None = None,
@@ -38,7 +41,8 @@ def call(
     Python's numbers: these are constants of the traced program. It returns the outputs, which XLA
     allocates, one array or a tuple.
 
-    kernel       a `Kernel`, of `numpipe.kernel` or `numpipe.load`
+    kernel       a `Kernel`, of `numpipe.kernel` or `numpipe.load`; or a declared op (`numpipe.op`),
+                 which takes none of the other arguments
     out_type     shapes and dtypes of the outputs, for a kernel that has no ``out_type`` of its own
     vmap_method  what ``jax.vmap`` makes of a call, by the names of ``jax.pure_callback``:
                  "sequential", one call after another; "expand_dims" or "broadcast_all", one call
@@ -66,6 +70,13 @@ def call(
     >>> jax.jit(lambda x: doubled(x) + 1)(jnp.ones((128, 64), jnp.float32))[0, 0]
     Array(3., dtype=float32)
     """
+    if isinstance(kernel, Op):
+        if out_type is not None or vmap_method is not None or target is not None:
+            raise SpecError(
+                f"numpipe.jax.call: {kernel.name} is a declared op, which says its results and its "
+                "rule for jax.vmap: leave out out_type=, vmap_method= and target="
+            )
+        return front(kernel)
     if not isinstance(kernel, Kernel):
         raise SpecError(
             f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the "
@@ -76,195 +87,88 @@ def call(
             f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got "
             f"{vmap_method!r}"
         )
-    if out_type is None or isinstance(out_type, (tuple, list)):
-        types = None if out_type is None else tuple(array_type(t) for t in out_type)
-    else:
-        types = (array_type(out_type),)
-    caller = _KernelCall(kernel, types, vmap_method, target)
+    several = out_type if isinstance(out_type, (tuple, list)) else (out_type,)
+    types = None if out_type is None else tuple(map(array_type, several))
 
     @brief
     def function(*args: Any, **named: Any) -> Any:
-        return caller(args, named)
+        for name in ("out", "stream"):
+            if name in named:
+                raise SpecError(
+                    f"kernel {kernel.name}: a call in a JAX program has no {name}=: XLA "
+                    "allocates outputs and chooses streams; leave it out"
+                )
+        names = kernel.definition.arguments.positional[: len(args)]
+        given = {**dict(zip(names, args, strict=False)), **named}
+        if len(given) < len(args) + len(named):
+            kernel.definition.bind(args, named)  # says which there are too many of
+        arrays = tuple([x for x in given if x in kernel.parameters and is_array(given[x])])
+        options = tuple([x for x in given if x not in arrays])
+        op = _called(kernel, arrays, options, types, vmap_method)
+        return front(op)(**given, target=target)
 
     # not its signature: the outputs are left out
     function.__name__, function.__doc__ = kernel.name, kernel.__doc__
     return function
 
 
-class _KernelCall:
-    """What `call` makes of a kernel."""
+class _CalledKernel(KernelOp):
+    """A kernel with the arguments of a call, whose outputs XLA allocates."""
 
     def __init__(
         self,
         kernel: Kernel,
+        operands: Sequence[str],
+        options: Sequence[str],
         types: tuple[ArrayType, ...] | None,
         vmap_method: str | None,
-        target: str | None,
     ) -> None:
-        self.kernel, self.types, self.vmap_method, self.target = kernel, types, vmap_method, target
-        self._functions: dict[Any, Callable[..., tuple[Any, ...]]] = {}
-
-    def __call__(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        for name in ("out", "stream"):
-            if name in named:
-                raise SpecError(
-                    f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA "
-                    "allocates outputs and chooses streams; leave it out"
-                )
-        scalars = self.kernel.definition.arguments.scalars
-        for name in scalars.keys() & named.keys():
-            if _is_array(named[name]):
-                raise SpecError(
-                    f"kernel {self.kernel.name}: '{name}' is a run-time scalar, and a launch in a "
-                    "JAX program has the value that it was traced with: pass a Python number "
-                    "(static_argnames of jax.jit make arguments such), or have the kernel take "
-                    "an array"
-                )
-        places = [i for i, value in enumerate(args) if _is_array(value)]
-        names = [name for name, value in named.items() if _is_array(value)]
-        arrays = [*(args[i] for i in places), *(named[name] for name in names)]
-
-        # kept, and arrays must not be
-        frame = [None if i in places else value for i, value in enumerate(args)]
-        others = {name: None if name in names else value for name, value in named.items()}
-
-        def filled(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            """Return the call's arguments, with these as its arrays."""
-            positional = list(frame)
-            for i, value in zip(places, values, strict=False):
-                positional[i] = value
-            return tuple(positional), {
-                **others,
-                **dict(zip(names, values[len(places) :], strict=True)),
-            }
-
-        constants: list[tuple[Any, Any]] = [
-            (i, value) for i, value in enumerate(args) if i not in places
-        ]
-        constants += [(name, value) for name, value in named.items() if name not in names]
-        key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)
-        results = self._bind(filled, key, tuple(arrays))
-        return results[0] if len(results) == 1 else results
-
-    def _bind(self, filled: Filled, key: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Bind the call on these arrays, which ``jax.vmap`` may make more of."""
-        try:
-            function = self._functions.get(key)
-        except TypeError:  # a Static has no hash, for which the kernel has an error
-            self.kernel.described(*filled([array_type(array) for array in arrays]), self.types)
-            raise
-        if function is None:
-            function = self._functions[key] = self._function(filled, key)
-        return function(*arrays)
-
-    def _function(self, filled: Filled, key: Any) -> Callable[..., tuple[Any, ...]]:
-        """Return the call as a function of its arrays."""
-        kernel, name = self.kernel, f"kernel {self.kernel.name}"
-
-        def traced(*arrays: Any) -> tuple[Any, ...]:
-            args, named = filled([array_type(array) for array in arrays])
-            call = kernel.described(args, named, self.types, whole=True)
-            outs = [
-                ArrayType(info.shape, info.dtype)
-                for info in list(call.arrays.values())[len(arrays) :]
-            ]
-            if not outs:
-                raise SpecError(
-                    f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays "
-                    "of JAX are immutable: leave the outputs out, and say what they are by "
-                    "out_type= of the kernel or of numpipe.jax.call"
-                )
-            check_types(outs, name)
-
-            def run(ins: list[Any], results: list[Any], **where: Any) -> Any:
-                args, named = filled(ins)
-                if where:
-                    return kernel(*args, out=tuple(results), **named, **where)
-                if self.types is None and ins:
-                    return kernel(*args, target=self.target, **named)
-                return tuple(
-                    kernel(
-                        *args,
-                        out=tuple(np.empty(t.shape, t.dtype) for t in outs),
-                        target=self.target,
-                        **named,
-                    )
-                )
-
-            return custom_call(kernel.name, run, key, outs, arrays)
-
-        def rule(size: int, batched: Sequence[bool], *values: Any) -> Any:
-            if self.vmap_method is None:
-                raise SpecError(
-                    f"{name}: jax.vmap of it: a kernel does not know what one more dimension "
-                    "means; say "
-                    'numpipe.jax.call(kernel, vmap_method="sequential"), which calls it once for '
-                    "each, or "
-                    '"expand_dims" or "broadcast_all" for a kernel that takes such arrays'
-                )
-            if self.vmap_method == "sequential":
-                return one_by_one(lambda *some: self._bind(filled, key, some), batched, values)
-            if self.types is not None:
-                raise SpecError(
-                    f"{name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the outputs "
-                    "get a dimension more, and out_type= of numpipe.jax.call says which they "
-                    "have: give the kernel itself an out_type that is a function of its inputs"
-                )
-            repeats = size if self.vmap_method == "broadcast_all" else 1
-            results = self._bind(
-                filled,
-                key,
-                [
-                    value if b else jax.numpy.broadcast_to(value, (repeats, *value.shape))
-                    for b, value in zip(batched, values, strict=True)
-                ],
-            )
-            return results, (True,) * len(results)
-
-        return mapped(kernel.name, traced, rule)
-
-
-def mapped(
-    name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]
-) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are
-    traced once."""
-    function.__name__ = name
-    batching = jax.custom_batching.custom_vmap(function)
-    batching.def_vmap(rule)
-    return jax.jit(batching)  # type: ignore[no-any-return]
-
-
-def one_by_one(
-    function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]
-) -> Any:
-    """Return what a rule of ``custom_vmap`` does, with a call for each element of the batch, one
-    after another."""
-
-    def one(some: Sequence[Any]) -> tuple[Any, ...]:
-        left = iter(some)
-        return function(
-            *[next(left) if b else value for b, value in zip(batched, values, strict=True)]
-        )
-
-    results = jax.lax.map(one, [value for b, value in zip(batched, values, strict=True) if b])
-    return results, (True,) * len(results)
-
-
-def check_types(types: Sequence[ArrayType], what: str) -> None:
-    """Raise SpecError for an output of 8 bytes an element while JAX has no such types."""
-    for t in types:
-        if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+        named = [Parameter(name, Parameter.KEYWORD_ONLY) for name in options]
+        super().__init__(kernel, operands, named)
+        self.out_types, self.vmap_method = types, vmap_method
+        if not self.results:
             raise SpecError(
-                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output "
-                f"of shape {t.shape}; jax.config.update('jax_enable_x64', True), or choose "
-                "another type in out_type"
+                f"kernel {self.name}: the call passes all of {', '.join(kernel.parameters)}, and "
+                "arrays of JAX are immutable: leave the outputs out, and say what they are by "
+                "out_type= of the kernel or of numpipe.jax.call"
             )
 
+    def result_types(
+        self, operands: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, ArrayType]:
+        args, named = self.bound([*operands.values()], [*options.values()])
+        call = self.kernel.described(tuple(args), named, self.out_types, whole=True)
+        return {
+            name: ArrayType(call.arrays[name].shape, call.arrays[name].dtype)
+            for name in call.missing
+        }
 
-def _is_array(value: Any) -> bool:
-    return (
-        hasattr(value, "shape")
-        and hasattr(value, "dtype")
-        and not isinstance(value, (*SCALAR, type))
-    )
+    def batched(
+        self, xp: Any, size: Any, values: Mapping[str, Any], batched: Mapping[str, bool]
+    ) -> Any:
+        if self.vmap_method is None:
+            raise SpecError(
+                f"kernel {self.name}: jax.vmap of it: a kernel does not know what one more "
+                'dimension means; say numpipe.jax.call(kernel, vmap_method="sequential"), which '
+                'calls it once for each, or "expand_dims" or "broadcast_all" for a kernel that '
+                "takes such arrays"
+            )
+        if self.vmap_method == "sequential":
+            each = {name: values[name] for name in self.operands if batched[name]}
+            return jax.lax.map(lambda one: xp(self, **{**values, **one}), each)
+        if self.out_types is not None:
+            raise SpecError(
+                f"kernel {self.name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the "
+                "outputs get a dimension more, and out_type= of numpipe.jax.call says which they "
+                "have: give the kernel itself an out_type that is a function of its inputs"
+            )
+        repeats = size if self.vmap_method == "broadcast_all" else 1
+        wider = {
+            name: jnp.broadcast_to(values[name], (repeats, *values[name].shape))
+            for name in self.operands
+            if not batched[name]
+        }
+        return xp(self, **{**values, **wider})
+
+
+_called = functools.cache(_CalledKernel)

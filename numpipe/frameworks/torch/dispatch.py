@@ -94,15 +94,6 @@ def _cast(each: Any, to: torch.dtype, kept: tuple[torch.dtype, ...]) -> Any:
     return each.to(to) if cast else each
 
 
-def without_vmap(library: torch.library.Library, op: Op, fix: str) -> None:
-    """Have `torch.vmap` over the op raise a SpecError, with a fix."""
-
-    def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
-        raise SpecError(f"{op._schema.name}: torch.vmap has no rule for this op: {fix}")
-
-    torch.library.register_vmap(op._schema.name, refuse, lib=library)
-
-
 # ---- types
 def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is
@@ -133,8 +124,6 @@ def check_tensors(of: str, **tensors: Any) -> None:
     `of` is the op, for messages."""
     first = ""
     for name, tensor in tensors.items():
-        if tensor is None:
-            continue
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
                 f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass "

@@ -1,8 +1,8 @@
 """Declared ops in PyTorch: what `numpipe.torch` has of each op, made from its declaration.
 
-`front` makes the function that users call, and defines two ops of the dispatcher,
-``numpipe::NAME`` and ``numpipe::NAME_out``, with fake implementations, autograd, autocast and vmap.
-A call goes past the dispatcher where nothing listens there (`dispatch.direct`).
+A `TorchOp` has the function that users call, `TorchOp.front`, and two ops of the dispatcher,
+``namespace::NAME`` and ``namespace::NAME_out``, with fake implementations, autograd, autocast and
+vmap. A call goes past the dispatcher where nothing listens there (`dispatch.direct`).
 
 A schema has no type for a mesh. An op of several GPUs takes the mesh's name, and lists of one
 tensor for each GPU of this process.
@@ -23,10 +23,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ... import ops
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...launch.mesh import mesh_of
-from ...ops.declaration import DECLARED, Op, by_name
+from ...ops.declaration import Op, by_name
 from ...ops.sharded_calls import Shards
 from .dispatch import (
     check_tensors,
@@ -38,34 +39,56 @@ from .dispatch import (
     transformed,
     under_autocast,
     under_autograd,
-    without_vmap,
 )
 
-__all__ = ["front", "own_fronts"]
-
-_LIBRARY = torch.library.Library("numpipe", "FRAGMENT")
+NAMESPACE = "numpipe_kernels"
+"""of ops that are not numpipe's own and whose name says none"""
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
     "silu": functional.silu,
     "gelu": functools.partial(functional.gelu, approximate="tanh"),
 }
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
+"""types of a schema, by the kind of a NumPy type"""
+_made: dict[Op[Any], TorchOp] = {}
+_registered: dict[str, TorchOp] = {}
+"""by namespace and name"""
 
 
-def front(op: Op[Any]) -> Callable[..., Any]:
-    """Return the function of tensors for a declared op; its ops of the dispatcher are defined."""
-    return torch_op(op).front
+def torch_op(op: Op[Any], name: str = "") -> TorchOp:
+    """Return an op in PyTorch, which is defined there when it is first asked for.
 
-
-@functools.cache
-def torch_op(op: Op[Any]) -> TorchOp:
-    return TorchOp(op)
+    `name` is "namespace::name"; by default the op has its own name, in the namespace "numpipe" if
+    it is numpipe's and else in `NAMESPACE`. Raises SpecError for the name of another op; one that
+    is defined anew, as in a notebook, replaces the older one.
+    """
+    known = _made.get(op)
+    if known is not None and name in ("", known.full):
+        return known
+    own = op.__module__.partition(".")[0] == "numpipe"
+    name = name or f"{'numpipe' if own else NAMESPACE}::{op.name}"
+    older = _registered.get(name)
+    if older is not None:
+        place = older.declared.__module__, older.declared.__qualname__
+        if place != (op.__module__, op.__qualname__):
+            raise SpecError(
+                f"numpipe.torch.register: {op.name}: the op {name} is another one, of {place[0]}: "
+                f'pass another name="{name.partition("::")[0]}::…"'
+            )
+        older.library._destroy()
+    made = _made[op] = _registered[name] = TorchOp(op, name)
+    return made
 
 
 class _Arrays:
     """PyTorch as the ``xp`` of a declaration's functions."""
 
     def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
-        return torch_op(DECLARED[op] if isinstance(op, str) else op).front(*arrays, **options)
+        called = torch_op(getattr(ops, op) if isinstance(op, str) else op)
+        if called.declared.sharded:  # gradients have lists, also under Mesh.torch
+            lists, constants, _, mesh, _ = called.arguments(*arrays, **options)
+            return called.on_mesh(lists, constants, mesh)
+        return called.front(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -98,59 +121,55 @@ class TorchOp:
 
     Arrays are the operands in their order: tensors, None for one that is left out; of an op of
     several GPUs lists of tensors. Options are all of the declaration's; those that a schema has no
-    type for are not taken and have their defaults.
+    type for are not taken and have their defaults. A function among them is spelled "module:name"
+    in a schema.
     """
 
-    def __init__(self, declared: Op[Any]) -> None:
-        self.declared, self.name = declared, declared.name
-        kinds = {name: _kind(declared.signature.parameters[name]) for name in declared.options}
+    def __init__(self, declared: Op[Any], full: str) -> None:
+        self.declared, self.name, self.full = declared, declared.name, full
+        parameters = declared.signature.parameters
+        kinds = {name: _kind(parameters[name]) for name in declared.options}
         self._kinds = {name: kind for name, kind in kinds.items() if kind}
-        refused = [name for name, kind in kinds.items() if not kind]
-        self._arguments = declared.arguments_of([*refused, "target", "stream"])
-        self._defaults = {
-            **dict.fromkeys(declared.operands),
-            **{name: declared.options[name] for name in self._kinds},
-        }
+        refused = kinds.keys() - self._kinds | {"target", "stream"}
+        self.arguments = declared.arguments_of([x for x in parameters if x not in refused])
+        place = ["mesh"] * declared.sharded
+        self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
         self.front = self._front()
-        self.op = define(_LIBRARY, self._schema(), self._run, self._fake)
-        self._out = define(_LIBRARY, self._schema(out=True), self._run_out, lambda *args: None)
-        under_autograd(_LIBRARY, self.op, self._under_autograd)
-        under_autograd(_LIBRARY, self._out, self._refuse_out)
-        wide = [bool(operand.types) for operand in declared.operands.values()]
+        namespace, _, name = full.partition("::")
+        self.library = library = torch.library.Library(namespace, "FRAGMENT")
+        self.op = define(library, self._schema(name), self._run, self._fake)
+        recorded = self._refuse if declared.mutates else self._under_autograd
+        under_autograd(library, self.op, recorded)
+        torch.library.register_vmap(full, self._over_batch, lib=library)
         if declared.types and all(dtype.itemsize == 2 for dtype in declared.types):
-            under_autocast(_LIBRARY, self.op, wide)
-        if declared.batching:
-            torch.library.register_vmap(self.op._schema.name, self._over_batch, lib=_LIBRARY)
-        else:
-            without_vmap(
-                _LIBRARY,
-                self.op,
-                "reshape the dimension into another one, or call it for each of them",
-            )
-        without_vmap(_LIBRARY, self._out, "leave out= out")
+            wide = [bool(operand.types) for operand in declared.operands.values()]
+            under_autocast(library, self.op, wide)
+        if "out" in parameters:
+            schema = self._schema(f"{name}_out", "Tensor(a!)[] out")
+            self._out = define(library, schema, self._run_out, lambda *args: None)
+            under_autograd(library, self._out, self._refuse)
+            torch.library.register_vmap(f"{full}_out", self._refuse, lib=library)
 
-    def _schema(self, out: bool = False) -> str:
-        of_array = "Tensor[]" if self.declared.sharded else "Tensor"
-        texts = [
-            f"Tensor? {name}{'' if out else '=None'}"
-            if name in self.declared.optional
-            else f"{of_array} {name}"
-            for name in self.declared.operands
-        ]
-        texts += ["str mesh"] * self.declared.sharded
-        for name, kind in self._kinds.items():
-            default = self.declared.options[name]
+    def _schema(self, name: str, *out: str) -> str:
+        """Return the schema; that of the op with an `out`, its last parameter, has no defaults."""
+        declared, of_array = self.declared, "Tensor[]" if self.declared.sharded else "Tensor"
+        marks = {each: f"Tensor({chr(97 + i)}!)" for i, each in enumerate(declared.mutates)}
+        kinds = {each: marks.get(each, of_array) for each in declared.operands}
+        kinds |= dict.fromkeys(declared.optional, "Tensor?")
+        kinds |= {"mesh": "str"} if declared.sharded else {}
+        texts = []
+        for each, kind in (kinds | self._kinds).items():
+            default = declared.signature.parameters[each].default
             spelled = f'"{default}"' if isinstance(default, str) else default
-            texts.append(f"{kind} {name}" if out else f"{kind} {name}={spelled}")
-        if out:
-            return f"{self.name}_out({', '.join(texts)}, Tensor(a!)[] out) -> ()"
-        results = ["Tensor"] * len(self.declared.results)
-        returned = f"({', '.join(results)})" if len(results) > 1 else of_array
-        return f"{self.name}({', '.join(texts)}) -> {returned}"
+            required = out or default is inspect.Parameter.empty
+            texts.append(f"{kind} {each}" if required else f"{kind} {each}={spelled}")
+        results = [] if out else [of_array] * len(declared.results)
+        returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
+        return f"{name}({', '.join([*texts, *out])}) -> {returned}"
 
     # ---- the function that users call
     def _front(self) -> Callable[..., Any]:
-        declared, arguments = self.declared, self._arguments
+        declared, arguments = self.declared, self.arguments
 
         def call(*args: Any, **named: Any) -> Any:
             arrays, options, out, where, _ = arguments(*args, **named)
@@ -158,103 +177,101 @@ class TorchOp:
                 return self._call_on_mesh(arrays, options, out, where)
             if out is None and direct(*arrays):
                 if differentiated(*arrays):
-                    return self._present(self.recorded(arrays, options, None), options)
+                    return self._present(self.recorded(arrays, options, None))
                 try:
                     return declared.call(arrays, options)
                 except Exception:
                     # what is wrong may be PyTorch's
                     made = self._fake_of(arrays, options, None)
                     if arrays[0].is_meta:
-                        return self._present(made, options)
+                        return self._present(made)
                     raise
-            check_tensors(self.name, **dict(zip(declared.operands, arrays, strict=True)))
-            spelled = self._spelled(options)
+            given = self._given(arrays)
+            check_tensors(self.name, **given)
             if out is not None:
                 outs = [out] if isinstance(out, torch.Tensor) else list(out)
-                check_tensors(self.name, **{next(iter(declared.operands)): arrays[0]}, out=outs[0])
-                self._out(*arrays, *self._of_schema(spelled), outs)
+                check_tensors(self.name, **given, out=outs[0])
+                self._out(*arrays, *self._of_schema(options), outs)
                 return out
-            graded = declared.gradients and spelled == options and torch.is_grad_enabled()
-            if graded and transformed():
-                return self._present(self.recorded(arrays, options, None, _Transformed), options)
-            return self._present(self.op(*arrays, *self._of_schema(spelled)), options)
+            graded = transformed() and torch.is_grad_enabled() and declared.gradients
+            if graded and not any(map(callable, options)):
+                return self._present(self.recorded(arrays, options, None, _Transformed))
+            return self._present(self.op(*arrays, *self._of_schema(options)))
 
         functools.update_wrapper(call, declared)
-        call.__doc__ = self._documentation()
-        left = self._defaults.keys() | {"out", "mesh"}
+        call.__doc__ = declared.documentation(
+            f"""`numpipe.ops.{self.name}` as the PyTorch op ``{self.full}``: its parameters are
+    described there.
+
+    Under autocast, an op of 16-bit types converts its operands. A call is one node of a graph of
+    `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
+    graphs. With out= no gradients are recorded. Raises SpecError as `numpipe.ops.{self.name}`
+    does, and for out= where a tensor requires a gradient."""
+        )
+        left = [*declared.operands, *self._kinds, "out", "mesh"]
         parameters = declared.signature.parameters.values()
         call.__signature__ = declared.signature.replace(  # type: ignore[attr-defined]
             parameters=[each for each in parameters if each.name in left]
         )
         return call
 
-    def _documentation(self) -> str:
-        declared = self.declared
-        first, _, _ = (declared.__doc__ or "").partition("\n\n")
-        gradients = ", ".join(name for names in declared.gradients for name in names)
-        return f"""{first}
-
-    `numpipe.ops.{self.name}` as the PyTorch op ``numpipe::{self.name}``: its parameters are
-    described there. {f"There are gradients of {gradients}." if gradients else "It has no gradients."}
-
-    Under autocast, an op of 16-bit types converts its operands. A call is one node of a graph of
-    `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
-    graphs. With out= no gradients are recorded. Raises SpecError as `numpipe.ops.{self.name}`
-    does, and for out= where a tensor requires a gradient.
-    """
-
     def _call_on_mesh(self, arrays: Any, options: Any, out: Any, mesh: Any) -> Any:
         shards = Shards(self.declared, mesh)  # type: ignore[arg-type]
-        names = list(self.declared.operands)
-        lists = [list(shards.parts(name, value)) for name, value in zip(names, arrays, strict=True)]
+        named = zip(self.declared.operands, arrays, strict=True)
+        lists = [list(shards.parts(name, value)) for name, value in named]
         outs = None if out is None else list(shards.parts("out", out))
-        for gpu, each in enumerate(zip(*lists, strict=True)):
-            self._check_given(each)
-            check_tensors(
-                self.name, **dict(zip(names, each, strict=True)), out=outs[gpu] if outs else None
-            )
+        for each in zip(*lists, *([outs] if outs else []), strict=True):
+            written = {"out": each[-1]} if outs else {}
+            check_tensors(self.name, **self._given(each[: len(lists)]), **written)
         if outs is not None:
-            self._out(*lists, mesh.name, outs)
+            self._out(*lists, mesh.name, *self._of_schema(options), outs)
             return out
-        tensors = [tensor for each in lists for tensor in each]
-        if differentiated(*tensors) and direct(*tensors):
-            found = self.recorded(lists, options, mesh)
-        else:
-            found = self.unrecorded(lists, options, mesh)
+        found = self.on_mesh(lists, options, mesh)
         return found if mesh.rank is None else found[0]
 
-    def _present(self, made: Any, options: Sequence[Any]) -> Any:
-        """Return those of all results that these options ask for."""
+    def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list[Any]:
+        """Make a call on lists of a tensor for each GPU of this process; returns such a list."""
+        tensors = _flat(lists)
+        if direct(*tensors) and differentiated(*tensors):
+            return self.recorded(lists, options, mesh)  # type: ignore[no-any-return]
+        return self.unrecorded(lists, options, mesh)  # type: ignore[no-any-return]
+
+    # ---- results that options leave out: the dispatcher's op has an empty tensor in their place
+    def _whole(self, made: Any, like: Any) -> Any:
+        """Return all results, of those that there are."""
+        several = made if isinstance(made, tuple) else (made,)
+        lacking = [like.new_empty(0) for _ in [*self.declared.results][len(several) :]]
+        return (*several, *lacking) if lacking else made
+
+    def _present(self, made: Any) -> Any:
+        """Return the results that there are, of all."""
         if len(self.declared.results) == 1:
             return made
         found = [each for each in made if each.shape != (0,)]
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
+    def _given(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return tensors by name, without those that may be and are left out."""
+        named = zip(self.declared.operands, arrays, strict=True)
+        optional = self.declared.optional
+        return {name: x for name, x in named if x is not None or name not in optional}
+
     def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
-        """Return those options that the schema has."""
-        named = zip(self.declared.options, options, strict=True)
-        return (value for name, value in named if name in self._kinds)
+        """Return those options that the schema has, as it has them."""
+        for name, value in zip(self.declared.options, options, strict=True):
+            if name in self._kinds:
+                yield self._spelled(name, value) if callable(value) else value
 
     def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         """Return arrays, options and mesh of an op's arguments, whose last ones may be missing."""
-        count, mesh = len(self.declared.operands), None
-        if self.declared.sharded:
-            mesh = mesh_of(args[count], self.name)
-            args = (*args[:count], *args[count + 1 :])
-        values = {**self._defaults, **dict(zip(self._defaults, args, strict=False))}
-        options = {**self.declared.options, **values}
-        arrays = tuple(values[name] for name in self.declared.operands)
-        return arrays, tuple(options[name] for name in self.declared.options), mesh
+        arrays, options, _, mesh, _ = self._bind(*args)
+        named = zip(self.declared.options, options, strict=True)
+        found = tuple([self._function(name, value) for name, value in named])
+        return arrays, found, mesh and mesh_of(mesh, self.name)
 
-    def _spelled(self, options: Sequence[Any]) -> tuple[Any, ...]:
-        """Return options with functions as the names by which a graph finds them again."""
-        return tuple(
-            self._spell(name, value) if callable(value) else value
-            for name, value in zip(self.declared.options, options, strict=True)
-        )
-
-    def _spell(self, name: str, function: Any) -> str:
+    def _spelled(self, name: str, function: Any) -> str:
+        """Return the name by which a graph finds a function again."""
         if not isinstance(function, Function):
             raise SpecError(
                 f"{self.name}: {name} must be a numpipe.function of a float32 tile, got "
@@ -268,59 +285,50 @@ class TorchOp:
             )
         return f"{module}:{inner}"
 
-    def _function(self, name: str, spelled: str) -> Any:
-        """Return the function that `_spell` spelled. Raises SpecError where its module is not
-        imported, which a graph does not do."""
-        module, _, inner = spelled.partition(":")
+    def _function(self, name: str, value: Any) -> Any:
+        """Return the function that an option spells, or the option. Raises SpecError where the
+        function's module is not imported, which a graph does not do."""
+        if not isinstance(value, str) or ":" not in value:
+            return value
+        module, _, inner = value.partition(":")
         try:
             return functools.reduce(getattr, inner.split("."), sys.modules[module])
         except (KeyError, AttributeError):
             raise SpecError(
-                f"{self.name}: the {name} {spelled!r} is no function of a module that is imported: "
+                f"{self.name}: the {name} {value!r} is no function of a module that is imported: "
                 f"import {module} before the graph runs"
             ) from None
 
     # ---- the op
     def launch(self, arrays: Any, options: Sequence[Any], mesh: Any, outs: Any = None) -> Any:
         """Run the op. Returns what the dispatcher's op returns."""
-        options = tuple(
-            self._function(name, value) if isinstance(value, str) and ":" in value else value
-            for name, value in zip(self.declared.options, options, strict=True)
-        )
         if mesh is not None and mesh.rank is None:
             return self.declared.call(tuple(arrays), options, outs, mesh)
         if mesh is not None:
-            arrays = tuple(each[0] for each in arrays)
-        out = outs if outs is None or len(outs) > 1 else outs[0]
+            arrays = [each[0] for each in arrays]
+        out = outs[0] if outs is not None and len(outs) == 1 else outs
         made = self.declared.call(tuple(arrays), options, out, mesh)
-        if mesh is not None:
-            return [made]
-        if len(self.declared.results) == 1:
-            return made
-        several = made if isinstance(made, tuple) else (made,)
-        lacking = len(self.declared.results) - len(several)
-        return (*several, *(arrays[0].new_empty(0) for _ in range(lacking)))
+        return self._whole(made, arrays[0]) if mesh is None else [made]
 
     def unrecorded(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
         """Run the op, past the dispatcher where that would do nothing."""
         tensors = _flat(arrays)
-        first = next(iter(tensors))
-        if direct(*tensors) and not first.is_meta and not differentiated(*tensors):
+        if direct(*tensors) and not tensors[0].is_meta:
             return self.launch(arrays, options, mesh)
         place = () if mesh is None else (mesh.name,)
         return self.op(*arrays, *place, *self._of_schema(options))
 
     def _run(self, *args: Any) -> Any:
         arrays, options, mesh = self._split(args)
-        if next(iter(_flat(arrays))).is_meta:
-            return self._fake(*args)
-        return self.launch(arrays, options, mesh)
+        made = self.launch(arrays, options, mesh)
+        if self.declared.mutates:
+            given = self._given(arrays)
+            torch.autograd.graph.increment_version([given[x] for x in self.declared.mutates])
+        return made
 
     def _run_out(self, *args: Any) -> None:
-        *args, outs = args  # type: ignore[assignment]
-        self.launch(*self._split(args), outs)
-        for tensor in outs:
-            torch.autograd.graph.increment_version(tensor)
+        self.launch(*self._split(args[:-1]), args[-1])
+        torch.autograd.graph.increment_version(args[-1])
 
     def _fake(self, *args: Any) -> Any:
         return self._fake_of(*self._split(args))
@@ -328,17 +336,12 @@ class TorchOp:
     def _fake_of(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
         """Return the results without their contents. Raises SpecError as the op does, also for
         sizes that are symbols."""
-        if mesh is not None:
-            return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
-        return self._results(arrays, options, 1)
+        if mesh is None:
+            return self._results(arrays, options, 1)
+        return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
 
     def _results(self, arrays: Sequence[Any], options: Sequence[Any], gpus: int) -> Any:
-        self._check_given(arrays)
-        given = {
-            name: tensor
-            for name, tensor in zip(self.declared.operands, arrays, strict=True)
-            if tensor is not None
-        }
+        given = self._given(arrays)
         check_tensors(self.name, **given)
         infos = {
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
@@ -346,34 +349,20 @@ class TorchOp:
         }
         fix = "convert it with {name}.to(torch.bfloat16), or run under torch.autocast"
         self.declared.check_types(infos, fix)
-        values = self.declared.checked(self._resolved(options)) | {"gpus": gpus}
-        wanted = self.declared.result_types(infos, values)
+        values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
-        made = [
-            first.new_empty(wanted[name].shape, dtype=torch_type(self.name, wanted[name].dtype))
-            if name in wanted
-            else first.new_empty(0)
-            for name in self.declared.results
-        ]
-        return made[0] if len(made) == 1 else tuple(made)
-
-    def _resolved(self, options: Sequence[Any]) -> tuple[Any, ...]:
-        """Return options for checks, any function in place of one that a graph has a name of."""
-        return tuple(
-            _Arrays if isinstance(value, str) and ":" in value else value for value in options
+        made = tuple(
+            first.new_empty(kind.shape, dtype=torch_type(self.name, kind.dtype))
+            for kind in self.declared.result_types(infos, values).values()
         )
-
-    def _check_given(self, arrays: Sequence[Any]) -> None:
-        for name, tensor in zip(self.declared.operands, arrays, strict=True):
-            if tensor is None and name not in self.declared.optional:
-                raise SpecError(f"{self.name}: '{name}' must be a torch.Tensor, got None")
+        return self._whole(made if len(made) > 1 else next(iter(made), None), first)
 
     # ---- gradients
     def recorded(self, arrays: Any, options: Sequence[Any], mesh: Any, function: Any = None) -> Any:
         """Run the op, or what replaces it where it is differentiated, and have autograd record
         it."""
-        values = self.values(arrays, options, mesh)
         if self.declared.composite is not None:
+            values = self.values(arrays, options, mesh)
             made = by_name(self.declared.composite, {**values, "xp": _XP})
             if made is not NotImplemented:
                 return made
@@ -395,12 +384,12 @@ class TorchOp:
             "mesh": mesh,
         }
 
-    def grouped(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return flat tensors as arrays."""
+    def grouped(self, tensors: Sequence[Any], count: int) -> list[Any]:
+        """Return flat tensors as `count` arrays: of an op of several GPUs as lists."""
         if not self.declared.sharded:
-            return list(tensors)
-        gpus = len(tensors) // len(self.declared.operands)
-        return [[*tensors[i : i + gpus]] for i in range(0, len(tensors), gpus)]
+            return [*tensors]
+        gpus = len(tensors) // count
+        return [[*tensors[i * gpus : (i + 1) * gpus]] for i in range(count)]
 
     def _under_autograd(self, *args: Any) -> Any:
         made = self.recorded(*self._split(args))
@@ -408,32 +397,30 @@ class TorchOp:
             raise SpecError(f"{self.name}: composite= must return all results")
         return made
 
-    def _refuse_out(self, *args: Any) -> None:
+    def _refuse(self, *args: Any) -> None:
+        fix = "give the kernel an out_type" if self.declared.mutates else "leave out= out"
         raise SpecError(
-            f"{self.name}: out= is given and an argument requires a gradient, which a result "
-            "written in place has not: leave out= out, call it under torch.no_grad(), or pass "
-            "tensors.detach()"
+            f"{self.name}: writes {', '.join(self.declared.mutates) or 'out'} in place, and an "
+            "argument requires a gradient or is a batch of torch.vmap, which such a call has not: "
+            f"{fix}, call it under torch.no_grad(), or pass tensors.detach()"
         )
 
     # ---- vmap
     def _over_batch(self, info: Any, in_dims: Any, *args: Any) -> Any:
-        arrays, options, _ = self._split(args)
+        arrays, options, mesh = self._split(args)
+        operands = [*self.declared.operands]
         dims = [*in_dims, *[None] * len(arrays)][: len(arrays)]
         moved = [
             tensor if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(arrays, dims, strict=True)
+            for tensor, dim in zip(_flat(arrays), _flat(dims), strict=True)
         ]
-        batched = {
-            name: dim is not None for name, dim in zip(self.declared.operands, dims, strict=True)
-        }
-        values = self.values(moved, options, None)
+        values = self.values(self.grouped(moved, len(operands)), options, mesh)
+        batched = {name: dim is not None for name, dim in zip(operands, dims, strict=True)}
         made = self.declared.batched(_XP, info.batch_size, values, batched)
-        if len(self.declared.results) == 1:
-            return made, 0
-        several = made if isinstance(made, tuple) else (made,)
-        lacking = [None] * (len(self.declared.results) - len(several))
-        empty = [several[0].new_empty(0) for _ in lacking]
-        return (*several, *empty), (*[0] * len(several), *lacking)
+        whole = self._whole(made, moved[0])
+        if not isinstance(whole, tuple):
+            return whole, 0
+        return whole, tuple(None if each.shape == (0,) else 0 for each in whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,7 +439,8 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(call: _Call, *tensors: Any) -> Any:
-        made = call.op.unrecorded(call.op.grouped(tensors), call.options, call.mesh)
+        arrays = call.op.grouped(tensors, len(call.op.declared.operands))
+        made = call.op.unrecorded(arrays, call.options, call.mesh)
         return tuple(made) if call.mesh is not None else made
 
     @staticmethod
@@ -460,11 +448,14 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         ctx.call, *tensors = inputs
         declared = ctx.call.op.declared
         results = output if isinstance(output, tuple) else (output,)
-        values = dict(zip(declared.operands, ctx.call.op.grouped(tensors), strict=True))
-        values |= zip(declared.results, [[*results]] if declared.sharded else results, strict=True)
-        kept = {name: values[name] for name in declared.saved if values[name] is not None}
-        ctx.kept = {name: len(x) if isinstance(x, list) else None for name, x in kept.items()}
-        ctx.save_for_backward(*_flat(kept.values()))
+        gpus = len(tensors) // len(declared.operands)
+        names = [name for name in (*declared.operands, *declared.results) for _ in range(gpus)]
+        ctx.save_for_backward(
+            *[
+                tensor if name in declared.saved else None
+                for name, tensor in zip(names, (*tensors, *results), strict=True)
+            ]
+        )
         ctx.likes = [
             None if tensor is None else SimpleNamespace(shape=tensor.shape, dtype=tensor.dtype)
             for tensor in tensors
@@ -473,21 +464,19 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         op: TorchOp = ctx.call.op
-        declared, left = op.declared, iter(ctx.saved_tensors)
-        values = op.values([None] * len(declared.operands), ctx.call.options, ctx.call.mesh)
-        for name, count in ctx.kept.items():
-            values[name] = next(left) if count is None else [next(left) for _ in range(count)]
-        each = [[*grads]] if declared.sharded else grads
-        values |= {f"grad_{name}": grad for name, grad in zip(declared.results, each, strict=True)}
-        wanted = op.grouped(ctx.needs_input_grad[1:])
-        found = declared.gradients_of(
+        operands, results = [*op.declared.operands], [*op.declared.results]
+        count, named = len(operands), [*operands, *results, *(f"grad_{name}" for name in results)]
+        known = op.grouped((*ctx.saved_tensors, *grads), len(named))
+        values = op.values(known[:count], ctx.call.options, ctx.call.mesh)
+        wanted = op.grouped(ctx.needs_input_grad[1:], count)
+        found = op.declared.gradients_of(
             _XP,
-            values,
-            {name: any(_flat([of])) for name, of in zip(declared.operands, wanted, strict=True)},
-            dict(zip(declared.operands, op.grouped(ctx.likes), strict=True)),
+            values | dict(zip(named, known, strict=True)),
+            [name for name, each in zip(operands, wanted, strict=True) if any(_flat([each]))],
+            dict(zip(operands, op.grouped(ctx.likes, count), strict=True)),
         )
-        nothing = [None] * len(grads) if declared.sharded else None
-        return (None, *_flat(found.get(name, nothing) for name in declared.operands))
+        nothing = op.grouped([None] * len(ctx.likes), count)
+        return (None, *_flat(map(found.get, operands, nothing)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -517,28 +506,22 @@ def _flat(arrays: Iterable[Any]) -> list[Any]:
 def _kind(parameter: inspect.Parameter) -> str:
     """Return the type of an option as schemas have it; "" where they have none."""
     kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
-    found = next((kind.__name__ for kind in (bool, int, float, str) if kind in kinds), "")
+    codes = [np.dtype(kind).kind for kind in kinds if isinstance(kind, type)]
+    found = next((_KINDS[code] for code in codes if code in _KINDS), "")
     return f"{found}?" if found and NoneType in kinds else found
 
 
-def own_fronts(op: Op[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions of a declaration that call the op in another way."""
-    for function in op.fronts.get("torch", []):
-        _, *parameters = inspect.signature(function).parameters.values()
-        tensors = [each.name for each in parameters if each.default is each.empty]
-        yield _own_front(function, tensors, front(op))
+def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a declaration that calls the op in another way."""
+    bound = functools.partial(function, torch_op(op).front)
+    signature = inspect.signature(bound)
+    tensors = [name for name, each in signature.parameters.items() if each.default is each.empty]
 
-
-def _own_front(
-    function: Callable[..., Any], tensors: list[str], of_op: Callable[..., Any]
-) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         given = dict(zip(tensors, args, strict=False)) | named
         check_tensors(function.__name__, **{name: given[name] for name in tensors if name in given})
-        return function(of_op, *args, **named)
+        return bound(*args, **named)
 
-    signature = inspect.signature(function)
-    _, *parameters = signature.parameters.values()
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call

@@ -1,0 +1,123 @@
+"""A kernel as an op: what `numpipe.torch.register` and `numpipe.jax.call` make of one.
+
+A declaration says which arrays fit. Here the kernel itself does: its specs check the operands, its
+``out_type`` says what the results are, and its call allocates them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+import numpy as np
+
+from ..kernels.kernel import Kernel
+from ..plan.specs import ArrayType
+from .declaration import Op
+
+
+class KernelOp(Op[Any]):
+    """The op of a kernel. Its results are the parameters that are neither operands nor options.
+
+    operands   names of the arrays that a call passes
+    options    the scalars and Statics that a call passes. A value is converted to the type that the
+               parameter is annotated with if that is NumPy's
+    statics    values of the Statics that are the same in all calls
+    mutates    the operands that the kernel writes in place
+    gradients  as `numpipe.op` takes them; gradients of results are passed to them contiguous
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        operands: Sequence[str],
+        options: Sequence[Parameter],
+        *,
+        statics: Mapping[str, Any] | None = None,
+        mutates: Sequence[str] = (),
+        gradients: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
+        kinds = {each.name: each.annotation for each in options}
+        self._numpy = {name: kind for name, kind in kinds.items() if issubclass(kind, np.generic)}
+        self._leading = len([*itertools.takewhile(operands.__contains__, kernel.parameters)])
+        self._named = [*operands[self._leading :], *kinds]
+
+        def stub() -> None: ...
+
+        functools.update_wrapper(stub, kernel, updated=())
+        stub.__module__ = getattr(kernel, "_place", None) or kernel.__module__
+        arrays = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in operands]
+        target = Parameter("target", Parameter.KEYWORD_ONLY, default=None)
+        stub.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*arrays, *options, target]
+        )
+        results = [name for name in kernel.parameters if name not in (*operands, *kinds)]
+        super().__init__(
+            stub,
+            dict.fromkeys(operands, ""),
+            dict.fromkeys(results),
+            (),
+            kernel.__call__,
+            {},
+            gradients or {},
+        )
+
+    def bound(
+        self, arrays: Sequence[Any], options: Sequence[Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the positional and the named arguments of the kernel's call."""
+        values = *arrays[self._leading :], *options
+        named = {**dict(zip(self._named, values, strict=True)), **self.statics}
+        for name, kind in self._numpy.items():
+            named[name] = kind(named[name])
+        return arrays[: self._leading], named
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[Any, ...],
+        out: Any = None,
+        target: str | None = None,
+        stream: Any = None,
+    ) -> Any:
+        args, named = self.bound(arrays, options)
+        return self.kernel(*args, out=out, target=target, stream=stream, **named)
+
+    def check_types(self, infos: Mapping[str, Any], fix: str = "") -> None:
+        """Leave the types to the kernel."""
+
+    def result_types(
+        self, operands: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, ArrayType]:
+        definition = self.kernel.definition
+        arrays = [ArrayType(tuple(each.shape), each.dtype) for each in operands.values()]
+        args, named = self.bound(arrays, [options[name] for name in self.options])
+        bound, results = definition.bind(tuple(args), named), [*self.results]
+        types = definition.results.types(results, definition.known(bound)) if results else ()
+        return dict(zip(results, types, strict=True))
+
+    def gradients_of(
+        self,
+        xp: Any,
+        values: Mapping[str, Any],
+        wanted: Collection[str],
+        likes: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        grads = {f"grad_{name}": xp.contiguous(values[f"grad_{name}"]) for name in self.results}
+        return super().gradients_of(xp, {**values, **grads}, wanted, likes)
+
+
+def gradients_by(op: KernelOp) -> Callable[..., Any]:
+    """Return the function for the gradients that the kernel of `op` computes."""
+
+    def gradients(xp: Any, **values: Any) -> Any:
+        return xp(op, **values)
+
+    asked = [Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)]
+    gradients.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    return gradients
