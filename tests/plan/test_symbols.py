@@ -35,7 +35,6 @@ def test_out_type_computes_with_symbols(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(specs, "SYMBOLIC", [Symbol])
     definition = doubled.definition
-    (made,) = definition.results.types(
-        definition.bind((ArrayType((Symbol("rows"), 64), np.float32),), {})
-    )
+    bound = definition.bind((ArrayType((Symbol("rows"), 64), np.float32),), {})
+    (made,) = definition.results.types(["y"], definition.known(bound))
     assert made.shape[0].text == "2 rows" and made.shape[1] == 64
