@@ -245,11 +245,8 @@ def one_of(
     if mesh is None:
         return args, named, out
     check_mesh(mesh, definition.name)
-
-    def single(value: Any) -> bool:
-        return isinstance(value, (ArrayType, *SCALAR)) or is_array(value)
-
     given = [*args, *(value for name, value in named.items() if name in definition.parameters)]
-    if mesh.rank is None and not all(map(single, given)):
+    single = (isinstance(value, (ArrayType, *SCALAR)) or is_array(value) for value in given)
+    if mesh.rank is None and not all(single):
         return split(definition, mesh, args, named, out)[0]
     return args, named, out
