@@ -197,7 +197,7 @@ class Parameters:
                 break
             arguments[name] = left.pop(name)
         passed = len(arguments)
-        for name in self.names[passed:]:  # scalars behind outputs that are left out
+        for name in self.names[passed:]:  # scalars after outputs that are left out
             if isinstance(left.get(name), SCALAR):
                 arguments[name] = left.pop(name)
         if self.scalars or len(args) > self._count:

@@ -254,7 +254,7 @@ class Definition:
         describe = described if types else launch.describe
         arrays, numbers = {}, {}
         for name, value in bound.arguments.items():
-            # the look-up takes a third of the time of isinstance
+            # isinstance takes 0.07 µs for an array, the look-up 0.02
             if type(value) not in READERS and isinstance(value, SCALAR):
                 numbers[name] = value
             else:
