@@ -35,6 +35,6 @@ def test_out_type_computes_with_symbols(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(specs, "SYMBOLIC", [Symbol])
     definition = doubled.definition
-    bound = definition.bind((ArrayType((Symbol("rows"), 64), np.float32),), {})
-    (made,) = definition.results.types(["y"], definition.known(bound))
+    known = {"x": ArrayType((Symbol("rows"), 64), np.float32)}
+    (made,) = definition.results.types(["y"], known)
     assert made.shape[0].text == "2 rows" and made.shape[1] == 64
