@@ -523,7 +523,7 @@ def test_the_commands_of_the_page_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As far as the files, which are not there."""
-    page = (ROWS.parent / "tuning_kernels.md").read_text(encoding="utf8")
+    page = (ROWS.parent / "tune_another_gpu.md").read_text(encoding="utf8")
     commands = [line.split()[3:] for line in page.splitlines() if "-m numpipe.ops.choice" in line]
     monkeypatch.chdir(tmp_path)
     assert {command[0] for command in commands} == {"fit", "evaluate"} and len(commands) == 4
