@@ -141,7 +141,7 @@ class Op(Generic[P]):
 
     sharded = False
     """whether its operands are lists of an array for each GPU of a mesh"""
-    place = PLACE
+    place: tuple[str, ...] = PLACE
     mutates: Sequence[str] = ()
     """the operands that it writes in place"""
 
@@ -337,7 +337,7 @@ class Op(Generic[P]):
         values = self.checked(options) | {"gpus": 1 if mesh is None else mesh.size}
         infos = self.described(dict(zip(self.operands, self.read(arrays, options), strict=True)))
         wanted = self.result_types(infos, values)
-        every = {**infos, **wanted}
+        every: dict[str, Any] = {**infos, **wanted}
         nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
         absent = dict.fromkeys([*self.operands, *self.results])
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
@@ -501,9 +501,8 @@ class Op(Generic[P]):
     ) -> None:
         """Raise SpecError for a result that no kernel of a call stores to: the call is noted, once
         in a process."""
-        arrays = {
-            name: imagined(kind.shape, kind.dtype) for name, kind in {**infos, **wanted}.items()
-        }
+        every: dict[str, Any] = {**infos, **wanted}
+        arrays = {name: imagined(kind.shape, kind.dtype) for name, kind in every.items()}
         with noting() as notes:
             self._run({**arrays, **values, "target": "sim", "stream": None})
         stored = set()
@@ -614,7 +613,12 @@ class Op(Generic[P]):
     def front(self, framework: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Add a function to ``numpipe.torch`` or ``numpipe.jax`` that calls the op in another way;
         it is passed the op of that framework, then its own arguments."""
-        return lambda function: self.fronts.setdefault(framework, []).append(function) or function
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.fronts.setdefault(framework, []).append(function)
+            return function
+
+        return add
 
 
 @functools.cache
