@@ -120,7 +120,7 @@ def op(
     """
 
     def declare(stub: Callable[P, Any]) -> Op[P]:
-        return Op(
+        declared = Op(
             stub,
             operands,
             results,
@@ -132,6 +132,7 @@ def op(
             batching,
             operations,
         )
+        return noted(declared)
 
     return declare
 
@@ -194,7 +195,6 @@ class Op(Generic[P]):
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
         self._written = isinstance(launch, Kernel)
         self._check()
-        noted(self)
 
     def _check(self) -> None:
         """Raise SpecError for a declaration that contradicts itself or its kernel."""
