@@ -163,6 +163,8 @@ class Op(Generic[P]):
         self.name = stub.__name__
         self.signature = inspect.signature(stub, eval_str=True)
         parameters = self.signature.parameters
+        if not self.name.isidentifier():
+            raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
         if strange := [name for name in operands if name not in parameters]:
             raise SpecError(
                 f"numpipe.op {self.name}: operand '{strange[0]}' is no parameter of the function, "
