@@ -36,6 +36,7 @@ verification           `verify`, `Verification`; `numpipe.testing.check`, `numpi
 compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile;
                        `load`: a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
+ops of your own        `op`: an op with gradients, for PyTorch and JAX too, from a declaration
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim`
                        (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
@@ -119,6 +120,7 @@ _HOMES = {
     "launch.profiles": "last_profile",
     "traces.trace": "Trace",
     "traces.timeline_pictures": "timeline",
+    "ops.declaration": "op",
     "tools.verify.verification": "Verification verify",
     "tools.model.explaining": "explain",
     "tools.tune.tuning": "autotune",
@@ -192,6 +194,7 @@ if TYPE_CHECKING:
     from .launch.mesh import *
     from .launch.placement import *
     from .launch.profiles import *
+    from .ops.declaration import *
     from .plan.allocations import *
     from .plan.budget import *
     from .plan.context import *

@@ -120,7 +120,7 @@ def op(
     """
 
     def declare(stub: Callable[P, Any]) -> Op[P]:
-        return Op(
+        declared = Op(
             stub,
             operands,
             results,
@@ -132,6 +132,7 @@ def op(
             batching,
             operations,
         )
+        return noted(declared)
 
     return declare
 
@@ -162,6 +163,8 @@ class Op(Generic[P]):
         self.name = stub.__name__
         self.signature = inspect.signature(stub, eval_str=True)
         parameters = self.signature.parameters
+        if not self.name.isidentifier():
+            raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
         if strange := [name for name in operands if name not in parameters]:
             raise SpecError(
                 f"numpipe.op {self.name}: operand '{strange[0]}' is no parameter of the function, "
@@ -194,7 +197,6 @@ class Op(Generic[P]):
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
         self._written = isinstance(launch, Kernel)
         self._check()
-        noted(self)
 
     def _check(self) -> None:
         """Raise SpecError for a declaration that contradicts itself or its kernel."""

@@ -19,7 +19,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import imagined, taken
+from ..kernels.noted_calls import imagined, noted, taken
 from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
@@ -83,7 +83,7 @@ class ShardedOp(Op[P]):
 def sharded_op(**declared: Any) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
     """Declare an op of several GPUs, as `numpipe.op` declares one of one GPU."""
     declared = {"checks": {}, "gradients": {}, **declared}
-    return lambda stub: ShardedOp(stub, **declared)
+    return lambda stub: noted(ShardedOp(stub, **declared))
 
 
 class Shards:

@@ -28,16 +28,19 @@ except ImportError as error:
     ) from error
 
 from ... import ops as _ops
+from ...kernels.noted_calls import OPS as _OPS
 from .register import register
 from .torch_ops import own_front as _own_front
 from .torch_ops import torch_op as _torch_op
 
 __all__ = ["register"]
 
-for _op in [getattr(_ops, name) for name in _ops.__all__]:
-    if "out" in _op.operands:  # it writes an operand, which autograd does not know
+for _op in _OPS:
+    # of one that writes an operand autograd does not know; others' are defined when they are used
+    if "out" in _op.operands or not _op.__module__.startswith("numpipe."):
         continue
     _own = [_own_front(_op, each) for each in _op.fronts.get("torch", [])]
-    for _function in (_torch_op(_op).front, *_own):
-        globals()[_function.__name__] = _function
-        __all__ += [_function.__name__]
+    _functions = [_torch_op(_op).front, *_own]
+    if _op is getattr(_ops, _op.name, None):
+        globals().update({each.__name__: each for each in _functions})
+        __all__ += [each.__name__ for each in _functions]
