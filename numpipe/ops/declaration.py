@@ -90,8 +90,8 @@ def op(
     checks      rules for options (`diagnostics.argument_checks`)
     gradients   for an operand, or for several ("q k v"), a function that returns its gradient; one
                 of a broadcast shape is summed, and all are converted to the operand's type
-    composite   what replaces the op where it is differentiated: a function that calls others, or
-                returns NotImplemented where the op itself is meant
+    composite   what replaces the op where it is differentiated: a function that calls other ops,
+                or returns NotImplemented for options with which the op itself is meant
     batching    ``vmap``: "leading" where the first dimensions of all operands and results are
                 "..."; "merge" where their first dimension is a batch; or a function of operands,
                 options, ``size`` and ``batched`` (which operands have the dimension, in front)
@@ -564,16 +564,18 @@ class Op(Generic[P]):
 
     def _fitted(self, xp: Any, name: str, grad: Any, like: Any) -> Any:
         """Return a gradient summed to the shape of its operand, in its type."""
-        shape, wanted = tuple(grad.shape), tuple(like.shape)
-        extra = len(shape) - len(wanted)
-        if extra < 0 or any(
-            mine not in (1, size) for mine, size in zip(wanted, shape[extra:], strict=True)
-        ):
-            raise SpecError(
-                f"{self.name}: the gradient of '{name}' has shape {shape}, and '{name}' has "
-                f"{wanted}"
-            )
-        return xp.cast(xp.summed(grad, like.shape), like.dtype)
+        if grad.shape != like.shape:
+            shape, wanted = tuple(grad.shape), tuple(like.shape)
+            extra = len(shape) - len(wanted)
+            if extra < 0 or any(
+                mine not in (1, size) for mine, size in zip(wanted, shape[extra:], strict=True)
+            ):
+                raise SpecError(
+                    f"{self.name}: the gradient of '{name}' has shape {shape}, and '{name}' has "
+                    f"{wanted}"
+                )
+            grad = xp.summed(grad, like.shape)
+        return grad if grad.dtype == like.dtype else xp.cast(grad, like.dtype)
 
     # ---- batches
     def batched(
