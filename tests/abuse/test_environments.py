@@ -115,7 +115,7 @@ PROGRAM = textwrap.dedent("""
     import numpy as np
     import numpipe
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def doubled(x, y):
         y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] * 2.0
 

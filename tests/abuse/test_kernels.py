@@ -168,7 +168,7 @@ def kernel(statement: str) -> Any:
     linecache.cache[name] = len(text), None, text.splitlines(True), name
     names: dict[str, Any] = {"numpipe": numpipe, "np": np, "ODD": object(), "ARRAY": np.ones(3)}
     exec(compile(text, name, "exec"), names)
-    return numpipe.kernel(num_compute_wgs=1)(names["bad_kernel"])
+    return numpipe.kernel(names["bad_kernel"])
 
 
 def wrong(name: str, every: int = 1) -> Iterator[str]:

@@ -575,7 +575,7 @@ def test_the_option_changes_nothing_in_a_kernel_without_bodies() -> None:
         re.sub(
             r"_ZN\w+",
             "f",
-            numpipe.kernel(copy, num_compute_wgs=1, compiler_params=params).inspect("ptx", *args),
+            numpipe.kernel(copy, compiler_params=params).inspect("ptx", *args),
         )
         for params in (None, LANE)
     }

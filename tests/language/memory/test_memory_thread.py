@@ -43,7 +43,7 @@ def test_the_last_one_says_nothing_new() -> None:
 
 
 def test_two_pipelines_that_say_different_ones_are_refused() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def two(a, b, c, d):
         def body(indices, x):
             pass

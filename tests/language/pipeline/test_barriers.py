@@ -115,7 +115,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_pipeline_in_a_body_with_barriers() -> None:
     """The memory role runs the outer body for the inner loads: there its barriers do nothing."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def sums(a, b, c):
         def outer(indices, b_tile, b_ready, b_consumed):
             (i,) = indices
@@ -175,7 +175,7 @@ def release(first, second):
 
 @pytest.mark.thorough
 def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def product(a, b, c, *, cfg: numpipe.Static = Options()):
         def body(indices, x, y, x_ready, y_ready, x_consumed, y_consumed, acc):
             def arrived():
@@ -230,7 +230,7 @@ def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manu
     """The point of it all: one slot, and the next step's b is on its way while the product with d
     runs."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def two(a, b, d, c):
         def body(indices, x, y, z, x_free, y_free, z_free, acc):
             acc = numpipe.wgmma(acc, y, x.T)

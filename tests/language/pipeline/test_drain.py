@@ -212,7 +212,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
     results = []
     for params in (DRAINED, CHAINED):
         kernel, (a, b, c), trace = (
-            numpipe.kernel(stepped, num_compute_wgs=1, compiler_params=params),
+            numpipe.kernel(stepped, compiler_params=params),
             inputs(),
             numpipe.Trace(),
         )

@@ -486,7 +486,7 @@ def test_any_configuration(case: Case) -> None:
 
 
 # ---- steps that issue fewer products than others
-@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
+@numpipe.kernel(compiler_params=CompilerParams(delay_release=1))
 def every_other(a, b, c, *, chosen: numpipe.Static):  # type: ignore[no-untyped-def]
     acc = numpipe.zeros((64, 64), F32)
     pipe = numpipe.pipeline(

@@ -201,7 +201,7 @@ def test_all_products_of_a_step_are_counted_when_its_slot_is_released() -> None:
 
 # ---- the memory role
 def test_the_memory_role_has_no_final_carry() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def steered(a, c):
         def body(indices, x, steps):
             return steps + 1

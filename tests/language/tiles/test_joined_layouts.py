@@ -93,7 +93,7 @@ def carried(first: str, then: str) -> Any:
             return numpipe.full(64, 1.0, np.float32)
         return numpipe.layout_cast(numpipe.iota(64), layout).astype(np.float32)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def stepped(x, y):
         def body(indices, tile, carry):
             return vector(then)

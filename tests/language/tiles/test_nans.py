@@ -93,7 +93,7 @@ def test_the_check_is_a_part_of_debug() -> None:
 
 
 def test_integers_and_masks_are_not_looked_at() -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True, check_nan=True))
+    @numpipe.kernel(compiler_params=CompilerParams(debug=True, check_nan=True))
     def counts(y):
         y[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64), 1)
 

@@ -75,11 +75,11 @@ def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
 
 @compiles
 def test_a_part_reads_the_registers_where_they_are() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def part(x, y):
         y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 64)][:, 8:16]
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def whole(x, y):
         y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(8, 8)]
 

@@ -69,7 +69,7 @@ def test_scans_are_numpys(name: str, dtype: str, shape: Shape, axis: int) -> Non
 
 
 def test_a_function_that_does_not_commute_is_called_in_the_order_of_the_elements() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def last(x, y):
         tile = x[ds(0, 128), ds(0, 64)]
         y[ds(0, 128), ds(0, 64)] = numpipe.scan(lambda a, b: b, tile, axis=0)
@@ -93,7 +93,7 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
     def clipped(a: Any, b: Any) -> Any:
         return np.minimum(a + b, 5.0)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def saturated(x, y, limit):
         tile = abs(x[ds(0, 64), ds(0, 64)])
         y[ds(0, 64), ds(0, 64)] = numpipe.scan(clipped, tile, axis=1)
@@ -254,11 +254,11 @@ def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> 
 
 @compiles
 def test_a_store_that_converts_is_the_code_of_a_conversion() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def plain(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def asked(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float16)
 

@@ -414,7 +414,7 @@ def test_functions_of_vectors_and_numbers_compile(kernel: Any, args: tuple[Any, 
 
 
 def test_a_condition_that_an_index_decides_is_passed_by_by_the_memory_role() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def flipped(x, y):
         tile = x[ds(0, 64), ds(0, 64)]
         if tile.argmax() > 7:
