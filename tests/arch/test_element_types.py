@@ -111,7 +111,7 @@ def test_another_bit_of_a_conversion_is_told(
     assert conversions_wrong(dtype, target="sim") == ["made"]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @pytest.mark.parametrize(
     "pair",

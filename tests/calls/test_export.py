@@ -196,7 +196,7 @@ def kind(value: Any) -> str:
     )
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(6, thorough=6)
 @pytest.mark.parametrize(("one", "other"), STATICS, ids=kind)
 def test_statics(fake: Noting, one: Any, other: Any) -> None:
     """`one` is the default; calls with either find their own machine code, and a third one none."""

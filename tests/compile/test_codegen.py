@@ -162,14 +162,14 @@ PLAIN = "1 compute warpgroup"
 
 
 # ---- every kernel --------------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)
     assert gate.findings(built(name)) == ()
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(2, thorough=3)
 @each_kernel
 def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)

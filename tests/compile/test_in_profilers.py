@@ -252,7 +252,7 @@ def test_machine_code_is_shown_with_the_lines_that_it_is_of(lined: Any) -> None:
     assert ".debug_line" not in lined.sass
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "options", [{"debug": True}, {"jitter": 1}, {"asserts": True, "drain": True}], ids=str
 )

@@ -470,7 +470,7 @@ def a_uint32_stays_one(c, u):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(5, thorough=16)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel.name)
 @both
 def test_a_kernel_computes(case: Case, execution: str) -> None:

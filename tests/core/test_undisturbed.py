@@ -64,7 +64,7 @@ def _ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @compiler
 @pytest.mark.parametrize(
     "module",

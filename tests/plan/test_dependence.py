@@ -421,7 +421,7 @@ def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
         getattr(wrong, execution)(halves(64), state=state)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @pytest.mark.parametrize("state", ["PipelineState.STOP", "1", "state", "state - 1", "wg"])
 def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(
     state: str,

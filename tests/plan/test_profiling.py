@@ -189,7 +189,7 @@ def exchanged(x, y, ready):
     numpipe.wait(ready.at[3], 1)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("profiled", [True, False])
 def test_a_wait_for_a_semaphore_is_recorded_in_both_roles(profiled: bool) -> None:
     block = ArrayType((64, 64), np.float32)

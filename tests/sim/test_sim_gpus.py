@@ -37,7 +37,7 @@ def computes(case: Case, gpus: int, seed: Any, **options: Any) -> None:
             )
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=20)
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_the_same_in_every_schedule(name: str, gpus: int) -> None:

@@ -420,7 +420,7 @@ def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], mes
 RECORD = Config(along_m=2, tn=256)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "cfg",
     [

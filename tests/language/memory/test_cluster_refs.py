@@ -59,7 +59,7 @@ def test_verify_finds_nothing() -> None:
     ).raise_if_failed()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
 def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
     size: int, dtype: Any, shape: tuple[int, int], memory_role: bool

@@ -33,7 +33,7 @@ def parts(text: str, *patterns: str) -> list[int]:
     return at[1:]
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gate_passes_kernels_of_several_gpus(name: str) -> None:
     assert gate.findings(built(name)) == ()

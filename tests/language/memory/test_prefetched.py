@@ -33,7 +33,7 @@ def test_verify_finds_nothing() -> None:
         numpipe.verify(KERNELS[name], *given, schedules=4, size=9).raise_if_failed()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_copy_is_one_bulk_copy_and_reads_of_it_are_loads_from_shared_memory(

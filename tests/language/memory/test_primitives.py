@@ -55,7 +55,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- values
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize(
     "kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name
@@ -449,7 +449,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 
 # ---- compiled
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "kernel, args",
     [

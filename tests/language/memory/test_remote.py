@@ -239,7 +239,7 @@ def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool)
         pair(body).compiled(x) if compiled else pair(body).simulate(x)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("size, dtype, shape", KINDS[:2], ids=str)
 def test_each_lane_sends_what_it_has_and_the_gate_passes(
     size: int, dtype: Any, shape: tuple[int, int]

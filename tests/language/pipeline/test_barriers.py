@@ -49,7 +49,7 @@ def right(
     check(other, 2, steps, seed=10 * steps + slots)
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(6, thorough=28)
 @pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
 def test_every_ring_in_any_schedule(
     manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int
@@ -224,7 +224,7 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
     assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("manual", [True, False])
 def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
     """The point of it all: one slot, and the next step's b is on its way while the product with d
@@ -508,7 +508,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
 
 
 # ---- compiled ------------------------------------------------------------------------------------
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "manual, barriers, delay, carry",
     [((True, False), 4, 0, True), ((False, True), 4, 1, True), ((True, True), 6, 2, False)],

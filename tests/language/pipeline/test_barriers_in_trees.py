@@ -147,7 +147,7 @@ def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(
             unused.simulate(a, w, scales, y, seed=seed)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("kernel", [in_a_loop, in_a_body], ids=lambda kernel: kernel.name)
 def test_the_code_passes_the_gate(kernel: numpipe.Kernel) -> None:
     given = [numpipe.ArrayType((64, 320), np.float16)] * 3 + [

@@ -37,7 +37,7 @@ def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str |
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.variants(0, thorough=6)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero", None])
 @pytest.mark.parametrize("name", KERNELS)
@@ -116,7 +116,7 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
 
 
 # ---- indices of loads and stores
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero"])
 def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:

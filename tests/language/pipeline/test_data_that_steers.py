@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(("name", "dtype", "slots", "delay"), CASES)
 def test_a_kernel_steered_by_arrays_compiles_and_computes_what_numpy_does(
     name: str, dtype: Any, slots: int, delay: int

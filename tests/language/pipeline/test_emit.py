@@ -48,7 +48,7 @@ def test_any_schedule(kernel: Any, seed: int) -> None:
     assert (kernel.simulate(a, b, seed=seed) == expected).all()
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_passes_the_build_gate(kernel: Any) -> None:
     half = ArrayType((8, 8), HALF)

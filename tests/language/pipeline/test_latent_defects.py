@@ -101,7 +101,7 @@ def mixed_delays(builder: str) -> Any:
     return kernel(body if builder == "body" else loop, builder)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(
     builder: str,

@@ -41,7 +41,7 @@ def test_what_the_blocks_hold_is_stored(name: str, runs: Any) -> None:
         CHECKS[name](run)
 
 
-@pytest.mark.variants(9)
+@pytest.mark.variants(9, thorough=20)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "name",

@@ -57,7 +57,7 @@ def counts(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize(
     "name, barriers, fences",
     [

@@ -270,7 +270,7 @@ def test_the_warpgroup_may_be_an_index_of_a_store(target: str) -> None:
 THREE, FOUR, FIVE = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     ("kernel", "args", "rank"),
     [

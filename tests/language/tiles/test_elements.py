@@ -79,7 +79,7 @@ def test_two_warpgroups_that_store_to_one_element_are_reported_and_may_add_to_it
 
 
 @compiles
-@pytest.mark.variants(0, thorough=6)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", ["statistics", "row sums", *map(str, STORED)])
 def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None:
     x = np.zeros((256, 64), np.int32)

@@ -323,7 +323,7 @@ COMPILED: dict[str, tuple[Any, Any]] = {
 
 
 @compiles
-@pytest.mark.variants(0, thorough=5)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> None:
     kernel, arrays = COMPILED[case]

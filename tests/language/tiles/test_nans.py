@@ -36,7 +36,7 @@ def test_simulated_a_nan_is_told_with_its_element_and_its_line(name: str) -> Non
     unchecked(kernel).simulate(*given(name))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("name", STORES)
 def test_compiled_each_store_has_its_record_and_without_the_option_none(name: str) -> None:
     kernel = STORES[name]

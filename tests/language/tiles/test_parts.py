@@ -53,7 +53,7 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
 
 
 @compiles
-@pytest.mark.variants(0, thorough=5)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", ["vectors", "product", "coalesced", *map(str, TYPES)])
 def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
     half, x = np.zeros((64, 128), np.float16), np.zeros((192, 192), np.float32)

@@ -211,7 +211,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
 
 
 # ---- the code
-@pytest.mark.variants(0, thorough=7)
+@pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, axis: int) -> None:
@@ -223,7 +223,7 @@ def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, ax
     )
 
 
-@pytest.mark.variants(0, thorough=7)
+@pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(Rule(lambda k, shape: k <= shape[1]), k=(1, 13, 32), dtype=tuple(TYPES), shape=SHAPES)
 def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape: Shape) -> None:
@@ -232,7 +232,7 @@ def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @compiles
 @pytest.mark.parametrize("dtype", ["int32", "bfloat16", "float16", "float32"])
 def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> None:

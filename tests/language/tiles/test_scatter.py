@@ -77,7 +77,7 @@ def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
 
 
 @compiles
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", [*map(str, TYPES), "experts"])
 def test_scatter_stores_compile_and_the_gate_finds_nothing(case: str) -> None:
     if case == "experts":

@@ -49,7 +49,7 @@ def test_a_view_of_a_tile_a_slot_and_a_transposed_tile_is_what_numpy_says() -> N
     np.testing.assert_array_equal(y[:, :64], viewed_wanted(x, *INSIDE["viewed"]))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     "name, places",
     [

@@ -410,7 +410,7 @@ def test_a_part_of_36_rows_is_no_register_tile() -> None:
 
 
 # ---- the machine code ----------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @pytest.mark.parametrize(
     "name, loads",

@@ -433,7 +433,7 @@ def test_a_kernel_without_room_for_a_panel_stores_what_the_lanes_have() -> None:
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("memory_role", [False, True])
 def test_a_ring_that_is_met_after_a_store_keeps_its_room(memory_role: bool) -> None:
     """Without a memory role, whose rings are known first, the kernel is compiled once more."""

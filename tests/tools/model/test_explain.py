@@ -377,7 +377,7 @@ SETTLED = {(4096, 4096, 4096)}
 """shapes of which both clocks are compared"""
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "key",
     [
@@ -425,7 +425,7 @@ def _slow(name: str) -> Any:
     return next(case for case in CASES if case.name == name).slow.explain(compiled=False)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)
