@@ -88,7 +88,6 @@ OF_MODULES = [
 
 @numpipe.kernel(
     grid=lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
-    num_compute_wgs=1,
     in_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     out_type=lambda x: ArrayType(x.shape, np.float32),
