@@ -88,7 +88,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         else [
             str(p.relative_to(ROOT))
             for top in ("numpipe", "intrinsics")
-            for p in (ROOT / top).rglob("*.py")
+            for p in (*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.npz"))
         ]
         + ["numpipe/py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
     )
@@ -104,8 +104,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_wheel_holds_every_module_and_its_types(wheel: set[str]) -> None:
-    modules = {str(p.relative_to(ROOT)) for p in (ROOT / "numpipe").rglob("*.py")}
+def test_wheel_holds_every_module_its_types_and_the_files_of_gpus(wheel: set[str]) -> None:
+    modules = {
+        str(p.relative_to(ROOT))
+        for ending in ("py", "npz")
+        for p in (ROOT / "numpipe").rglob(f"*.{ending}")
+    }
     modules |= {f"numpipe/intrinsics/{p.name}" for p in (ROOT / "intrinsics").glob("*.py")}
     assert modules | {"numpipe/py.typed"} <= wheel
 

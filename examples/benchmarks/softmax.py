@@ -20,8 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numpipe import bench, launch
-from numpipe.ops import row_softmax
+from numpipe import bench, ops
+from numpipe.ops.log_softmax import log_softmax_backward
+from numpipe.ops.softmax import softmax_backward
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -37,14 +38,12 @@ SAMPLED_ROWS = 64
 
 
 def ours(arrays: list[Any], out: Any, log: bool) -> Callable[[], object]:
-    """Return the launch of numpipe's kernel on inputs and an output."""
-    infos = [launch.describe(array, "array", "softmax") for array in (*arrays, out)]
-    size = infos[0].dtype.itemsize
-    config = row_softmax.choose(*out.shape, size, gradient=len(arrays) == 2)
-    kernel = (row_softmax.backward if len(arrays) == 2 else row_softmax.forward)(config, log)
-    return functools.partial(
-        kernel, *(part for info in infos for part in row_softmax.windows(info, config))
-    )
+    """Return the call of numpipe's op on inputs and an output."""
+    if len(arrays) == 1:
+        return functools.partial(ops.log_softmax if log else ops.softmax, *arrays, out=out)
+    grad, y = arrays
+    backward = log_softmax_backward if log else softmax_backward
+    return functools.partial(backward, y, grad, out=out)
 
 
 def theirs(arrays: list[Any], out: Any, log: bool) -> Callable[[], object]:

@@ -197,12 +197,9 @@ class Parameters:
                 break
             arguments[name] = left.pop(name)
         passed = len(arguments)
-        if left and len(args) <= passed < self._count:  # scalars behind outputs that are left out
-            arguments |= {
-                name: left.pop(name)
-                for name in self.names[passed:]
-                if isinstance(left.get(name), SCALAR)
-            }
+        for name in self.names[passed:]:  # scalars after outputs that are left out
+            if isinstance(left.get(name), SCALAR):
+                arguments[name] = left.pop(name)
         if self.scalars or len(args) > self._count:
             self._take_scalars(arguments, args, left)
         for name in left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from .arguments import SCALAR, scalar_kind, scalar_value
 from .planned_calls import Planned, result
 
 _WATCHED = WATCH.kernels
+Place = tuple[Callable[[], int], int, str]
+"""what returns where an array is, where it was bound, its name"""
 
 
 class BoundCall:
@@ -141,10 +143,12 @@ class BoundOnGpu(BoundCall):
         current = launch.follow(call.infos)
         handle = current()
         first = call.alone(handle)
-        self._names_of = list(addresses)
-        self._places = [(where, where()) for where in addresses.values()]
-        few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
-        (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
+        self._places = [(where, where(), name) for name, where in addresses.items()]
+        # int() is 0
+        places: Iterator[Place] = iter([*self._places, *[(int, 0, "")] * 3])
+        self._where, self._at, _ = next(places)
+        self._where1, self._at1, _ = next(places)
+        self._where2, self._at2, _ = next(places)
         self._more = self._places[3:]
         self._current, self._launches = current, Table()
         self._launches.keep(handle, first)
@@ -163,7 +167,7 @@ class BoundOnGpu(BoundCall):
                     or self._where2() != self._at2
                 ):
                     self._moved()
-                for where, bound in self._more:
+                for where, bound, _ in self._more:
                     if where() != bound:
                         self._moved()
                 if stream is None and self._current() == self._stream and not _WATCHED:
@@ -196,7 +200,7 @@ class BoundOnGpu(BoundCall):
 
     def _moved(self) -> None:
         """Raise the error for an array whose data is no longer where it was bound."""
-        for name, (where, bound) in zip(self._names_of, self._places, strict=True):
+        for where, bound, name in self._places:
             now = where()
             if now != bound:
                 happened = (

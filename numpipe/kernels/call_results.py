@@ -66,29 +66,27 @@ class Results:
             )
         return types
 
-    def check_like(self, call: Described, types: Sequence[ArrayType]) -> None:
-        """Raise SpecError for a call that has no array like which outputs of these types are
-        allocated."""
-        if not call.arrays:
-            arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
+    def complete(self, call: Described, runs: bool) -> Described:
+        """Describe the outputs that a call leaves out, as if they were next to its first array.
+
+        Raises SpecError for a call that `runs` and has no array, like which they are allocated.
+        """
+        types = self.types(call.missing, call.known)
+        first = next(iter(call.arrays.values()), None)
+        if first is None and runs:
+            made = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(
                 f"kernel {self.kernel}: the call passes no array, so nothing says of which "
                 f"library, on which device, its outputs ({', '.join(call.missing)}) are to "
-                f"be: pass them, e.g. out={arrays if len(types) == 1 else f'({arrays})'}"
+                f"be: pass them, e.g. out={made if len(types) == 1 else f'({made})'}"
             )
-
-    def complete(self, call: Described, types: Sequence[ArrayType]) -> Described:
-        """Return the call with outputs of these types, which nobody has allocated, next to its
-        first array."""
-        first = next(iter(call.arrays.values()), None)
-        place: dict[str, Any] = (
-            {} if first is None else {"kind": first.kind, "device": first.device}
-        )
-        outputs = {
-            name: launch.info_of_zeros(t.shape, t.dtype)._replace(**place)
-            for name, t in zip(call.missing, types, strict=True)
-        }
-        return call._replace(arrays={**call.arrays, **outputs})
+        arrays = dict(call.arrays)
+        for name, each in zip(call.missing, types, strict=True):
+            info = launch.info_of_zeros(each.shape, each.dtype)
+            arrays[name] = (
+                info if first is None else info._replace(kind=first.kind, device=first.device)
+            )
+        return call._replace(arrays=arrays)
 
     def check(self, call: Described) -> None:
         """Raise SpecError for arrays given as out= that have not the shapes and types of

@@ -18,7 +18,7 @@ from ..launch.mesh import Mesh, compiling, key_of
 from ..launch.peer_access import Together
 from ..launch.repeats import Repeats
 from ..launch.table import Table
-from ..plan.specs import ArrayType, Persistent
+from ..plan.specs import Persistent
 from . import jit, run_target
 from .arguments import scalar_kind, scalar_values
 from .call_records import Described
@@ -101,7 +101,8 @@ class Calls:
         if missing and not results:
             handle = None if stream is None else launch.as_stream(stream)
             results = [
-                launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in plan.types
+                launch.empty_like_kind(infos[0], output.shape, output.dtype, handle)
+                for output in plan.allocated
             ]
             fresh = len(results)
             infos += [
@@ -180,7 +181,7 @@ class Calls:
         definition.check_outputs(call.numbers)
         launch.check_sizes(call.arrays, definition.name)
         if call.missing and out is None:
-            call = results.complete(call, results.types(call.missing, call.known))
+            call = results.complete(call, runs=False)
         if whole:
             results.check_signature(call.arrays)
             scalar_values(call.numbers, definition.name)
@@ -192,11 +193,9 @@ class Calls:
         definition, target, mesh = self.definition, call.target, call.mesh
         options, results = definition.options, definition.results
         require(f"kernel {definition.name}", locals(), target=_TARGET)
-        types: tuple[ArrayType, ...] = ()
-        if call.missing and call.results is None:
-            types = results.types(call.missing, call.known)
-            results.check_like(call, types)
-            call = results.complete(call, types)
+        missing = call.missing if call.results is None else ()
+        if missing:
+            call = results.complete(call, runs=True)
         definition.check_outputs(call.numbers)
         if call.results is not None:
             results.check(call)
@@ -233,7 +232,14 @@ class Calls:
                 f"{'GPU' if prepared else 'the simulated SM'}, grid {grid}"
             )
         return Plan(
-            variant, prepared, grid, types, empty, device, launch.foreign(infos), semaphores
+            variant,
+            prepared,
+            grid,
+            [arrays[name] for name in missing],
+            empty,
+            device,
+            launch.foreign(infos),
+            semaphores,
         )
 
     def agree(self, mesh: Mesh, call: Described, variant: Variant) -> dict[str, str]:

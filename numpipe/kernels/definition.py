@@ -224,20 +224,21 @@ class Definition:
         """Bind a call's arguments."""
         return self.arguments.bind(args, named)
 
-    def known(self, bound: Bound) -> dict[str, Any]:
-        """Return what a user's function of the arguments may take of a call that is not described;
-        sizes may be symbols."""
-        return bound.known(
-            {
-                name: HostView(
-                    value
-                    if isinstance(value, ArrayType)
-                    else launch.describe(value, name, self.name)
-                )
-                for name, value in bound.arguments.items()
-                if not isinstance(value, SCALAR)
-            }
-        )
+    def known(self, bound: Bound, view: Callable[[Any], Any] = HostView) -> dict[str, Any]:
+        """Return what a user's function of the arguments may take of a call that is not described,
+        arrays as `view` shows them; an ArrayType may stand for an array, its sizes may be
+        symbols."""
+
+        def shown(name: str, value: Any) -> Any:
+            if type(value) in (list, tuple):  # of a kernel of several GPUs
+                return [shown(name, each) for each in value]
+            if isinstance(value, SCALAR):
+                return value
+            return view(
+                value if isinstance(value, ArrayType) else launch.describe(value, name, self.name)
+            )
+
+        return bound.known({name: shown(name, value) for name, value in bound.arguments.items()})
 
     def describe(
         self,
@@ -259,7 +260,7 @@ class Definition:
         describe = described if types else launch.describe
         arrays, numbers = {}, {}
         for name, value in bound.arguments.items():
-            # the look-up takes a third of the time of isinstance
+            # isinstance takes 0.07 µs for an array, the look-up 0.02
             if type(value) not in READERS and isinstance(value, SCALAR):
                 numbers[name] = value
             else:

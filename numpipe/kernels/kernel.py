@@ -21,14 +21,12 @@ from ..launch.driver_errors import DriverError, naming, of_kernel
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
 from ..launch.table import Table
-from ..plan.specs import ArrayType
 from . import noted_calls
 from .arguments import SCALAR
 from .bound_calls import BoundCall, bind
 from .call_records import Described
-from .call_results import is_array
 from .calls import Calls
-from .definition import Definition, described
+from .definition import Definition
 from .mesh_calls import OnMesh, one_of
 from .options import Options
 from .planned_calls import result
@@ -344,12 +342,4 @@ class Kernel:
         """Call a function with those arguments of a call that its parameters name; it gets arrays
         as `view` shows them."""
         bound = self.definition.arguments.bind(args, named)
-
-        def shown(name: str, value: Any) -> Any:
-            if type(value) in (list, tuple):  # of a kernel of several GPUs
-                return [shown(name, each) for each in value]
-            array = is_array(value) or isinstance(value, ArrayType)
-            return view(described(value, name, self.name)) if array else value
-
-        known = {name: shown(name, value) for name, value in bound.arguments.items()}
-        return self.definition.results.ask(function, what, known | dict(bound.statics))
+        return self.definition.results.ask(function, what, self.definition.known(bound, view))

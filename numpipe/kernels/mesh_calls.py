@@ -65,15 +65,16 @@ class OnMesh:
             for own, each in enumerate(split(self.definition, mesh, args, named, out))
         ]
         check_alike(self.definition, calls)
+        launches = None
         if calls[0].plan.empty:
-            return result(calls, out, mesh.rank is None), None
-        if mesh.gpus is None:
+            pass
+        elif mesh.gpus is None:
             simulate(calls, seed, trace, judge)
-            return result(calls, out, mesh.rank is None), None
-        with naming(self.definition.name):
-            launches = self._launch(mesh, calls, stream)
-        if not calls[0].values:
-            self.calls.learn(calls, named, launches, mesh)
+        else:
+            with naming(self.definition.name):
+                launches = self._launch(mesh, calls, stream)
+            if not calls[0].values:
+                self.calls.learn(calls, named, launches, mesh)
         return result(calls, out, mesh.rank is None), launches
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
@@ -244,11 +245,8 @@ def one_of(
     if mesh is None:
         return args, named, out
     check_mesh(mesh, definition.name)
-
-    def single(value: Any) -> bool:
-        return isinstance(value, (ArrayType, *SCALAR)) or is_array(value)
-
     given = [*args, *(value for name, value in named.items() if name in definition.parameters)]
-    if mesh.rank is None and not all(map(single, given)):
+    single = (isinstance(value, (ArrayType, *SCALAR)) or is_array(value) for value in given)
+    if mesh.rank is None and not all(single):
         return split(definition, mesh, args, named, out)[0]
     return args, named, out

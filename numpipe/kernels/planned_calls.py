@@ -9,7 +9,6 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import CompileError, SpecError
-from ..plan.specs import ArrayType
 from . import run_target
 from .call_records import Described
 from .simulation_checks import Judge, of_gpu
@@ -23,8 +22,8 @@ class Plan(NamedTuple):
     prepared: launch.Prepared | None
     """the machine code, ready for launches; None: calls are simulated, or there is nothing to do"""
     grid: tuple[int, int, int]
-    types: Sequence[ArrayType]
-    """the types of the outputs that a call allocates"""
+    allocated: Sequence[launch.ArrayInfo]
+    """outputs like those that a call allocates"""
     empty: bool
     """whether there is nothing to do: no CTA, or no output with an element"""
     device: int

@@ -87,11 +87,6 @@ class Launch:
     pointers: Any
     """the ctypes array of their addresses, which the arguments point to"""
 
-    @property
-    def observers(self) -> list[Any]:
-        """What is told of each launch."""
-        return self.prepared.observers
-
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which
         the driver reports at whatever call comes next, and PipelineDeadlock for one that gave up

@@ -91,8 +91,15 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
     """Whether two arrays whose bounds meet share a byte without being the same view."""
     if _view(one) == _view(other):
         return False
+    # host or GPU memory, through arrays that nobody may read
+    first, second = [
+        memory(
+            each.address, each.shape, each.strides, np.dtype(f"V{each.dtype.itemsize}"), False, None
+        )
+        for each in (one, other)
+    ]
     try:
-        return np.shares_memory(_bytes(one), _bytes(other), max_work=_MOST_WORK)
+        return np.shares_memory(first, second, max_work=_MOST_WORK)
     except np.exceptions.TooHardError:
         return False  # not known: refusing a right call would be worse
 
@@ -102,9 +109,3 @@ def _view(info: ArrayInfo) -> tuple[Any, ...]:
     which say nothing."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]
     return info.address, info.shape, strides, info.dtype
-
-
-def _bytes(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """Return the array's memory, host or GPU, as a NumPy array that nobody may read."""
-    kind = np.dtype(f"V{info.dtype.itemsize}")
-    return memory(info.address, info.shape, info.strides, kind, False, None)

@@ -9,6 +9,7 @@ own. The last array of the kernel are its semaphores, in the control block of th
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,32 +30,27 @@ if TYPE_CHECKING:
 _INT = np.dtype(np.int32)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Together:
     """The launches of one call on the GPUs of this process. Call it to launch on all of them."""
 
-    __slots__ = ("_alive", "_controls", "launches", "observers", "prepared", "stream")
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        controls: Controls,
-        launches: Sequence[Launch],
-        alive: Sequence[Any],
-    ) -> None:
-        self.prepared, self.launches, self.observers = prepared, tuple(launches), prepared.observers
-        self.stream = tuple(launch.stream for launch in launches)
-        """by GPU the stream"""
-        self._controls, self._alive = controls, tuple(alive)
+    prepared: Prepared
+    controls: Controls
+    launches: Sequence[Launch]
+    stream: tuple[int, ...]
+    """the stream on each GPU"""
+    alive: Sequence[Any]
+    """what `stale` asks whether it is there"""
 
     @property
     def stale(self) -> bool:
         """Whether memory that it is for has been freed since."""
-        return any(one.gone for one in self._alive)
+        return any(one.gone for one in self.alive)
 
     def __call__(self) -> None:
         """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one
         waited for a peer too long."""
-        controls = self._controls
+        controls = self.controls
         controls.check()
         with controls.launching:
             for launch in self.launches:
@@ -62,8 +58,8 @@ class Together:
 
     def run(self, scalars: Sequence[Any]) -> None:
         """Launch with these scalars."""
-        self._controls.check()
-        with self._controls.launching:
+        self.controls.check()
+        with self.controls.launching:
             self.prepared.together(self.launches, scalars)
 
 
@@ -131,6 +127,5 @@ def together(
                 controls.cleared(own, known),
             )
         )
-    return Together(
-        prepared, controls, launches, [one for infos in arrays for one in gpus.alive(infos)]
-    )
+    alive = [one for infos in arrays for one in gpus.alive(infos)]
+    return Together(prepared, controls, launches, tuple(streams), alive)

@@ -174,7 +174,7 @@ class Repeats:
         infos    by GPU, descriptions of all these arrays
         fresh    how many of the outputs, the last ones, the call allocated
         """
-        if launched.observers:
+        if launched.prepared.observers:
             return
         for info in itertools.chain(*infos):
             learn(info)

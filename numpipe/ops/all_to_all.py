@@ -182,7 +182,7 @@ class _AllToAll(ShardedOp[P]):
 
     place = ("mesh", "stream")
 
-    def call(
+    def call(  # type: ignore[override]
         self,
         arrays: tuple[Any, ...],
         options: tuple[Any, ...],

@@ -90,8 +90,8 @@ def op(
     checks      rules for options (`diagnostics.argument_checks`)
     gradients   for an operand, or for several ("q k v"), a function that returns its gradient; one
                 of a broadcast shape is summed, and all are converted to the operand's type
-    composite   what replaces the op where it is differentiated: a function that calls others, or
-                returns NotImplemented where the op itself is meant
+    composite   what replaces the op where it is differentiated: a function that calls other ops,
+                or returns NotImplemented for options with which the op itself is meant
     batching    ``vmap``: "leading" where the first dimensions of all operands and results are
                 "..."; "merge" where their first dimension is a batch; or a function of operands,
                 options, ``size`` and ``batched`` (which operands have the dimension, in front)
@@ -142,7 +142,7 @@ class Op(Generic[P]):
 
     sharded = False
     """whether its operands are lists of an array for each GPU of a mesh"""
-    place = PLACE
+    place: tuple[str, ...] = PLACE
     mutates: Sequence[str] = ()
     """the operands that it writes in place"""
     contiguous = False
@@ -342,7 +342,7 @@ class Op(Generic[P]):
         values = self.checked(options) | {"gpus": 1 if mesh is None else mesh.size}
         infos = self.described(dict(zip(self.operands, self.read(arrays, options), strict=True)))
         wanted = self.result_types(infos, values)
-        every = {**infos, **wanted}
+        every: dict[str, Any] = {**infos, **wanted}
         nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
         absent = dict.fromkeys([*self.operands, *self.results])
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
@@ -506,9 +506,8 @@ class Op(Generic[P]):
     ) -> None:
         """Raise SpecError for a result that no kernel of a call stores to: the call is noted, once
         in a process."""
-        arrays = {
-            name: imagined(kind.shape, kind.dtype) for name, kind in {**infos, **wanted}.items()
-        }
+        every: dict[str, Any] = {**infos, **wanted}
+        arrays = {name: imagined(kind.shape, kind.dtype) for name, kind in every.items()}
         with noting() as notes:
             self._run({**arrays, **values, "target": "sim", "stream": None})
         stored = set()
@@ -568,16 +567,18 @@ class Op(Generic[P]):
 
     def _fitted(self, xp: Any, name: str, grad: Any, like: Any) -> Any:
         """Return a gradient summed to the shape of its operand, in its type."""
-        shape, wanted = tuple(grad.shape), tuple(like.shape)
-        extra = len(shape) - len(wanted)
-        if extra < 0 or any(
-            mine not in (1, size) for mine, size in zip(wanted, shape[extra:], strict=True)
-        ):
-            raise SpecError(
-                f"{self.name}: the gradient of '{name}' has shape {shape}, and '{name}' has "
-                f"{wanted}"
-            )
-        return xp.cast(xp.summed(grad, like.shape), like.dtype)
+        if grad.shape != like.shape:
+            shape, wanted = tuple(grad.shape), tuple(like.shape)
+            extra = len(shape) - len(wanted)
+            if extra < 0 or any(
+                mine not in (1, size) for mine, size in zip(wanted, shape[extra:], strict=True)
+            ):
+                raise SpecError(
+                    f"{self.name}: the gradient of '{name}' has shape {shape}, and '{name}' has "
+                    f"{wanted}"
+                )
+            grad = xp.summed(grad, like.shape)
+        return grad if grad.dtype == like.dtype else xp.cast(grad, like.dtype)
 
     # ---- batches
     def batched(
@@ -617,7 +618,12 @@ class Op(Generic[P]):
     def front(self, framework: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Add a function to ``numpipe.torch`` or ``numpipe.jax`` that calls the op in another way;
         it is passed the op of that framework, then its own arguments."""
-        return lambda function: self.fronts.setdefault(framework, []).append(function) or function
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.fronts.setdefault(framework, []).append(function)
+            return function
+
+        return add
 
 
 @functools.cache

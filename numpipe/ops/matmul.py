@@ -246,7 +246,7 @@ def _result(a: Any, b: Any, c: Any, bias: Any) -> ArrayType:
     try:
         found = product_sizes(*shapes)
     except TypeError:  # sizes that are symbols of torch.compile have no hash
-        found = product_sizes.__wrapped__(*shapes)  # type: ignore[arg-type]
+        found = product_sizes.__wrapped__(*shapes)
     return ArrayType(found[-1], a.dtype)
 
 

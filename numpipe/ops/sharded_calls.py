@@ -44,7 +44,7 @@ class ShardedOp(Op[P]):
     """
 
     sharded = True
-    place = ("out", "mesh", "stream")
+    place: tuple[str, ...] = ("out", "mesh", "stream")
 
     def call(
         self,

@@ -26,6 +26,10 @@ def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any) -> Any:
     return grad_dx * (grad - total) - grad * (grad_dx * y).sum(-1)[..., None]
 
 
+def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any) -> Any:
+    return xp(softmax_backward, y, grad_dx)
+
+
 @op(
     operands={"y": "... n", "grad": "... n"},
     results={"dx": "... n"},
@@ -33,7 +37,7 @@ def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any) -> Any:
     launch=_launch_backward,
     gradients={
         "y": _gradient_of_y,
-        "grad": lambda xp, y, grad_dx: xp(softmax_backward, y, grad_dx),
+        "grad": _gradient_of_grad,
     },
     batching="leading",
 )

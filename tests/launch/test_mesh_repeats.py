@@ -3,6 +3,7 @@ kept for. No GPU is needed."""
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ class Mesh:
 
 class Together:
     def __init__(self, stream: int = STREAM) -> None:
-        self.observers, self.stream, self.stale = (), (stream,), False
+        self.prepared = types.SimpleNamespace(observers=())
+        self.stream, self.stale = (stream,), False
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +124,7 @@ def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
     repeats, mesh, launched = Repeats(Table()), Mesh(None), Together()
     x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
     if obstacle == "observer":
-        launched.observers = (print,)
+        launched.prepared.observers = (print,)
     infos = [
         ArrayInfo("host", 0, (4, 8), (32, 4), np.dtype(np.float32), -1, True, x)
         if obstacle == "no marks"

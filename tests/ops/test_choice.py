@@ -517,3 +517,17 @@ def test_a_file_that_has_no_rows_of_a_gpu_is_an_error(
         rows_of(gpu_of(), path, 2, head)
     assert main(["evaluate", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_commands_of_the_page_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as the files, which are not there."""
+    page = (ROWS.parent / "tune_another_gpu.md").read_text(encoding="utf8")
+    commands = [line.split()[3:] for line in page.splitlines() if "-m numpipe.ops.choice" in line]
+    monkeypatch.chdir(tmp_path)
+    assert {command[0] for command in commands} == {"fit", "evaluate"} and len(commands) == 4
+    for command in commands:
+        assert main(command) == 2 and "No such file" in capsys.readouterr().err
+    with pytest.raises(SystemExit):  # as one that is not
+        main(["fit", "rows.jsonl"])

@@ -15,7 +15,6 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any
 
@@ -135,6 +134,9 @@ class TorchOp:
         self._parameters = [each for each in parameters if each in taken]
         self.arguments = declared.arguments_of(self._parameters)
         self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
+        self.saved = [name in declared.saved for name in (*declared.operands, *declared.results)]
+        self._plain: set[tuple[Any, ...]] = set()
+        """options for which the declaration's composite is the op itself"""
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -230,7 +232,7 @@ class TorchOp:
         tensors = _flat(lists)
         if direct(*tensors) and differentiated(*tensors):
             return self.recorded(lists, options, mesh)  # type: ignore[no-any-return]
-        return self.unrecorded(lists, options, mesh)  # type: ignore[no-any-return]
+        return self.unrecorded(tensors, options, mesh)  # type: ignore[no-any-return]
 
     # ---- results that options leave out: the dispatcher's op has an empty tensor in their place
     def _whole(self, made: Any, like: Any) -> Any:
@@ -312,9 +314,9 @@ class TorchOp:
         made = self.declared.call(tuple(arrays), options, out, mesh)
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
-    def unrecorded(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
-        """Run the op, past the dispatcher where that would do nothing."""
-        tensors = _flat(arrays)
+    def unrecorded(self, tensors: Sequence[Any], options: Sequence[Any], mesh: Any) -> Any:
+        """Run the op on flat tensors, past the dispatcher where that would do nothing."""
+        arrays = self.grouped(tensors, len(self.declared.operands))
         if direct(*tensors) and not tensors[0].is_meta:
             return self.launch(arrays, options, mesh)
         place = () if mesh is None else (mesh.name,)
@@ -359,21 +361,24 @@ class TorchOp:
         return self._whole(made if len(made) > 1 else next(iter(made), None), first)
 
     # ---- gradients
-    def recorded(self, arrays: Any, options: Sequence[Any], mesh: Any, function: Any = None) -> Any:
+    def recorded(
+        self, arrays: Any, options: tuple[Any, ...], mesh: Any, function: Any = None
+    ) -> Any:
         """Run the op, or what replaces it where it is differentiated, and have autograd record
         it."""
-        if self.declared.composite is not None:
+        if self.declared.composite is not None and options not in self._plain:
             values = self.values(arrays, options, mesh)
             made = by_name(self.declared.composite, {**values, "xp": _XP})
             if made is not NotImplemented:
                 return self._whole(made, arrays[0])
+            self._plain.add(options)
         if not self.declared.gradients:
             raise SpecError(
                 f"{self.name}: an argument requires a gradient, and this op has no backward pass "
                 "yet: call it under torch.no_grad() or torch.inference_mode(), or the function of "
                 "torch.nn.functional"
             )
-        made = (function or _Recorded).apply(_Call(self, tuple(options), mesh), *_flat(arrays))
+        made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
         return list(made) if mesh is not None else made
 
     def values(self, arrays: Any, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
@@ -421,13 +426,13 @@ class TorchOp:
         return whole, tuple(None if each.shape == (0,) else 0 for each in whole)
 
 
-@dataclass(frozen=True, eq=False)
 class _Call:
-    """What a recorded call is, beside its tensors."""
+    """What a recorded call is, in addition to its tensors; to PyTorch it is one opaque value."""
 
-    op: TorchOp
-    options: tuple[Any, ...]
-    mesh: Any
+    __slots__ = ("mesh", "op", "options")
+
+    def __init__(self, op: TorchOp, options: tuple[Any, ...], mesh: Any) -> None:
+        self.op, self.options, self.mesh = op, options, mesh
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
@@ -437,27 +442,20 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(call: _Call, *tensors: Any) -> Any:
-        arrays = call.op.grouped(tensors, len(call.op.declared.operands))
-        made = call.op.unrecorded(arrays, call.options, call.mesh)
+        made = call.op.unrecorded(tensors, call.options, call.mesh)
         return tuple(made) if call.mesh is not None else made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.call, *tensors = inputs
-        declared = ctx.call.op.declared
         results = output if isinstance(output, tuple) else (output,)
-        gpus = len(tensors) // len(declared.operands)
-        names = [name for name in (*declared.operands, *declared.results) for _ in range(gpus)]
-        ctx.save_for_backward(
-            *[
-                tensor if name in declared.saved else None
-                for name, tensor in zip(names, (*tensors, *results), strict=True)
-            ]
-        )
-        ctx.likes = [
-            None if tensor is None else SimpleNamespace(shape=tensor.shape, dtype=tensor.dtype)
-            for tensor in tensors
-        ]
+        saved = ctx.call.op.saved
+        gpus = (len(tensors) + len(results)) // len(saved)
+        if gpus > 1:
+            saved = [each for each in saved for _ in range(gpus)]
+        pairs = zip(saved, (*tensors, *results), strict=True)
+        ctx.save_for_backward(*[tensor if each else None for each, tensor in pairs])
+        ctx.likes = [None if x is None else (x.shape, x.dtype) for x in tensors]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -469,11 +467,12 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         known = op.grouped((*ctx.saved_tensors, *grads), len(named))
         values = op.values(known[:count], ctx.call.options, ctx.call.mesh)
         wanted = op.grouped(ctx.needs_input_grad[1:], count)
+        likes = [x and SimpleNamespace(shape=x[0], dtype=x[1]) for x in ctx.likes]
         found = op.declared.gradients_of(
             _XP,
             values | dict(zip(named, known, strict=True)),
             [name for name, each in zip(operands, wanted, strict=True) if any(_flat([each]))],
-            dict(zip(operands, op.grouped(ctx.likes, count), strict=True)),
+            dict(zip(operands, op.grouped(likes, count), strict=True)),
         )
         nothing = op.grouped([None] * len(ctx.likes), count)
         return (None, *_flat(map(found.get, operands, nothing)))

@@ -90,7 +90,7 @@ def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
     constant = by.step + by.meeting * _some(of.cluster * of.across - 1)
 
     def step(at_work: Floats) -> Floats:
-        return np.sqrt(alone + shared * at_work * at_work) + constant
+        return np.sqrt(alone + shared * at_work * at_work) + constant  # type: ignore[no-any-return]
 
     # after the steps of a tile: ping-pong hides all stores but the last
     stored = by.store * elements / of.wgs
@@ -111,7 +111,7 @@ def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
     busy = whole + of.stream * (even - whole)
     busy += by.cluster * _some(of.cluster * of.across * of.along - 1)
     memory = (operands + 2.0 * batches * rows * columns) * by.memory
-    return np.maximum(busy, memory) + by.launch
+    return np.maximum(busy, memory) + by.launch  # type: ignore[no-any-return]
 
 
 def _some(count: Floats) -> Floats:

@@ -137,7 +137,7 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
         several = order[step % parts :: parts]
         at = np.concatenate([places[group] for group in several])
         starts = np.cumsum([0, *(len(places[group]) for group in several[:-1])])
-        gradients = _gradients(layers, x[at], *facts[:, at], starts, rows.weight[several])
+        gradients = _gradients(layers, x[at], facts[:, at], starts, rows.weight[several])
         done = step / (EPOCHS * parts)
         rate = RATE * min(1, done / WARM) * (1 + np.cos(np.pi * done)) / 2
         for layer, (first, second), gradient in zip(layers, moments, gradients, strict=True):
@@ -149,18 +149,10 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
     return [layer.T for layer in layers]
 
 
-def _gradients(
-    layers: list[Any],
-    x: Any,
-    target: Any,
-    counted: Any,
-    lost: Any,
-    weight: Any,
-    starts: Any,
-    groups: Any,
-) -> list[Any]:
+def _gradients(layers: list[Any], x: Any, facts: Any, starts: Any, groups: Any) -> list[Any]:
     """Return the gradients of the loss of some groups, which begin at `starts` and weigh `groups`,
     for each layer."""
+    target, counted, lost, weight = facts
     inputs, slopes = [x], []
     for layer in layers[:-1]:
         sums = inputs[-1] @ layer[:-1] + layer[-1]

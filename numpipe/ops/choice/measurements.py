@@ -100,7 +100,7 @@ def read(paths: Iterable[Path]) -> dict[str, tuple[Gpu, list[Group]]]:
             if "skip" in row or (config := _config(row["config"])) is None:
                 continue
             protocol = row.get("protocol")
-            key = *row["shape"], row.get("dtype"), path, row.get("run"), protocol
+            key = *row["shape"], row.get("dtype"), row.get("stored"), path, row.get("run"), protocol
             empty = Group(tuple(row["shape"]), BURST if protocol == "burst" else 1.0, [], [])
             group = groups.setdefault(key, empty)
             group.configs.append(config)

@@ -86,7 +86,7 @@ def correction(seen: Floats, layers: tuple[Any, ...]) -> Floats:
     layers  the weights of all networks, an array (networks, outputs, inputs + 1) a layer; the last
             column is the bias
     """
-    x = seen[None]
+    x: Any = seen[None]
     for number, layer in enumerate(layers):
         if number:
             x = x * (np.tanh(x / 2) / 2 + 0.5)  # SiLU, without overflow
