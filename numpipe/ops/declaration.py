@@ -145,6 +145,8 @@ class Op(Generic[P]):
     place: tuple[str, ...] = PLACE
     mutates: Sequence[str] = ()
     """the operands that it writes in place"""
+    contiguous = False
+    """whether functions of gradients are passed those of results contiguous"""
 
     def __init__(
         self,
@@ -158,10 +160,11 @@ class Op(Generic[P]):
         composite: Callable[..., Any] | None = None,
         batching: str | Callable[..., Any] = "",
         operations: Callable[..., float] | None = None,
+        signature: inspect.Signature | None = None,
     ) -> None:
-        functools.update_wrapper(self, stub)
+        functools.update_wrapper(self, stub, updated=())
         self.name = stub.__name__
-        self.signature = inspect.signature(stub, eval_str=True)
+        self.signature = signature or inspect.signature(stub, eval_str=True)
         parameters = self.signature.parameters
         if not self.name.isidentifier():
             raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
@@ -584,9 +587,7 @@ class Op(Generic[P]):
         """Return the results along one more dimension, which `batched` operands have in front, and
         the results then too: one, or a tuple. Raises SpecError where there is no rule."""
         if callable(self.batching):
-            return by_name(
-                self.batching, {**values, "xp": xp, "size": size, "batched": dict(batched)}
-            )
+            return by_name(self.batching, {**values, "xp": xp, "size": size, "batched": batched})
         if not self.batching:
             raise SpecError(
                 f"{self.name}: vmap has no rule for this op: call it in a loop, or declare the op "

@@ -6,10 +6,9 @@ A declaration says which arrays fit. Here the kernel itself does: its specs chec
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -31,6 +30,8 @@ class KernelOp(Op[Any]):
     gradients  as `numpipe.op` takes them; gradients of results are passed to them contiguous
     """
 
+    contiguous = True
+
     def __init__(
         self,
         kernel: Kernel,
@@ -47,25 +48,20 @@ class KernelOp(Op[Any]):
         self._leading = len([*itertools.takewhile(operands.__contains__, kernel.parameters)])
         self._named = [*operands[self._leading :], *kinds]
 
-        def stub() -> None: ...
-
-        functools.update_wrapper(stub, kernel, updated=())
-        stub.__module__ = getattr(kernel, "_place", None) or kernel.__module__
         arrays = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in operands]
         target = Parameter("target", Parameter.KEYWORD_ONLY, default=None)
-        stub.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*arrays, *options, target]
-        )
         results = [name for name in kernel.parameters if name not in (*operands, *kinds)]
         super().__init__(
-            stub,
+            kernel,
             dict.fromkeys(operands, ""),
             dict.fromkeys(results),
             (),
             kernel.__call__,
             {},
             gradients or {},
+            signature=inspect.Signature([*arrays, *options, target]),
         )
+        self.__module__ = getattr(kernel, "_place", None) or kernel.__module__
 
     def bound(
         self, arrays: Sequence[Any], options: Sequence[Any]
@@ -100,16 +96,6 @@ class KernelOp(Op[Any]):
         bound, results = definition.bind(tuple(args), named), [*self.results]
         types = definition.results.types(results, definition.known(bound)) if results else ()
         return dict(zip(results, types, strict=True))
-
-    def gradients_of(
-        self,
-        xp: Any,
-        values: Mapping[str, Any],
-        wanted: Collection[str],
-        likes: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        grads = {f"grad_{name}": xp.contiguous(values[f"grad_{name}"]) for name in self.results}
-        return super().gradients_of(xp, {**values, **grads}, wanted, likes)
 
 
 def gradients_by(op: KernelOp) -> Callable[..., Any]:

@@ -64,9 +64,9 @@ def front(op: Op[Any]) -> Callable[..., Any]:
 
     functools.update_wrapper(call, op)
     call.__doc__ = op.documentation(
-        f"""`numpipe.ops.{op.name}` in JAX programs: its parameters are described there. Arrays are
-    JAX's or NumPy's; options are constants of the traced program. Raises SpecError as
-    `numpipe.ops.{op.name}` does, when it is traced."""
+        f"""`{op.name}` in JAX programs: the declared op's own docstring describes the parameters.
+    Arrays are JAX's or NumPy's; options are constants of the traced program. Raises SpecError as
+    the declared op does, when it is traced."""
     )
     call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
         parameters=[op.signature.parameters[name] for name in names]
@@ -108,10 +108,9 @@ class _Arrays:
         return x.astype(dtype)
 
     def summed(self, x: Any, shape: Sequence[int]) -> Any:
-        added = x.ndim - len(shape)
-        ones = [added + i for i, size in enumerate(shape) if size == 1 < x.shape[added + i]]
-        axes = (*range(added), *ones)
-        return (jnp.sum(x, axes, dtype=np.float32) if axes else x).reshape(shape)
+        rank = len(shape)
+        axes = [i for i in range(-x.ndim, 0) if i < -rank or shape[i] == 1 < x.shape[i]]
+        return (jnp.sum(x, tuple(axes), dtype=np.float32) if axes else x).reshape(shape)
 
     def activation(self, name: str, x: Any) -> Any:
         return _ACTIVATIONS[name](x.astype(np.float32)).astype(x.dtype)

@@ -8,7 +8,6 @@ from inspect import Parameter
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
@@ -124,7 +123,7 @@ class _CalledKernel(KernelOp):
     ) -> None:
         named = [Parameter(name, Parameter.KEYWORD_ONLY) for name in options]
         super().__init__(kernel, operands, named)
-        self.out_types, self.vmap_method = types, vmap_method
+        self.out_types, self.vmap_method, self.batching = types, vmap_method, "leading"
         if not self.results:
             raise SpecError(
                 f"kernel {self.name}: the call passes all of {', '.join(kernel.parameters)}, and "
@@ -162,12 +161,7 @@ class _CalledKernel(KernelOp):
                 "have: give the kernel itself an out_type that is a function of its inputs"
             )
         repeats = size if self.vmap_method == "broadcast_all" else 1
-        wider = {
-            name: jnp.broadcast_to(values[name], (repeats, *values[name].shape))
-            for name in self.operands
-            if not batched[name]
-        }
-        return xp(self, **{**values, **wider})
+        return super().batched(xp, repeats, values, batched)
 
 
 _called = functools.cache(_CalledKernel)

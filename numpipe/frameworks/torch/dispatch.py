@@ -8,6 +8,7 @@ would make a call half as long again on the host.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,31 +66,26 @@ def under_autocast(library: torch.library.Library, op: Op, wide: Sequence[bool])
     `wide` says for the first arguments whether a float32 tensor stays float32.
     """
     for device, key in AUTOCAST.items():
-        library.impl(
-            op._opname,
-            _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), wide),
-            key,
-        )
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        library.impl(op._opname, _casting(op, device, keys, wide), key)
 
 
 def _casting(op: Op, device: str, keys: Any, wide: Sequence[bool]) -> Callable[..., Any]:
     def cast(*args: Any) -> Any:
         to = torch.get_autocast_dtype(device)
-        kept = [
-            (torch.float64, torch.float32) if each else (torch.float64,)
-            for each in (*wide, *[False] * len(args))
-        ]
+        kept = itertools.zip_longest(args, wide, fillvalue=False)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return op(*[_cast(each, to, types) for each, types in zip(args, kept, strict=False)])
+            return op(*[_cast(each, to, keep) for each, keep in kept][: len(args)])
 
     return cast
 
 
-def _cast(each: Any, to: torch.dtype, kept: tuple[torch.dtype, ...]) -> Any:
-    """Convert a tensor, or those of a list, unless they are of no floating-point type or of one
+def _cast(each: Any, to: torch.dtype, wide: bool) -> Any:
+    """Convert a tensor, or those of a list, unless they are of no floating-point type, or of one
     that is kept."""
     if isinstance(each, list):
-        return [_cast(part, to, kept) for part in each]
+        return [_cast(part, to, wide) for part in each]
+    kept = (torch.float64, torch.float32) if wide else (torch.float64,)
     cast = isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in kept
     return each.to(to) if cast else each
 

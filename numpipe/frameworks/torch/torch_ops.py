@@ -129,9 +129,10 @@ class TorchOp:
         parameters = declared.signature.parameters
         kinds = {name: _kind(parameters[name]) for name in declared.options}
         self._kinds = {name: kind for name, kind in kinds.items() if kind}
-        refused = kinds.keys() - self._kinds | {"target", "stream"}
-        self.arguments = declared.arguments_of([x for x in parameters if x not in refused])
         place = ["mesh"] * declared.sharded
+        taken = {*declared.operands, *self._kinds, *place, "out"}
+        self._parameters = [each for each in parameters if each in taken]
+        self.arguments = declared.arguments_of(self._parameters)
         self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
         self.saved = [name in declared.saved for name in (*declared.operands, *declared.results)]
         self._plain: set[tuple[Any, ...]] = set()
@@ -188,11 +189,9 @@ class TorchOp:
                     if arrays[0].is_meta:
                         return self._present(made)
                     raise
-            given = self._given(arrays)
-            check_tensors(self.name, **given)
-            if out is not None:
-                outs = [out] if isinstance(out, torch.Tensor) else list(out)
-                check_tensors(self.name, **given, out=outs[0])
+            outs = [] if out is None else [out] if isinstance(out, torch.Tensor) else [*out]
+            self._check(arrays, *outs[:1])
+            if outs:
                 self._out(*arrays, *self._of_schema(options), outs)
                 return out
             graded = transformed() and torch.is_grad_enabled() and declared.gradients
@@ -202,18 +201,16 @@ class TorchOp:
 
         functools.update_wrapper(call, declared)
         call.__doc__ = declared.documentation(
-            f"""`numpipe.ops.{self.name}` as the PyTorch op ``{self.full}``: its parameters are
-    described there.
+            f"""`{self.name}` as the PyTorch op ``{self.full}``: the declared op's own docstring
+    describes the parameters.
 
     Under autocast, an op of 16-bit types converts its operands. A call is one node of a graph of
     `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
-    graphs. With out= no gradients are recorded. Raises SpecError as `numpipe.ops.{self.name}`
-    does, and for out= where a tensor requires a gradient."""
+    graphs. With out= no gradients are recorded. Raises SpecError as the declared op does, and for
+    out= where a tensor requires a gradient."""
         )
-        left = [*declared.operands, *self._kinds, "out", "mesh"]
-        parameters = declared.signature.parameters.values()
-        call.__signature__ = declared.signature.replace(  # type: ignore[attr-defined]
-            parameters=[each for each in parameters if each.name in left]
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [declared.signature.parameters[name] for name in self._parameters]
         )
         return call
 
@@ -221,12 +218,11 @@ class TorchOp:
         shards = Shards(self.declared, mesh)  # type: ignore[arg-type]
         named = zip(self.declared.operands, arrays, strict=True)
         lists = [list(shards.parts(name, value)) for name, value in named]
-        outs = None if out is None else list(shards.parts("out", out))
-        for each in zip(*lists, *([outs] if outs else []), strict=True):
-            written = {"out": each[-1]} if outs else {}
-            check_tensors(self.name, **self._given(each[: len(lists)]), **written)
-        if outs is not None:
-            self._out(*lists, mesh.name, *self._of_schema(options), outs)
+        outs = [] if out is None else [[*shards.parts("out", out)]]
+        for each in zip(*lists, *outs, strict=True):
+            self._check(each[: len(lists)], *each[len(lists) :])
+        if outs:
+            self._out(*lists, mesh.name, *self._of_schema(options), *outs)
             return out
         found = self.on_mesh(lists, options, mesh)
         return found if mesh.rank is None else found[0]
@@ -249,15 +245,21 @@ class TorchOp:
         """Return the results that there are, of all."""
         if len(self.declared.results) == 1:
             return made
-        found = [each for each in made if each.shape != (0,)]
+        always = [isinstance(dims, str) for dims in self.declared.results.values()]
+        found = [
+            each for each, there in zip(made, always, strict=True) if there or each.shape != (0,)
+        ]
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
-    def _given(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Return tensors by name, without those that may be and are left out."""
+    def _check(self, arrays: Sequence[Any], *out: Any) -> dict[str, Any]:
+        """Return tensors by name, without those that may be and are left out. Raises SpecError for
+        other arguments, or where `out` is elsewhere."""
         named = zip(self.declared.operands, arrays, strict=True)
         optional = self.declared.optional
-        return {name: x for name, x in named if x is not None or name not in optional}
+        given = {name: x for name, x in named if x is not None or name not in optional}
+        check_tensors(self.name, **given, **dict(zip(["out"], out, strict=False)))
+        return given
 
     def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
         """Return those options that the schema has, as it has them."""
@@ -324,7 +326,7 @@ class TorchOp:
         arrays, options, mesh = self._split(args)
         made = self.launch(arrays, options, mesh)
         if self.declared.mutates:
-            given = self._given(arrays)
+            given = dict(zip(self.declared.operands, arrays, strict=True))
             torch.autograd.graph.increment_version([given[x] for x in self.declared.mutates])
         return made
 
@@ -343,8 +345,7 @@ class TorchOp:
         return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
 
     def _results(self, arrays: Sequence[Any], options: Sequence[Any], gpus: int) -> Any:
-        given = self._given(arrays)
-        check_tensors(self.name, **given)
+        given = self._check(arrays)
         infos = {
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
             for name, tensor in given.items()
@@ -369,7 +370,7 @@ class TorchOp:
             values = self.values(arrays, options, mesh)
             made = by_name(self.declared.composite, {**values, "xp": _XP})
             if made is not NotImplemented:
-                return made
+                return self._whole(made, arrays[0])
             self._plain.add(options)
         if not self.declared.gradients:
             raise SpecError(
@@ -397,10 +398,7 @@ class TorchOp:
         return [[*tensors[i * gpus : (i + 1) * gpus]] for i in range(count)]
 
     def _under_autograd(self, *args: Any) -> Any:
-        made = self.recorded(*self._split(args))
-        if len(self.declared.results) > 1 and not isinstance(made, tuple):
-            raise SpecError(f"{self.name}: composite= must return all results")
-        return made
+        return self.recorded(*self._split(args))
 
     def _refuse(self, *args: Any) -> None:
         fix = "give the kernel an out_type" if self.declared.mutates else "leave out= out"
@@ -463,6 +461,8 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Any) -> Any:
         op: TorchOp = ctx.call.op
         operands, results = [*op.declared.operands], [*op.declared.results]
+        if op.declared.contiguous:
+            grads = tuple(map(_XP.contiguous, grads))
         count, named = len(operands), [*operands, *results, *(f"grad_{name}" for name in results)]
         known = op.grouped((*ctx.saved_tensors, *grads), len(named))
         values = op.values(known[:count], ctx.call.options, ctx.call.mesh)
