@@ -46,7 +46,8 @@ def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
     """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its
     parts."""
-    variant = numpipe.kernel(function).variant(TYPES, {})
+    made = numpipe.kernel(function)
+    variant = made.variant(TYPES, {})
     unit = variant.unit()
     compiled, _ = front_end(unit, variant.lifted, SCALARS)
     libraries = compiled._codelibrary._linking_libraries
