@@ -42,7 +42,7 @@ class Notes:
     copied: list[str] = field(default_factory=list)
 
 
-OPS: list[Callable[..., Any]] = []
+OPS: list[Any] = []
 """functions of arrays whose calls can be noted"""
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec
 
@@ -138,6 +138,7 @@ def op(
 class Op(Generic[P]):
     """A declared op: a function of arrays of any library."""
 
+    __qualname__: str
     sharded = False
     """whether its operands are lists of an array for each GPU of a mesh"""
     place: tuple[str, ...] = PLACE
@@ -339,7 +340,7 @@ class Op(Generic[P]):
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
         return nbytes, operations
 
-    def checked(self, options: Sequence[Any]) -> dict[str, Any]:
+    def checked(self, options: Iterable[Any]) -> dict[str, Any]:
         """Return options by name. Raises SpecError for one that breaks its rule."""
         values = dict(zip(self.options, options, strict=True))
         require(self.name, values, **self.checks)

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import NoneType, SimpleNamespace
 from typing import Any
 
@@ -304,7 +304,7 @@ class TorchOp:
             ) from None
 
     # ---- the op
-    def launch(self, arrays: Any, options: Sequence[Any], mesh: Any, outs: Any = None) -> Any:
+    def launch(self, arrays: Any, options: tuple[Any, ...], mesh: Any, outs: Any = None) -> Any:
         """Run the op. Returns what the dispatcher's op returns."""
         if mesh is not None and mesh.rank is None:
             return self.declared.call(tuple(arrays), options, outs, mesh)
@@ -314,9 +314,11 @@ class TorchOp:
         made = self.declared.call(tuple(arrays), options, out, mesh)
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
-    def unrecorded(self, tensors: Sequence[Any], options: Sequence[Any], mesh: Any) -> Any:
+    def unrecorded(self, tensors: Sequence[Any], options: tuple[Any, ...], mesh: Any) -> Any:
         """Run the op on flat tensors, past the dispatcher where that would do nothing."""
-        arrays = self.grouped(tensors, len(self.declared.operands))
+        arrays = tensors
+        if mesh is not None:
+            arrays = [*self.named(tensors, self.declared.operands).values()]
         if direct(*tensors) and not tensors[0].is_meta:
             return self.launch(arrays, options, mesh)
         place = () if mesh is None else (mesh.name,)
@@ -367,8 +369,9 @@ class TorchOp:
         """Run the op, or what replaces it where it is differentiated, and have autograd record
         it."""
         if self.declared.composite is not None and options not in self._plain:
-            values = self.values(arrays, options, mesh)
-            made = by_name(self.declared.composite, {**values, "xp": _XP})
+            values = self.named(_flat(arrays), self.declared.operands)
+            values |= self.constants(options, mesh) | {"xp": _XP}
+            made = by_name(self.declared.composite, values)
             if made is not NotImplemented:
                 return self._whole(made, arrays[0])
             self._plain.add(options)
@@ -381,21 +384,17 @@ class TorchOp:
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
         return list(made) if mesh is not None else made
 
-    def values(self, arrays: Any, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
-        """Return operands, the schema's options and the mesh by name."""
+    def constants(self, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
+        """Return the schema's options and the mesh by name."""
         named = zip(self.declared.options, options, strict=True)
-        return {
-            **dict(zip(self.declared.operands, arrays, strict=True)),
-            **{name: value for name, value in named if name in self._kinds},
-            "mesh": mesh,
-        }
+        return {"mesh": mesh, **{name: x for name, x in named if name in self._kinds}}
 
-    def grouped(self, tensors: Sequence[Any], count: int) -> list[Any]:
-        """Return flat tensors as `count` arrays: of an op of several GPUs as lists."""
+    def named(self, tensors: Sequence[Any], names: Collection[str]) -> dict[str, Any]:
+        """Return flat tensors by the names of what they are; of an op of several GPUs lists."""
         if not self.declared.sharded:
-            return [*tensors]
-        gpus = len(tensors) // count
-        return [[*tensors[i * gpus : (i + 1) * gpus]] for i in range(count)]
+            return dict(zip(names, tensors, strict=True))
+        gpus = len(tensors) // len(names)
+        return {name: [*tensors[i * gpus : (i + 1) * gpus]] for i, name in enumerate(names)}
 
     def _under_autograd(self, *args: Any) -> Any:
         return self.recorded(*self._split(args))
@@ -411,13 +410,13 @@ class TorchOp:
     # ---- vmap
     def _over_batch(self, info: Any, in_dims: Any, *args: Any) -> Any:
         arrays, options, mesh = self._split(args)
-        operands = [*self.declared.operands]
+        operands = self.declared.operands
         dims = [*in_dims, *[None] * len(arrays)][: len(arrays)]
         moved = [
             tensor if dim is None else tensor.movedim(dim, 0)
             for tensor, dim in zip(_flat(arrays), _flat(dims), strict=True)
         ]
-        values = self.values(self.grouped(moved, len(operands)), options, mesh)
+        values = self.named(moved, operands) | self.constants(options, mesh)
         batched = {name: dim is not None for name, dim in zip(operands, dims, strict=True)}
         made = self.declared.batched(_XP, info.batch_size, values, batched)
         whole = self._whole(made, moved[0])
@@ -460,22 +459,21 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         op: TorchOp = ctx.call.op
-        operands, results = [*op.declared.operands], [*op.declared.results]
+        operands, results = op.declared.operands, op.declared.results
         if op.declared.contiguous:
             grads = tuple(map(_XP.contiguous, grads))
-        count, named = len(operands), [*operands, *results, *(f"grad_{name}" for name in results)]
-        known = op.grouped((*ctx.saved_tensors, *grads), len(named))
-        values = op.values(known[:count], ctx.call.options, ctx.call.mesh)
-        wanted = op.grouped(ctx.needs_input_grad[1:], count)
+        names = [*operands, *results, *(f"grad_{name}" for name in results)]
+        values = op.named((*ctx.saved_tensors, *grads), names)
+        wanted = op.named(ctx.needs_input_grad[1:], operands)
         likes = [x and SimpleNamespace(shape=x[0], dtype=x[1]) for x in ctx.likes]
         found = op.declared.gradients_of(
             _XP,
-            values | dict(zip(named, known, strict=True)),
-            [name for name, each in zip(operands, wanted, strict=True) if any(_flat([each]))],
-            dict(zip(operands, op.grouped(likes, count), strict=True)),
+            values | op.constants(ctx.call.options, ctx.call.mesh),
+            [name for name, each in wanted.items() if any(_flat([each]))],
+            op.named(likes, operands),
         )
-        nothing = op.grouped([None] * len(ctx.likes), count)
-        return (None, *_flat(map(found.get, operands, nothing)))
+        nothing = op.named([None] * len(likes), operands)
+        return (None, *_flat((nothing | found).values()))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
