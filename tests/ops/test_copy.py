@@ -259,11 +259,11 @@ def _inside(piece: Any) -> np.ndarray:
         ),
         (
             {"a": X, "out": np.zeros((70, 100), np.float16)},
-            r"copy: 'out' must be \(70, 200\), got \(70, 100\)",
+            r"copy: 'out' must be float16 \(70, 200\), got float16 \(70, 100\)",
         ),
         (
             {"a": X, "out": np.zeros((70, 200), np.float32)},
-            "copy: 'out' is float32 and 'a' is float16: give both one type",
+            "copy: 'out' must be float16 .*, got float32",
         ),
         (
             {"a": X[:, :64], "out": X[:, 32:96]},

@@ -278,7 +278,10 @@ def test_what_depends_on_arrays_is_refused_in_a_call() -> None:
         ),
         (lambda: squared(X.astype(np.float16)), "squared: 'x' is float16, expected float32"),
         (lambda: squared(X, times=-1), "squared: times must be"),
-        (lambda: squared(X, out=X[:3].copy()), "squared: 'out' must be (70, 40), got (3, 40)"),
+        (
+            lambda: squared(X, out=X[:3].copy()),
+            "squared: 'out' must be float32 (70, 40), got float32 (3, 40)",
+        ),
         (lambda: biased(WIDE, BIAS[:7]), "biased: n = 40 in 'x' (3, 2, 40), 7 in 'bias' (7,)"),
         (lambda: biased(WIDE, BIAS.astype(np.int8)), "biased: 'bias' is int8, expected float16 or"),
     ):
