@@ -26,7 +26,6 @@ FAST = CompilerParams(approx_math=True)
 @numpipe.kernel(
     out_type=lambda x: ArrayType(x.shape, x.dtype),
     grid=lambda x: (cdiv(x.shape[0], 8),),
-    num_compute_wgs=1,
     warp_specialized=False,
     compiler_params=FAST,
 )

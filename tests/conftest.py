@@ -49,11 +49,12 @@ os.environ.setdefault(
     "NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe")
 )
 
-# what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
+# the percentage of a test's examples and schedules that are tried (`kernels.covering.examples`)
 # A busy machine is no failure; CI draws the same examples each time, everybody else new ones
 DRAWING: Any = {"deadline": None, "derandomize": "CI" in os.environ}
 settings.register_profile("quick", max_examples=20, **DRAWING)
-settings.register_profile("thorough", max_examples=100, **DRAWING)
+settings.register_profile("thorough", max_examples=50, **DRAWING)
+settings.register_profile("all", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"

@@ -21,7 +21,7 @@ import numpy as np
 import numpipe
 from numpipe import ArrayType, BlockSpec, cdiv, ds
 
-@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), num_compute_wgs=1)
+@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
 def doubled(x, y, *, late: numpipe.Static = False):
     grid, spec = (cdiv(x.shape[1], 64),), BlockSpec((64, 64), lambda k: (0, k))
     pipe = numpipe.pipeline(grid=grid, max_concurrent_steps=2, in_specs=(spec,))

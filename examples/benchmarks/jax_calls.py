@@ -41,7 +41,6 @@ def measured(rounds: int) -> dict[str, Any]:
         grid=(1,),
         in_specs=block,
         out_specs=block,
-        num_compute_wgs=1,
         out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
     )
     def more(x, y):  # type: ignore[no-untyped-def]

@@ -34,7 +34,7 @@ class BoundCall:
     waits for nothing and may be captured into a graph.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
-    >>> @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    >>> @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block)
     ... def double(x, y):
     ...     y[...] = x[...] + x[...]
     >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)

@@ -279,7 +279,6 @@ class Kernel:
         ...     grid=lambda x: (x.shape[0] // 64,),
         ...     in_specs=block,
         ...     out_specs=block,
-        ...     num_compute_wgs=1,
         ... )
         ... def double(x, y):
         ...     y[...] = x[...] + x[...]

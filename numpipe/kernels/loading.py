@@ -55,7 +55,7 @@ def load(path: str | os.PathLike[str]) -> Kernel:
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> grid = lambda x: (x.shape[0] // 64,)
-    >>> @numpipe.kernel(grid=grid, in_specs=block, out_specs=block, num_compute_wgs=1)
+    >>> @numpipe.kernel(grid=grid, in_specs=block, out_specs=block)
     ... def double(x, y):
     ...     y[...] = x[...] + x[...]
     >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)

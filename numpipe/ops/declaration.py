@@ -54,12 +54,10 @@ class Operand:
 
     dims   names of its dimensions, such as "... m k"; "" where the op's results check the shape
     types  names of the element types that it may have; by default that of the first operand
-    read   a function of options that says whether the operand is read; by default it is
     """
 
     dims: str = ""
     types: tuple[str, ...] = ()
-    read: Callable[..., bool] | None = None
 
 
 def op(
@@ -190,12 +188,6 @@ class Op(Generic[P]):
         self.gradients = {tuple(names.split()): each for names, each in gradients.items()}
         self.batching, self.operations = batching, operations
         self.fronts: dict[str, list[Callable[..., Any]]] = {}
-        self.unread = {
-            name: (operand.read, asked_by(operand.read))
-            for name, operand in self.operands.items()
-            if operand.read
-        }
-        """functions of options that say whether an operand is read, with what they ask for"""
         self.arguments = self.arguments_of(tuple(parameters))
         """takes the arguments of a call; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -306,7 +298,6 @@ class Op(Generic[P]):
             done, out = self._repeats.again(arrays, options, out, stream)
             if done:
                 return out
-        arrays = self.read(arrays, options)
         values = self.checked(options)
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
@@ -341,22 +332,13 @@ class Op(Generic[P]):
         arrays, options, *place = self.arguments(*args, **named)
         mesh = dict(zip(self.place, place, strict=False)).get("mesh")
         values = self.checked(options) | {"gpus": 1 if mesh is None else mesh.size}
-        infos = self.described(dict(zip(self.operands, self.read(arrays, options), strict=True)))
+        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
         every: dict[str, Any] = {**infos, **wanted}
         nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
         absent = dict.fromkeys([*self.operands, *self.results])
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
         return nbytes, operations
-
-    def read(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the operands, None in place of those that these options leave unread."""
-        values = dict(zip(self.options, options, strict=True))
-        found = dict(zip(self.operands, arrays, strict=True))
-        for name, (is_read, asked) in self.unread.items():
-            if not is_read(*[values[each] for each in asked]):
-                found[name] = None
-        return tuple(found.values())
 
     def checked(self, options: Iterable[Any]) -> dict[str, Any]:
         """Return options by name. Raises SpecError for one that breaks its rule."""

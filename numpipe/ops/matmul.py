@@ -240,8 +240,9 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     return matmul  # type: ignore[no-any-return]
 
 
-def _result(a: Any, b: Any, c: Any, bias: Any) -> ArrayType:
+def _result(a: Any, b: Any, c: Any, bias: Any, beta: float) -> ArrayType:
     """Return shape and type of a product. Raises SpecError for operands that do not fit."""
+    c = c if beta else None
     shapes = [None if each is None else tuple(each.shape) for each in (a, b, c, bias)]
     try:
         found = product_sizes(*shapes)
@@ -268,7 +269,9 @@ def _launch(
     batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
     vectors = [len(info.shape) == 1 for info in (a, b)]
     results = [
-        as_matrices(broadcast(info, shape), vectors) for info in (out, c) if info is not None
+        as_matrices(broadcast(info, shape), vectors)
+        for info in (out, c if beta else None)
+        if info is not None
     ]
     left, right = as_matrices(a, (vectors[0], False)), as_matrices(b, (False, vectors[1]))
     across = bias is not None and len(bias.shape) == 2
@@ -292,10 +295,6 @@ def _launch(
         target=target,
         stream=stream,
     )
-
-
-def _is_zero(number: Any) -> bool:
-    return isinstance(number, (int, float, np.generic)) and number == 0
 
 
 # ---- gradients and batches
@@ -419,7 +418,7 @@ def _batched(
     operands={
         "a": "",
         "b": "",
-        "c": Operand(types=ADDED, read=lambda beta: not _is_zero(beta)),
+        "c": Operand(types=ADDED),
         "bias": Operand(types=ADDED),
     },
     results={"out": _result},

@@ -152,12 +152,12 @@ class Bad:
         return f"{self.good.name}-{self.where}-{self.number}"
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def doubled(x, y, s=2.0, *, n: numpipe.Static = 1):
     y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] * s
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, np.float32))
+@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, np.float32))
 def made(x, y):
     y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] + 1
 

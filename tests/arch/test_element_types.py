@@ -111,7 +111,7 @@ def test_another_bit_of_a_conversion_is_told(
     assert conversions_wrong(dtype, target="sim") == ["made"]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @pytest.mark.parametrize(
     "pair",
@@ -156,7 +156,7 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
     ]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def every_width(a, b, c, *, n: numpipe.Static):
     """c = a @ b.T, without an accumulator before."""
     for (_,), (x, y) in numpipe.pipeline(
@@ -176,7 +176,7 @@ def test_integers_have_every_width_that_there_is(n: int) -> None:
 
 
 def test_reading_sums_of_integers_in_flight_is_a_race() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def early(a, c):
         for (_,), (x,) in numpipe.pipeline(
             grid=(1,), in_specs=(BlockSpec((64, 32), lambda _: (0, 0)),)

@@ -48,8 +48,8 @@ def body(a, b, c, alpha=1.0, n=3, *, beta=0.0, cfg: S = Config()):
     )
 
 
-allocating = numpipe.kernel(out_type=result, num_compute_wgs=1)(body)
-given = numpipe.kernel(num_compute_wgs=1)(body)
+allocating = numpipe.kernel(out_type=result)(body)
+given = numpipe.kernel(body)
 
 CALLS: dict[str, Callable[..., Any]] = {
     "called": lambda kernel, *args, **named: kernel(*args, target="sim", **named),
@@ -116,7 +116,7 @@ def test_array_types_stand_for_arrays_with_scalars_by_name() -> None:
 
 
 # ---- keyword-only run-time scalars
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def named_only(c, *, n, cfg: S = Config()):
     c[ds(0, cfg.rows), ds(0, 64)] = numpipe.zeros((cfg.rows, 64), np.float32) + n
 
@@ -198,7 +198,7 @@ def test_arguments_that_do_not_fit(call: Any, args: Any, named: Any, told: str) 
 
 @every_call
 def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -209,7 +209,7 @@ def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
 
 
 # ---- types of scalars
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def typed(c, *, x=1, y=1.0):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + y * 3 + (x - 1)
 
@@ -262,7 +262,7 @@ def test_an_int_where_the_default_is_a_float_is_a_float(value: Any) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("value", [True, np.bool_(True), False])
 def test_bools_choose(value: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(c, flag=False):
         out = numpipe.zeros((64, 64), np.float32)
         if flag:
@@ -287,7 +287,6 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
     @numpipe.kernel(
         grid=grid,
         grid_names="i",
-        num_compute_wgs=1,
         out_type=lambda blocks, wide: ArrayType((64 * blocks, 64 * wide), np.float32),
     )
     def k(a, c, blocks=1, *, wide=1, alpha=1.0, cfg: S = Config()):
@@ -306,7 +305,7 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
 
 
 def test_a_positional_scalar_decides_the_grid_anew() -> None:
-    @numpipe.kernel(grid=lambda n: (n,), grid_names="i", num_compute_wgs=1)
+    @numpipe.kernel(grid=lambda n: (n,), grid_names="i")
     def k(c, n):
         c[ds(numpipe.axis_index("i") * 64, 64), ds(0, 64)] = (
             numpipe.zeros((64, 64), np.float32) + 1.0
@@ -319,7 +318,7 @@ def test_a_positional_scalar_decides_the_grid_anew() -> None:
 
 
 def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(a, b, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
@@ -334,7 +333,7 @@ def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
 def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
     """What a kernel forgets to store is seen."""
 
-    @numpipe.kernel(out_type=result, num_compute_wgs=1)
+    @numpipe.kernel(out_type=result)
     def forgets(a, c):
         if a.shape[0] > 64:
             c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -369,7 +368,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(
 
     monkeypatch.setattr(launch, "Prepared", Recorder)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(scale, a, c, n=3, *, beta, flag=True):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -454,7 +453,7 @@ STORING = {name: f for name, f in list(globals().items()) if name.startswith("st
 @every_run
 @pytest.mark.parametrize("function", STORING.values(), ids=STORING)
 def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -> None:
-    kernel = numpipe.kernel(num_compute_wgs=1)(function)
+    kernel = numpipe.kernel(function)
     a, c = A.copy(), new()
     a.setflags(write=False)  # an input may be read-only
     call(kernel, a, c)
@@ -470,7 +469,7 @@ def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -
 def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
     """On the GPU it would be lost: only outputs are copied back."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def hidden(a, b, c):
         for i in range(1):
             pairs = ((put, a), (put, b))
@@ -497,9 +496,7 @@ def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
 
 def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
     def made(*without: str) -> numpipe.Kernel:
-        found: numpipe.Kernel = numpipe.kernel(
-            several, out_type=result, num_compute_wgs=1, without=without
-        )
+        found: numpipe.Kernel = numpipe.kernel(several, out_type=result, without=without)
         return found
 
     assert (
@@ -519,7 +516,7 @@ def test_a_parameter_left_out_that_is_not_there_or_is_passed_is_named() -> None:
         "are a, bias, c, alpha, beta, cfg",
     ):
         numpipe.kernel(several, without=("c", "gamma"))
-    kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without="bias")
+    kernel = numpipe.kernel(several, out_type=result, without="bias")
     with pytest.raises(
         SpecError, match="argument 'bias' is given, but the kernel was made without='bias'"
     ):

@@ -16,7 +16,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def loads_a(a, c):
     for (k,), (x,) in numpipe.pipeline(
         grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)

@@ -36,18 +36,17 @@ class Config:
 @numpipe.kernel(
     out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), np.float32),
     signature="(m,k),(n,k)->(m,n)",
-    num_compute_wgs=1,
 )
 def product(a, b, c, *, cfg: numpipe.Static = Config()):
     c[ds(0, cfg.rows), ds(0, 64)] = numpipe.zeros((cfg.rows, 64), np.float32)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scaled(a, c, scale):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) * scale
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def sized(a, c, *, rows: numpipe.Static):
     c[ds(0, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32)
 
@@ -346,8 +345,7 @@ def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None
     message."""
 
     @numpipe.kernel(
-        out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32)),
-        num_compute_wgs=1,
+        out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32))
     )
     def ones(x, y):
         x[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
@@ -667,9 +665,7 @@ def test_a_function_that_reads_a_dimension_too_many_is_told_the_shapes(
     options = {"out_type": lambda x: ArrayType(x.shape, np.float32), option: function}
     told = said(
         SpecError,
-        lambda: numpipe.kernel(num_compute_wgs=1, **options)(copied).simulate(
-            np.ones(64, np.float32)
-        ),
+        lambda: numpipe.kernel(**options)(copied).simulate(np.ones(64, np.float32)),
     )
     assert told == f"kernel copied: {option}: {message}: x is (64,), 1-D"
 

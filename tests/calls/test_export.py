@@ -47,7 +47,6 @@ def plain(x, y):
 
 def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake: Noting) -> None:
     k = numpipe.kernel(
-        num_compute_wgs=1,
         grid=lambda x: (cdiv(x.shape[0], 64), x.shape[1] // 64),
         out_type=lambda x: ArrayType(x.shape, x.dtype),
     )(plain)
@@ -92,9 +91,7 @@ def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake:
 
 def test_scalars(fake: Noting) -> None:
     @numpipe.kernel(
-        num_compute_wgs=1,
-        grid=lambda a, n: (a.shape[0] + n,),
-        out_type=lambda a: ArrayType(a.shape, a.dtype),
+        grid=lambda a, n: (a.shape[0] + n,), out_type=lambda a: ArrayType(a.shape, a.dtype)
     )
     def k(a, c, scale=2.0, n=3, *, flag, last=ONE):
         c[...] = a[...]
@@ -128,7 +125,6 @@ def test_scalars(fake: Noting) -> None:
 
 def test_an_argument_may_be_a_scalar_where_another_call_has_an_array(fake: Noting) -> None:
     @numpipe.kernel(
-        num_compute_wgs=1,
         out_type=lambda a, b: ArrayType((a.shape[0], 64), a.dtype),
         grid=lambda b: (math.ceil(b) + 1,) if isinstance(b, (int, float)) else (b.shape[0],),
     )
@@ -200,15 +196,12 @@ def kind(value: Any) -> str:
     )
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(6, thorough=6)
 @pytest.mark.parametrize(("one", "other"), STATICS, ids=kind)
 def test_statics(fake: Noting, one: Any, other: Any) -> None:
     """`one` is the default; calls with either find their own machine code, and a third one none."""
 
-    @numpipe.kernel(
-        num_compute_wgs=1,
-        out_type=lambda x, s: ArrayType((x.shape[0], 64 if s == one else 32), x.dtype),
-    )
+    @numpipe.kernel(out_type=lambda x, s: ArrayType((x.shape[0], 64 if s == one else 32), x.dtype))
     def k(x, y, *, s: numpipe.Static = one):
         y[...] = x[...]
 
@@ -231,7 +224,7 @@ def test_statics(fake: Noting, one: Any, other: Any) -> None:
 
 
 def test_a_class_of_the_same_name_and_fields_is_the_same_constant(fake: Noting) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(x, y, *, cfg: numpipe.Static = Tile(128)):
         y[...] = x[...]
 
@@ -274,7 +267,7 @@ def local():
     ids=kind,
 )
 def test_a_static_that_no_file_describes_is_refused_by_name(fake: Noting, value: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def k(x, y, *, cfg: numpipe.Static = value):
         y[...] = x[...]
 
@@ -291,7 +284,6 @@ def test_parameters_that_are_left_out_grids_of_numbers_and_signatures(fake: Noti
 
     x, y = Torch(4096, (64, 64)), Torch(1 << 20, (64, 64))
     k = numpipe.kernel(
-        num_compute_wgs=1,
         grid=(3, 2),
         grid_names=("i", "j"),
         signature="(m,k)->(m,k)",
@@ -340,9 +332,9 @@ def test_grids_clusters_and_workspaces(fake: Noting, options: Any) -> None:
     def three(x, y, work, *, n: numpipe.Static = 2):
         y[...] = x[...]
 
-    k = numpipe.kernel(
-        num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), **options
-    )(three if "workspace" in options else two)
+    k = numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), **options)(
+        three if "workspace" in options else two
+    )
     x, t = np.zeros((64, 128), np.float32), Torch(4096, (65, 64))
     loaded = same(
         fake,
@@ -380,7 +372,7 @@ def test_the_types_of_a_call_choose_the_functions_of_shapes(fake: Noting) -> Non
             return ArrayType((x.shape[0], s), np.float32)
         return ArrayType(x.shape[:1] * x.ndim, x.dtype)
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=out, grid=lambda x: (x.ndim * x.shape[-1],))
+    @numpipe.kernel(out_type=out, grid=lambda x: (x.ndim * x.shape[-1],))
     def k(x, y, *, s: numpipe.Static = 64):
         y[...] = x[...]
 
@@ -411,7 +403,7 @@ def test_the_types_of_a_call_choose_the_functions_of_shapes(fake: Noting) -> Non
 
 
 def test_a_layout_that_tma_cannot_address_is_another_signature(fake: Noting) -> None:
-    k = numpipe.kernel(num_compute_wgs=1)(plain)
+    k = numpipe.kernel(plain)
     x, odd = Torch(4096), Torch(4100)
     k.export("k.numpipe", (x, Torch(1 << 20)))
     loaded = numpipe.load("k.numpipe")
@@ -433,9 +425,7 @@ def test_a_layout_that_tma_cannot_address_is_another_signature(fake: Noting) -> 
 
 # ---- choose
 def chooses(s: Any = 1) -> Any:
-    @numpipe.kernel(
-        num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), grid=lambda x, s: (s,)
-    )
+    @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), grid=lambda x, s: (s,))
     def k(x, y, *, s: numpipe.Static = s, t: numpipe.Static = "t"):
         y[...] = x[...]
 
@@ -530,7 +520,7 @@ def test_a_choice_that_is_none_is_refused(fake: Noting, choose: Any) -> None:
 
 
 def test_a_static_without_a_default_is_chosen(fake: Noting) -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x, s: ArrayType((x.shape[0], s), x.dtype))
+    @numpipe.kernel(out_type=lambda x, s: ArrayType((x.shape[0], s), x.dtype))
     def k(x, y, n=1, *, s: numpipe.Static):
         y[...] = x[...]
 
@@ -545,7 +535,7 @@ def test_a_static_without_a_default_is_chosen(fake: Noting) -> None:
 
 # ---- what a loaded kernel is
 def test_a_call_never_compiles_and_is_never_refused(fake: Noting) -> None:
-    k, t = numpipe.kernel(num_compute_wgs=1)(plain), Torch(4096)
+    k, t = numpipe.kernel(plain), Torch(4096)
     k.export("k.numpipe", (t, Torch(1 << 20)))
     loaded = numpipe.load("k.numpipe")
     with numpipe.jit("error"):
@@ -559,7 +549,7 @@ def test_a_call_never_compiles_and_is_never_refused(fake: Noting) -> None:
 
 
 def test_what_needs_the_source_says_so(fake: Noting) -> None:
-    k = numpipe.kernel(num_compute_wgs=1)(plain)
+    k = numpipe.kernel(plain)
     x = np.zeros((64, 64), np.float32)
     y = np.zeros((64, 64), np.float32)
     k.export("k.numpipe", (x, y))
@@ -590,7 +580,7 @@ def test_what_needs_the_source_says_so(fake: Noting) -> None:
 def test_it_is_pickled_as_its_file(
     fake: Noting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    k, t = numpipe.kernel(num_compute_wgs=1)(plain), Torch(4096)
+    k, t = numpipe.kernel(plain), Torch(4096)
     k.export("k.numpipe", (t, Torch(1 << 20)))
     data = pickle.dumps(numpipe.load("k.numpipe"))
     monkeypatch.chdir("/")
@@ -599,7 +589,7 @@ def test_it_is_pickled_as_its_file(
 
 
 def test_the_same_images_make_the_same_file(fake: Noting) -> None:
-    k, t = numpipe.kernel(num_compute_wgs=1)(plain), Torch(4096)
+    k, t = numpipe.kernel(plain), Torch(4096)
     for name in ("a", "b"):
         k.export(name, (t, Torch(1 << 20)))
     assert Path("a").read_bytes() == Path("b").read_bytes()
@@ -613,7 +603,7 @@ def test_functions_that_no_file_holds_are_refused_with_their_line(fake: Noting) 
             sizes.append(n)
         return ArrayType(tuple(sizes), x.dtype)
 
-    k = numpipe.kernel(num_compute_wgs=1, out_type=out)(plain)
+    k = numpipe.kernel(out_type=out)(plain)
     with pytest.raises(
         SpecError, match=r"test_export.py:\d+: kernel plain: out_type cannot be kept in a file"
     ) as caught:
@@ -636,7 +626,7 @@ def test_functions_that_no_file_holds_are_refused_with_their_line(fake: Noting) 
 )
 def test_bad_signatures_are_refused(fake: Noting, signatures: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        numpipe.kernel(num_compute_wgs=1)(plain).export("k.numpipe", *signatures)
+        numpipe.kernel(plain).export("k.numpipe", *signatures)
     assert not list(Path().iterdir())
 
 
@@ -647,13 +637,13 @@ def test_a_folder_that_is_missing_is_found_before_the_compile(
     with pytest.raises(
         FileNotFoundError, match="kernel plain: export: there is no such folder: 'nowhere'"
     ):
-        numpipe.kernel(num_compute_wgs=1)(plain).export("nowhere/k.numpipe", (np.zeros((4, 4)),))
+        numpipe.kernel(plain).export("nowhere/k.numpipe", (np.zeros((4, 4)),))
     with pytest.raises(FileNotFoundError, match=r"k\.numpipe"):
         numpipe.load("k.numpipe")
 
 
 def test_a_file_is_replaced_in_one_step(fake: Noting, monkeypatch: pytest.MonkeyPatch) -> None:
-    k, t = numpipe.kernel(num_compute_wgs=1)(plain), Torch(4096)
+    k, t = numpipe.kernel(plain), Torch(4096)
     k.export("k.numpipe", (t, Torch(1 << 20)))
     before = Path("k.numpipe").read_bytes()
     with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
@@ -669,7 +659,7 @@ def test_a_file_is_replaced_in_one_step(fake: Noting, monkeypatch: pytest.Monkey
 
 def test_without_a_gpu_it_says_why(monkeypatch: pytest.MonkeyPatch, fake: Noting) -> None:
     x = np.zeros((64, 64), np.float32)
-    numpipe.kernel(num_compute_wgs=1)(plain).export("k.numpipe", (x, x))
+    numpipe.kernel(plain).export("k.numpipe", (x, x))
     fake.gpus = [("NVIDIA A100", (8, 0))]
     launch.current_gpu.gpu_state.cache_clear()
     with pytest.raises(TargetError, match="kernel plain: .*A100"):

@@ -137,7 +137,6 @@ def good(fake: Noting) -> Parts:
     """A file that has all that a file may have, but for a workspace."""
 
     @numpipe.kernel(
-        num_compute_wgs=1,
         out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype),
         grid=lambda a, n: (n,),
         cluster=(1, 1),

@@ -68,7 +68,7 @@ _addresses = itertools.count(1 << 20, 1 << 20)
 
 
 def copying(**options: Any) -> numpipe.Kernel:
-    @numpipe.kernel(num_compute_wgs=1, **options)
+    @numpipe.kernel(**options)
     def copy(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
@@ -243,7 +243,7 @@ def test_another_word_in_the_environment_is_refused(
 
 # ---- what the refusal says to write
 def test_it_says_which_types_nobody_compiled() -> None:
-    kernel = numpipe.kernel(num_compute_wgs=1)(with_scalars)
+    kernel = numpipe.kernel(with_scalars)
     words = (
         "for x float16 2d, y float32 2d, n int64, alpha float32, beta bool, cfg=Config(tm=64), "
         "kind=np.float32, which"
@@ -319,7 +319,7 @@ def test_what_it_says_to_write_is_what_the_call_needs(
     case: str, way: str, compiles: list[str]
 ) -> None:
     function, options, args, named = CALLS[case]
-    kernel = numpipe.kernel(num_compute_wgs=1, **options)(function)
+    kernel = numpipe.kernel(**options)(function)
     with pytest.raises(JitRefused) as refused, numpipe.jit("error"):
         kernel(*args, **named)
     assert not compiles

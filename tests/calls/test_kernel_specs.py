@@ -56,7 +56,7 @@ def test_overlapping_and_squeezed_blocks_and_indices_of_sequential_dimensions() 
 
 
 def test_a_parameter_may_be_named_as_the_kernel_is() -> None:
-    @numpipe.kernel(grid=(2,), in_specs=A, out_specs=A, num_compute_wgs=1)
+    @numpipe.kernel(grid=(2,), in_specs=A, out_specs=A)
     def copied(a, copied):
         copied[...] = a[...]
 
@@ -216,11 +216,7 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     both = BlockSpec((64, 64), lambda i, k: (i, k))
 
     @numpipe.kernel(
-        grid=(1, 2),
-        in_specs=both,
-        out_specs=both,
-        num_compute_wgs=1,
-        **semantics("parallel", "sequential"),
+        grid=(1, 2), in_specs=both, out_specs=both, **semantics("parallel", "sequential")
     )
     def asks(a, c):
         c[...] = a[...] + step()
@@ -264,7 +260,7 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
 def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(
     block: BlockSpec, array: np.ndarray, text: str
 ) -> None:
-    @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block, num_compute_wgs=1)
+    @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block)
     def refused(a, c):
         c[...] = a[...]
 

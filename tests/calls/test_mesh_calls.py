@@ -21,7 +21,6 @@ ROWS = numpipe.ArrayType((64, 64), np.float32)
 @numpipe.kernel(
     grid=numpipe.persistent(),
     semaphores=lambda x: cdiv(x.shape[0], 64),
-    num_compute_wgs=1,
     out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
 )
 def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
@@ -35,7 +34,7 @@ def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
         numpipe.wait(ready.at[i], 1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def plain(x):
     x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -67,7 +66,7 @@ def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_st
     """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated
     one is refused as it is."""
 
-    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def turn(x, y, done):
         other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
         pipe = numpipe.pipeline(
@@ -93,9 +92,7 @@ def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_st
 
 
 def test_several_outputs_are_a_tuple_of_lists() -> None:
-    @numpipe.kernel(
-        grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: (ROWS, ROWS)
-    )
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, out_type=lambda x: (ROWS, ROWS))
     def both(x, y, z, ready):
         if numpipe.program_id(0) == 0:
             y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -150,9 +147,7 @@ def test_a_wrong_result_names_the_gpu_and_leaves_the_arguments_as_they_are() -> 
 
 
 def test_an_output_that_one_gpu_does_not_write_is_named() -> None:
-    @numpipe.kernel(
-        grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: ROWS
-    )
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, out_type=lambda x: ROWS)
     def first(x, y, ready):
         if (numpipe.axis_index("gpu") == 0) & (numpipe.program_id(0) == 0):
             y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -270,7 +265,6 @@ def test_what_does_not_fit_is_said_with_the_fix(call: str) -> None:
 def made(semaphores: Any = 1, **options: Any) -> Any:
     options = {
         "grid": numpipe.persistent(),
-        "num_compute_wgs": 1,
         "semaphores": semaphores,
         **options,
     }

@@ -96,7 +96,7 @@ def launches(fake: FakeDriver, arrays: int, scalars: str = "") -> None:
 
 def made(monkeypatch: pytest.MonkeyPatch, function: Any, names: str, **options: Any) -> Any:
     """A kernel that is not compiled: what is launched is a fake."""
-    kernel = numpipe.kernel(num_compute_wgs=1, **options)(function)
+    kernel = numpipe.kernel(**options)(function)
     arrays = tuple(names.split())
     return compiled_as(kernel, lambda *_: image((), arrays, name="scale"))
 
@@ -346,7 +346,6 @@ def test_a_bound_call_on_host_arrays_runs_simulated_too() -> None:
         grid=(2,),
         in_specs=block,
         out_specs=block,
-        num_compute_wgs=1,
         target="sim",
         out_type=lambda a: ArrayType(a.shape, a.dtype),
     )

@@ -12,7 +12,7 @@ import numpipe
 from numpipe import ArrayType, SpecError, ds
 
 X = np.arange(512, dtype=np.float32).reshape(64, 8)
-OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype), "num_compute_wgs": 1}
+OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype)}
 
 
 @pytest.fixture(autouse=True)

@@ -162,7 +162,7 @@ def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, 
     """Only "m" is asked for, through two helpers: the other dimension must not be read at all."""
 
     def kernel(names: tuple[str, str]) -> Any:
-        @numpipe.kernel(grid=(2, 3), grid_names=names, num_compute_wgs=1)
+        @numpipe.kernel(grid=(2, 3), grid_names=names)
         def rows_only(c):
             c[ds(rows_of_this_cta(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

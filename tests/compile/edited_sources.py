@@ -138,7 +138,7 @@ def make(captured, default):
     def shifted(v, by={default}, *, also={keyword_default}):
         return v + by * captured + also
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+    @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def kernel(
         x,
         y,

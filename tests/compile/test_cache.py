@@ -43,7 +43,7 @@ def make(captured, default):
     def shifted(v, by={default}):
         return v + by * captured
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+    @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def kernel(x, y, *, slots: numpipe.Static = {slots}):
         spec = BlockSpec((64, 64), lambda k: (0, k))
         pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(spec,))

@@ -162,14 +162,14 @@ PLAIN = "1 compute warpgroup"
 
 
 # ---- every kernel --------------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)
     assert gate.findings(built(name)) == ()
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(2, thorough=3)
 @each_kernel
 def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)
@@ -246,7 +246,7 @@ def nothing():
 def simple(statement: Callable[[], Any] = nothing) -> Any:
     """A kernel that does something more in each step."""
 
-    @numpipe.kernel(out_type=product_type, num_compute_wgs=1)
+    @numpipe.kernel(out_type=product_type)
     def kernel(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
@@ -616,7 +616,6 @@ def by_axes(*names: str) -> Any:
         out_type=lambda a: ArrayType((256, 256), a.dtype),
         grid=(2, 4, 1)[: len(names)],
         grid_names=names,
-        num_compute_wgs=1,
     )
     def kernel(a, c):
         tile = numpipe.zeros((64, 64), np.float32) + 1.0

@@ -161,10 +161,7 @@ def test_a_kernel_without_arrays_is_none_of_the_functions_that_it_calls() -> Non
     def vprintf(n):
         numpipe.debug_print("{}", n)
 
-    assert (
-        numpipe.kernel(vprintf, num_compute_wgs=1, grid=(1,)).compiled(3).image.entry
-        == "vprintf_kernel"
-    )
+    assert numpipe.kernel(vprintf, grid=(1,)).compiled(3).image.entry == "vprintf_kernel"
 
 
 # ---- lines ---------------------------------------------------------------------------------------
@@ -255,7 +252,7 @@ def test_machine_code_is_shown_with_the_lines_that_it_is_of(lined: Any) -> None:
     assert ".debug_line" not in lined.sass
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "options", [{"debug": True}, {"jitter": 1}, {"asserts": True, "drain": True}], ids=str
 )
@@ -296,9 +293,7 @@ def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> 
     namespace: dict[str, Any] = {"ds": ds}
     exec(compile(text, str(file), "exec"), namespace)
     found = files_and_lines(
-        numpipe.kernel(namespace["nothing"], num_compute_wgs=1, compiler_params=WITH)
-        .compiled(C)
-        .ptx
+        numpipe.kernel(namespace["nothing"], compiler_params=WITH).compiled(C).ptx
     )
     assert {name for name, _ in found} == {str(tmp_path / "a 'file'.py")}
 

@@ -46,7 +46,7 @@ def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
     """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its
     parts."""
-    made = numpipe.kernel(num_compute_wgs=1)(function)
+    made = numpipe.kernel(function)
     variant = made.variant(TYPES, {})
     unit = variant.unit()
     compiled, _ = front_end(unit, variant.lifted, SCALARS)
@@ -110,7 +110,7 @@ def test_a_kernel_that_was_compiled_for_its_machine_code_keeps_none_of_the_compi
 ):
     function = printing(4)
     function.__name__ = "shown_later"
-    kernel = numpipe.kernel(num_compute_wgs=1)(function)
+    kernel = numpipe.kernel(function)
 
     def units() -> int:
         gc.collect()
@@ -127,7 +127,7 @@ def test_a_refused_kernel_leaves_nothing() -> None:
         numpipe.debug_print("{}", len(scale))
 
     def unit_of_refused() -> weakref.ref[Any]:
-        variant = numpipe.kernel(num_compute_wgs=1)(refused).variant(TYPES, {})
+        variant = numpipe.kernel(refused).variant(TYPES, {})
         unit = variant.unit()
         with pytest.raises(numpipe.CompileError, match="len"):
             front_end(unit, variant.lifted, SCALARS)

@@ -236,7 +236,7 @@ SCRIPT = """
     from numpipe.kernels.variants import Variant
     from tests.kernels.jit_kernels import Config, times
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    @numpipe.kernel(out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
     def of_the_script(x, y):
         y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] + 1
 

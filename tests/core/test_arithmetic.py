@@ -285,7 +285,7 @@ def gives(expected: float, *args: Any) -> Callable[[Any], Any]:
     """Decorates a kernel function ``f(c, *args)`` that stores `expected`."""
 
     def add(function: Any) -> Any:
-        CASES.append(Case(numpipe.kernel(num_compute_wgs=1)(function), args, expected))
+        CASES.append(Case(numpipe.kernel(function), args, expected))
         return CASES[-1].kernel
 
     return add
@@ -470,7 +470,7 @@ def a_uint32_stays_one(c, u):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(5, thorough=16)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel.name)
 @both
 def test_a_kernel_computes(case: Case, execution: str) -> None:
@@ -509,7 +509,7 @@ def wide_instructions(ptx: str) -> set[str]:
 
 @compiles
 def test_division_costs_what_it_must() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def divided(c, a, b, *, by: numpipe.Static = 0):
         v = (a // by) * 3 + a % by if by else (a // b) * 3 + a % b
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
@@ -608,9 +608,7 @@ def refused(
     executions: tuple[str, ...] = tuple(EXECUTIONS),
 ) -> Any:
     def add(function: Any) -> Any:
-        REFUSED.append(
-            Refused(numpipe.kernel(num_compute_wgs=1)(function), args, kind, said, executions)
-        )
+        REFUSED.append(Refused(numpipe.kernel(function), args, kind, said, executions))
         return function
 
     return add

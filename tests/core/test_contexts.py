@@ -236,7 +236,7 @@ def successor(n: Any) -> Any:
     return n + 1
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def calls_successor(a, c):
     c[numpipe.ds(successor(a.shape[0]), 64), numpipe.ds(0, 64)] = numpipe.zeros(
         (64, 64), np.float32

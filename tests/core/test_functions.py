@@ -39,7 +39,6 @@ def test_out_type_and_grid_may_use_it() -> None:
     @numpipe.kernel(
         out_type=lambda a: numpipe.ArrayType((share(Config(), 2), 64), np.float32),
         grid=lambda a: (share(Config(), 128),),
-        num_compute_wgs=1,
     )
     def zero(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -112,7 +111,7 @@ def test_known_arguments_are_constants_inside() -> None:
 
 @pytest.mark.thorough
 def test_1_and_true_are_different_arguments() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def kinds(c):
         acc = numpipe.zeros((64, 64), np.float32)
         store_rows(c, acc + index_of(True) * 100 + index_of(1), cfg=Config(64))
@@ -147,7 +146,7 @@ def loop_product(a, b, acc, steps, first=0):
 
 @pytest.mark.thorough
 def test_a_body_and_index_maps_of_the_module() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def uses(a, b, c):
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
@@ -167,7 +166,7 @@ def test_a_body_and_index_maps_of_the_module() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice(a, b, c):
         acc = loop_product(a, b, numpipe.zeros((64, 64), np.float32), 1)
         for _ in range(3):
@@ -203,7 +202,7 @@ def load(a, acc):
         modules.append(_import(tmp_path / name / "loads.py", f"loads_{name}"))
     load_one, load_two = modules[0].load, modules[1].load
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def uses(a, c):
         acc = numpipe.zeros((64, 64), np.float32)
         for _ in range(2):
@@ -236,10 +235,7 @@ def test_a_helper_asks_the_kernel_that_runs_it() -> None:
 
     def make(names: tuple[str, str], delay: int) -> Any:
         @numpipe.kernel(
-            grid=(2, 3),
-            grid_names=names,
-            num_compute_wgs=1,
-            compiler_params=CompilerParams(delay_release=delay),
+            grid=(2, 3), grid_names=names, compiler_params=CompilerParams(delay_release=delay)
         )
         def which(c):
             store_rows(
@@ -269,7 +265,7 @@ def apply(f, x):
 
 @pytest.mark.thorough
 def test_functions_in_tuples_and_as_arguments() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def values(c, n):
         def twice(x):
             return x * 2
@@ -297,7 +293,7 @@ def test_functions_in_tuples_and_as_arguments() -> None:
 # ---- errors --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", [pytest.param("simulate", marks=needs_columns), "compiled"])
 def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def calls(c):
         store_rows(c, unfit(), cfg=Config(64))
 
@@ -317,7 +313,7 @@ def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> N
 
 
 def test_recursion_is_refused_where_it_closes() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def calls(c):
         x = recursive(c.shape[0])  # noqa: F841
 

@@ -38,7 +38,7 @@ def größer(maß, um):
     return maß + um
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=(2,), grid_names=("zeile",))
+@numpipe.kernel(grid=(2,), grid_names=("zeile",))
 def größe(ä, 結果, µ, wert):
     """結果[z] = the sum of the blocks of ä, each made greater by wert; µ is passed and not read."""
     z = numpipe.axis_index("zeile")
@@ -76,7 +76,7 @@ def höhe(x):
 
 
 def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_its_line() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def außen(a, c):
         c[ds(höhe(a.shape[0]), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -98,7 +98,7 @@ def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> 
     names."""
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__name__ = name
-    return numpipe.kernel(copy, num_compute_wgs=1, **options)
+    return numpipe.kernel(copy, **options)
 
 
 @pytest.mark.variants(3)
@@ -158,7 +158,7 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
 
 # ---- names that the entry's own code has, and axes -----------------------------------------------
 def test_parameters_may_be_called_as_what_the_entry_calls() -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))
+    @numpipe.kernel(compiler_params=CompilerParams(debug=True))
     def wait(memory, compute, table, maps, start, rest):
         compute[ds(start, 64), ds(table, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -166,7 +166,7 @@ def test_parameters_may_be_called_as_what_the_entry_calls() -> None:
 
 
 def test_axes_may_have_any_name() -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=(2, 2), grid_names=("Zeile 1", "größe"), wg_axis="$c3")
+    @numpipe.kernel(grid=(2, 2), grid_names=("Zeile 1", "größe"), wg_axis="$c3")
     def by_axes(a, c):
         rows = (
             numpipe.axis_index("Zeile 1") * 128
@@ -187,7 +187,7 @@ def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_writ
     def place():
         return numpipe.axis_index(name)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def lost(a, c):
         c[ds(place(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

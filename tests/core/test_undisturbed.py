@@ -28,7 +28,7 @@ from numpipe import ArrayType, ds
 # a shell ignores the signal in what it starts with a &
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def zeros(a, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -64,7 +64,7 @@ def _ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @compiler
 @pytest.mark.parametrize(
     "module",

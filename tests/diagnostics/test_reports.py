@@ -148,7 +148,7 @@ def summed(
 ) -> Any:
     """c += a_k @ b_k.T over the steps k, by `body`."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def products(a, b, c):
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
@@ -279,7 +279,7 @@ def test_a_tile_that_is_read_when_it_has_been_released(seed: int | None) -> None
     assert report.fix.startswith(f"read the tile of step {read.step} before barrier_arrive")
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def kept(a, b, c):
     acc, previous = numpipe.zeros((64, 64), np.float32), None
     for (k,), (a_tile, b_tile) in numpipe.pipeline(
@@ -307,7 +307,7 @@ def test_a_tile_that_is_kept_for_the_next_step(seed: int | None) -> None:
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def unfinished(a, c, *, left: numpipe.Static = 0):
     """Two products, of which a wait leaves `left` (0: two) in flight; the first is read."""
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
@@ -576,7 +576,7 @@ def test_a_broken_rule_of_a_lane_body_names_kernel_and_line() -> None:
 
 
 def test_an_error_of_the_kernels_own_arithmetic_has_no_report() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def overflows(c):
         c[ds(np.int32(2147483647) + numpipe.program_id(0) + 1, 64), ds(0, 64)] = numpipe.zeros(
             (64, 64), np.float32

@@ -58,7 +58,7 @@ def test_no_schedule_finds_a_race(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert found.ok and found.schedules == 4, str(found)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @compiles
 @pytest.mark.parametrize("name", OWN)
 def test_the_build_gate_passes(name: str) -> None:

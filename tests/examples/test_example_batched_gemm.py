@@ -42,7 +42,7 @@ def test_simulated_it_prints_its_error() -> None:
     assert all(1e-5 < float(error) < 1e-3 for _, error in rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "cfg", [batched_gemm.Config(), batched_gemm.Config(128, 256, 64, 3)], ids=str
 )

@@ -44,7 +44,7 @@ def test_it_runs() -> None:
     assert done.stdout == "softmax, stencil, histogram: right\n"
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @compiles
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_passes_the_build_gate(name: str) -> None:

@@ -48,7 +48,7 @@ def test_it_copies(shape: tuple[int, int], dtype: np.dtype) -> None:
         assert (copy_pipeline.copy.simulate(a, seed=seed) == a).all()
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("shape", [(192, 128 * 300), (64, 128 * 264), (64, 128 * 263)], ids=str)
 def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
     """132 CTAs, so 264 blocks make a round of runs of 2."""
@@ -56,7 +56,7 @@ def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
     assert (copy_pipeline.copy.simulate(a, seed=0, cfg=copy_pipeline.Config(run=2)) == a).all()
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @compiles
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_it_passes_the_build_gate(dtype: np.dtype) -> None:

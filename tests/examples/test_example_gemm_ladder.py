@@ -31,7 +31,7 @@ def test_simulated_it_prints_the_error_of_every_rung(
     )
 
 
-@pytest.mark.variants(0, thorough=4)
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("name", RUNGS)
 def test_the_build_gate_passes(name: str) -> None:
     a = np.zeros((8, 8), np.float16)

@@ -446,7 +446,7 @@ def test_a_wrong_result_and_one_that_is_written_beside_are_told(
             layouts.check(case | {"number": number})
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=5)
 @pytest.mark.parametrize("number", range(20))
 def test_layouts_are_right_on_the_simulated_sm(layouts: Any, number: int) -> None:
     layouts.check({"seed": 5, "number": number, "library": "numpy", "most": 40})

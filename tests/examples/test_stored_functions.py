@@ -31,6 +31,7 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
+from numpipe.ops import row_softmax
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
 from tests.kernels.tuned_cases import FORMS
@@ -70,6 +71,12 @@ ATTENTION = [
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
     )
 ]
+SOFTMAX = [
+    (of(row_softmax.choose(64, columns, 2), log), {})
+    for of, log, columns in itertools.product(
+        (row_softmax.forward, row_softmax.backward), (False, True), (50, 5001)
+    )
+]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
 OF_MODULES = [
     (
@@ -88,7 +95,6 @@ OF_MODULES = [
 
 @numpipe.kernel(
     grid=lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
-    num_compute_wgs=1,
     in_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     out_type=lambda x: ArrayType(x.shape, np.float32),
@@ -138,8 +144,8 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
 
 @pytest.mark.parametrize(
     "kernels",
-    [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],
-    ids=["ladders", "tuned", "attention", "modules", "tiles"],
+    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})]],
+    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles"],
 )
 def test_a_file_can_hold_all_functions_of_shapes(
     kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
@@ -165,6 +171,7 @@ def test_all_kernels_are_among_them() -> None:
         "attention.py",
         "attention_short.py",
         "copy.py",
+        "row_softmax.py",
         "by_rows.py",
     }
     assert of_files == tested

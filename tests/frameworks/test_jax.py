@@ -38,14 +38,13 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     grid=lambda x: (x.shape[0] // 64,),
     in_specs=BLOCK,
     out_specs=BLOCK,
-    num_compute_wgs=1,
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
 def scaled(x, y, *, by=2.0):
     y[...] = x[...] * by
 
 
-@numpipe.kernel(grid=(1,), num_compute_wgs=1, warp_specialized=False)
+@numpipe.kernel(grid=(1,), warp_specialized=False)
 def ones(y):
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
 
@@ -91,7 +90,6 @@ def test_a_kernel_is_a_part_of_a_jitted_program() -> None:
     grid=(1,),
     in_specs=BLOCK,
     out_specs=(BLOCK, BLOCK),
-    num_compute_wgs=1,
     out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float16)),
 )
 def both(x, y, z):
@@ -127,11 +125,7 @@ def test_a_call_keeps_none_of_its_arrays() -> None:
 
 
 @numpipe.kernel(
-    grid=(1,),
-    in_specs=BLOCK,
-    out_specs=BLOCK,
-    num_compute_wgs=1,
-    out_type=lambda x: ArrayType(x.shape, x.dtype),
+    grid=(1,), in_specs=BLOCK, out_specs=BLOCK, out_type=lambda x: ArrayType(x.shape, x.dtype)
 )
 def times(x, y, *, factor: numpipe.Static):
     y[...] = x[...] * float(factor)
@@ -162,10 +156,7 @@ def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
 
 
 @numpipe.kernel(
-    grid=(1,),
-    num_compute_wgs=1,
-    warp_specialized=False,
-    out_type=lambda x, y: ArrayType(x.shape, x.dtype),
+    grid=(1,), warp_specialized=False, out_type=lambda x, y: ArrayType(x.shape, x.dtype)
 )
 def added(x, y, z):
     """z = x + y: a matrix, or a batch of them, of which y may have one"""

@@ -209,7 +209,7 @@ def test_what_the_driver_refuses_is_an_error_of_xla(fake: FakeDriver) -> None:
 def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(
     fake: FakeDriver,
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1, workspace=Workspace((64, 64), 2), **OUT)
+    @numpipe.kernel(workspace=Workspace((64, 64), 2), **OUT)
     def split(a, c, work):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -239,7 +239,7 @@ def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(
 
 
 def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> None:
-    @numpipe.kernel(num_compute_wgs=1, **OUT)
+    @numpipe.kernel(**OUT)
     def scaled(a, c, *, by):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.full((64, 64), by, np.float32)
 

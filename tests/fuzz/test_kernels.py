@@ -69,8 +69,7 @@ def test_kernels_are_verified_without_a_false_alarm(author: Any) -> None:
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("author", AUTHORS)
 def test_kernels_compile_and_pass_the_build_gate(author: Any) -> None:
-    for seed in range(2):
-        compiled(author(random.Random(seed)), seed)
+    compiled(author(random.Random(0)), 0)
 
 
 # ---- what is drawn

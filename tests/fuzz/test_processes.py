@@ -85,7 +85,7 @@ def test_a_kept_program_is_checked_again(
 
 @pytest.mark.thorough
 def test_the_command_says_how_many_kernels_passed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--minutes", "0.2", "--processes", "1"]
+    command = [sys.executable, "-m", "tests.fuzz", "--minutes", "0.1", "--processes", "1"]
     command += ["--target", "sim", "verify", "--seed", "7", "--failures", str(tmp_path / "kept")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"seed 7: \d+ sim, \d+ verify\n", done.stdout)

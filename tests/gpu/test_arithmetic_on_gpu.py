@@ -106,7 +106,7 @@ def test_a_kernel_computes(case: Case) -> None:
     np.testing.assert_array_equal(c, np.float32(case.expected))
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def wrapped(c, most, least, one):
     """What the simulator refuses wraps: the values of int32 are those of arithmetic modulo
     2**32."""
@@ -136,7 +136,7 @@ def test_int32_wraps() -> None:
     ]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def divided(c, a, b, x, y):
     """Quotients and remainders: by run-time divisors of both kinds, and by constants."""
     whole = (a // b, a % b, a // 7, a % 7, a // -7, a % -7, a // 64, a % 64)

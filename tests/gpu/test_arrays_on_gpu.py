@@ -25,7 +25,6 @@ F8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 
 
 @numpipe.kernel(
-    num_compute_wgs=1,
     warp_specialized=False,
     out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype),
     grid=lambda a: (numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(a.shape[1], 64)),

@@ -23,7 +23,7 @@ from tests.kernels.bounded_kernels import (
 )
 
 PROCESSES = 4
-DEBUG: dict[str, Any] = {"num_compute_wgs": 1, "compiler_params": CompilerParams(debug=True)}
+DEBUG: dict[str, Any] = {"compiler_params": CompilerParams(debug=True)}
 debugged = {name: numpipe.kernel(**DEBUG)(kernel.function) for name, kernel in KERNELS.items()}
 
 

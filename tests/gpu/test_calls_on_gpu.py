@@ -33,7 +33,7 @@ def test_a_call_computes_with_its_arguments(written: str) -> None:
 @pytest.mark.parametrize("name", STORING)
 def test_an_output_is_copied_back_wherever_it_is_stored_to(name: str) -> None:
     c = new()
-    on_gpu(numpipe.kernel(num_compute_wgs=1)(STORING[name]), A, c)
+    on_gpu(numpipe.kernel(STORING[name]), A, c)
     assert (c == 1).all()
 
 
@@ -50,7 +50,7 @@ SCALARS = [
 ]
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((64, 64), np.float32))
+@numpipe.kernel(out_type=lambda a: ArrayType((64, 64), np.float32))
 def reports(a, c, x=0, *, y=0):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (x + 0.0) - (y + 0.0)
 
@@ -62,7 +62,7 @@ def test_a_scalar_arrives_as_what_it_is(value: Any, expected: float) -> None:
 
 
 def test_other_scalars_of_the_same_types_do_not_compile_again() -> None:
-    made = numpipe.kernel(num_compute_wgs=1)(reports.function)
+    made = numpipe.kernel(reports.function)
     a, c = launch.DeviceArray.from_host(A), launch.DeviceArray.from_host(new())
     for x in range(5):
         made(a, c, x, y=2 * x)

@@ -93,7 +93,7 @@ VALUES = (
 )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def printing(c, s, n, x):
     numpipe.debug_print("{}|{:>9}|{:<9}|", s, s, s)
     numpipe.debug_print("{:d}|{:+5d}|{:<6d}|{:06d}|{:x}|{:08X}", n, n, n, n, n, n)

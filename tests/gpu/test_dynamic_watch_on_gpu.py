@@ -63,14 +63,7 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
             np.testing.assert_array_equal(c, a)
 
 
-@numpipe.kernel(
-    grid=2,
-    grid_names="cta",
-    cluster=2,
-    cluster_names="pair",
-    num_compute_wgs=1,
-    compiler_params=DEBUG,
-)
+@numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", compiler_params=DEBUG)
 def one_of_a_cluster_hangs(a, c):
     """CTA 1 waits for an arrival that does not come; CTA 0 for what it shares of the next
     blocks."""

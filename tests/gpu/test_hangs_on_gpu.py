@@ -74,7 +74,6 @@ def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
         kernel = numpipe.kernel(
             summed,
             grid=2,
-            num_compute_wgs=1,
             workspace=Workspace((64, 64), 2),
             compiler_params=CompilerParams(debug=debug),
         )

@@ -35,7 +35,6 @@ def _gpu() -> None:
     grid=lambda x: (x.shape[0] // 64,),
     in_specs=BLOCK,
     out_specs=BLOCK,
-    num_compute_wgs=1,
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
 def more(x, y, *, by=1.0):

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize("lineinfo", [False, True])
 def test_a_profiler_shows_the_name(lineinfo: bool) -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lineinfo=lineinfo))
+    @numpipe.kernel(compiler_params=CompilerParams(lineinfo=lineinfo))
     def größe(c: Any) -> None:
         c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
 

@@ -116,7 +116,7 @@ def test_device_arrays_are_recorded_too_and_fetched_when_asked(tmp_path: Path) -
     assert numpipe.last_profile() is trace
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def regions(a, c):
     with numpipe.region("all"):
         pipe = numpipe.pipeline(

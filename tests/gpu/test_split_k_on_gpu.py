@@ -185,7 +185,7 @@ def too_small() -> None:
                 c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
 
     kernel = numpipe.kernel(
-        split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), slots=1)
+        split, grid=numpipe.persistent(), workspace=Workspace((64, 64), slots=1)
     )
     arrays = [DeviceArray.from_host(np.zeros((64, 64), np.float32)) for _ in range(3)]
     with pytest.raises(LaunchError):

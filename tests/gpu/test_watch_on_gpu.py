@@ -85,7 +85,6 @@ def test_a_hang_under_jitter_is_the_same() -> None:
     kernel = numpipe.kernel(
         hang_kernels.HANGS["a_slot_is_not_released"].function,
         grid=2,
-        num_compute_wgs=1,
         compiler_params=CompilerParams(debug=True, jitter=7),
     )
     with pytest.raises(PipelineDeadlock, match=r"consumed\[1\]"):
@@ -97,7 +96,7 @@ def test_a_hang_under_jitter_is_the_same() -> None:
 def test_jitter_and_debug_change_no_result(seed: int, debug: bool) -> None:
     params = CompilerParams(debug=debug, jitter=seed)
     x, y = arrays()
-    numpipe.kernel(healthy.function, num_compute_wgs=1, compiler_params=params)(x, y, target="gpu")
+    numpipe.kernel(healthy.function, compiler_params=params)(x, y, target="gpu")
     np.testing.assert_array_equal(x, y)
     a, b = (
         np.random.default_rng(seed).standard_normal((500, 456), np.float32).astype(np.float16)

@@ -79,7 +79,6 @@ def kernel(
     """
     options = {
         "grid": numpipe.persistent(1) if gpus else 1,
-        "num_compute_wgs": 1,
         **({"semaphores": 4} if gpus else {}),
         **options,
     }

@@ -283,7 +283,6 @@ on_gpus(
 
 @numpipe.kernel(
     grid=numpipe.persistent(1),
-    num_compute_wgs=1,
     semaphores=2,
     warp_specialized=False,
     out_type=lambda x: (numpipe.ArrayType((64,), F32), numpipe.ArrayType((64,), F32)),
@@ -310,9 +309,7 @@ on_gpus(
 
 
 # ---- what the others leave to automatic barriers, or do not do
-@numpipe.kernel(
-    grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True)
-)
+@numpipe.kernel(grid=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 def by_hand(y):
     """Stores a tile three times, with barriers said one by one."""
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -323,7 +320,7 @@ def by_hand(y):
         numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def loaded_over(x, y):
     """Loads a tile that the warps have read, then one that they have written."""
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
@@ -339,7 +336,7 @@ def loaded_over(x, y):
     y[ds(0, 64), ds(0, 64)] = first + second + tile[...].astype(np.float32)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def of_registers(x, y):
     """Two products in flight, of a tile in registers and of one that the warps have written; what a
     reduction gives."""
@@ -357,19 +354,19 @@ def of_registers(x, y):
         y[ds(0, 64), ds(128, 64)] = wide - numpipe.layout_cast(wide.max(axis=0), "column")[:, None]
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def sums_of_columns(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = wide - wide.sum(axis=0) - wide.max(axis=0)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def numbers_of_tiles(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = wide - wide.max() - wide.min(axis=1).sum()
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def casts_to_rows(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = (
@@ -379,7 +376,7 @@ def casts_to_rows(x, y):
     )
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def casts_to_columns(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
     first, second = wide.sum(axis=0), wide.max(axis=0)
@@ -389,7 +386,7 @@ def casts_to_columns(x, y):
     )
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def casts_of_tiles(x, y):
     """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by
     all."""
@@ -424,7 +421,7 @@ that."""
 
 
 def unused(ready: bool, consumed: bool) -> Any:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def sums(a, b, y):
         """A body that neither uses b nor waits for it."""
 

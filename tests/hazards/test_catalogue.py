@@ -87,7 +87,7 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_fixed_twin_is_silent_and_right(name: str) -> None:
     entry = ENTRIES[name]
-    for seed in SCHEDULES:
+    for seed in SCHEDULES[: 1 + examples(20)]:
         np.testing.assert_array_equal(entry.run(True, seed), entry.gives, err_msg=f"seed {seed}")
 
 

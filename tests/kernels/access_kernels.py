@@ -115,7 +115,7 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def gathered(table, wide, rows, found, picked, cut, numbers):
     """Rows, columns and elements at indices of which some are outside, and are 0."""
     v = numpipe.index(rows[ds(0, 64)], "zero")

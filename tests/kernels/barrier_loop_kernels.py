@@ -52,7 +52,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
         o[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def nested(a, b, c):
     """Rows of blocks, each times a block of its own; both loops wait and release by hand."""
     outer = numpipe.pipeline(

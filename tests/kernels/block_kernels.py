@@ -58,7 +58,6 @@ def batched_gemm(a, b, c, *, cfg: numpipe.Static = Config()):
     out_type=lambda a, b: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32),
     grid=lambda a: (a.shape[0],),
     grid_names="i",
-    num_compute_wgs=1,
 )
 def batched_sum(a, b, c):
     """The first 64 x 64 elements of each product, in the body form and over a grid of two
@@ -90,7 +89,6 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @numpipe.kernel(
     out_type=lambda q, k: ArrayType((q.shape[0], q.shape[1], q.shape[2], k.shape[1]), np.float16),
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
 )
 def scores(q, k, c):
     """c[b, s, h] = k[b, :, h] @ q[b, s, h], for q (batch, rows, heads, depth) and k (batch,
@@ -128,7 +126,6 @@ class Taps:
 @numpipe.kernel(
     out_type=lambda x, w, cfg: ArrayType((x.shape[0], x.shape[1], w.shape[1]), np.float32),
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
 )
 def convolution(x, w, y, *, cfg: numpipe.Static = Taps()):
     """y[i, l] = sum over t of w[t] @ x[i, l + t - taps // 2], for x (batch, rows, channels) and w
@@ -159,7 +156,7 @@ def convolved(x: np.ndarray, w: np.ndarray, outside: float = 0.0) -> np.ndarray:
 WINDOW = Element(64)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def windows(a, b, c, steps, first):
     """c = sum over overlapping windows of 64 columns, each 16 behind the one before, of a[:,
     window] @ b[:, window].T"""
@@ -185,7 +182,7 @@ def windowed(a: np.ndarray, b: np.ndarray, steps: int, first: int) -> np.ndarray
     return total
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def at_origin(a, b, c, *, fill: numpipe.Static = "zeros"):
     """c = a[0, :64, :64] @ b.T"""
     acc = numpipe.zeros((64, 64), np.float32)
@@ -213,7 +210,7 @@ def check_arrays_without_elements(shape: tuple[int, ...], fill: str, **named: An
 # ---- copies: every rank --------------------------------------------------------------------------
 def copier(function: Any) -> Any:
     """A kernel that copies a to c, tile by tile."""
-    return numpipe.kernel(function, grid=numpipe.persistent(), num_compute_wgs=1)
+    return numpipe.kernel(function, grid=numpipe.persistent())
 
 
 @copier

@@ -13,7 +13,7 @@ from numpipe import BlockSpec, Element, ds
 PLANES, ROWS, STEPS = 3, 160, 6
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def taken(a, table, c, *, mode: numpipe.Static):
     """Step k copies the rows from table[k, 1] on of plane table[k, 0] of a to plane k of c."""
     pipe = numpipe.pipeline(
@@ -28,7 +28,7 @@ def taken(a, table, c, *, mode: numpipe.Static):
         y[...] = x[...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def put(a, table, c, *, mode: numpipe.Static):
     """Step k copies rows 0 … 64 of plane k of a to the rows from table[k, 1] on of plane table[k,
     0] of c, if it is there."""
@@ -93,7 +93,7 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return a, np.full((STEPS if name == "taken" else PLANES, ROWS, 64), -1, np.float16)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
     """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i,
     with a mode."""

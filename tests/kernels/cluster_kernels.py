@@ -81,7 +81,6 @@ def product(cfg: Config) -> numpipe.Kernel:
     grid_names=("m", "n"),
     cluster=(2, 2),
     cluster_names=("x", "y"),
-    num_compute_wgs=1,
     out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
 )
 def four(a, b, c):
@@ -106,7 +105,7 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
     """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and
     release each of them."""
 
-    @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair")
     def product(a, b, c):
         m = numpipe.axis_index("cta")
 
@@ -156,13 +155,7 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
     return made
 
 
-@numpipe.kernel(
-    grid=lambda y: y.shape[0] // 64,
-    grid_names="cta",
-    cluster=2,
-    cluster_names="pair",
-    num_compute_wgs=1,
-)
+@numpipe.kernel(grid=lambda y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair")
 def rounds(y):
     """CTAs of a cluster meet five times at ClusterBarriers, then each stores who it is."""
     met = numpipe.scratch(ClusterBarrier("pair", num_barriers=2))
@@ -176,11 +169,7 @@ def rounds(y):
 
 
 @numpipe.kernel(
-    grid=lambda x, y: y.shape[0] // 64,
-    grid_names="cta",
-    cluster=2,
-    cluster_names="pair",
-    num_compute_wgs=1,
+    grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair"
 )
 def loaded_together(x, y):
     """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand,
@@ -212,7 +201,6 @@ def loaded_together(x, y):
     grid_names=("m", "n"),
     cluster=(2, 2),
     cluster_names=("x", "y"),
-    num_compute_wgs=1,
     warp_specialized=False,
 )
 def multiplied_together(a, b, c):
@@ -251,11 +239,7 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
     rows, columns = shape
 
     @numpipe.kernel(
-        grid=lambda x, y: x.shape[0] // rows,
-        grid_names="cta",
-        cluster=size,
-        cluster_names="ring",
-        num_compute_wgs=1,
+        grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring"
     )
     def passed_round(x, y):
         buffer, landed, free = numpipe.scratch(kind)
@@ -320,7 +304,7 @@ def times_row_sums(x, y):
     y[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = tile * total[:, None]
 
 
-@numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"), num_compute_wgs=1)
+@numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"))
 def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
     """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that
     they have read the last one."""
@@ -373,9 +357,7 @@ def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 def pair(body: Any) -> numpipe.Kernel:
     """A kernel of two CTAs, one cluster, for functions that are refused or reported."""
-    made: numpipe.Kernel = numpipe.kernel(
-        body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1
-    )
+    made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair")
     return made
 
 
@@ -397,7 +379,6 @@ def read_by_all(
         grid_names="cta",
         cluster=size,
         cluster_names="ring",
-        num_compute_wgs=1,
         warp_specialized=memory_role,
     )
     def read_by_all(x, y):
@@ -420,11 +401,7 @@ def read_by_all(
 
 
 @numpipe.kernel(
-    grid=lambda x, y: x.shape[0] // 64,
-    grid_names="cta",
-    cluster=2,
-    cluster_names="pair",
-    num_compute_wgs=1,
+    grid=lambda x, y: x.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair"
 )
 def halos(x, y):
     """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two

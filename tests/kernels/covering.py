@@ -230,7 +230,7 @@ def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Rule:
     return Rule(holds, of=rule.names)
 
 
-def examples(thorough: int) -> int:
-    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as
-    .ci/run has it, else 20 of 100."""
-    return settings.default.max_examples * thorough // 100
+def examples(number: int) -> int:
+    """Return how many examples a test draws: all with ``--hypothesis-profile all``, half with
+    ``thorough``, as in .ci/run, else 20 %."""
+    return settings.default.max_examples * number // 100

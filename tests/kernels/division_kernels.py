@@ -27,8 +27,8 @@ def divide(a: Any, c: Any, x: Any, y: Any) -> None:
     c[ds(0, 64), ds(0, 64)] = acc / (x / y) + quotient(y, x)
 
 
-exact = numpipe.kernel(num_compute_wgs=1)(divide)
-fast = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True))(divide)
+exact = numpipe.kernel(divide)
+fast = numpipe.kernel(compiler_params=CompilerParams(approx_math=True))(divide)
 
 
 def quotients(a: np.ndarray, x: np.float32, y: np.float32) -> np.ndarray:
@@ -48,7 +48,5 @@ def divide_by(a: Any, c: Any, x: Any) -> None:
     c[ds(0, 64), ds(0, 64)] = acc / x
 
 
-divide_by_exact = numpipe.kernel(num_compute_wgs=1)(divide_by)
-divide_by_fast = numpipe.kernel(
-    num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True)
-)(divide_by)
+divide_by_exact = numpipe.kernel(divide_by)
+divide_by_fast = numpipe.kernel(compiler_params=CompilerParams(approx_math=True))(divide_by)

@@ -20,7 +20,7 @@ import numpy as np
 import numpipe
 from numpipe import BlockSpec, ds
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def kernel_{number}(a, c, scale):
     def scaled(x):
         return x * scale + {number}.0

@@ -108,7 +108,7 @@ def wrong(
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
     """To n's type from float32, int32 and float16, stored by TMA, by lanes, as a vector and
     coalesced; and from n's type."""

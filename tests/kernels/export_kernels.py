@@ -46,7 +46,6 @@ def thrice(value):
 
 @numpipe.kernel(
     grid=lambda x, cfg: (cdiv(x.shape[0], cfg.tm), cdiv(x.shape[1], 64)),
-    num_compute_wgs=1,
     in_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")),

@@ -413,7 +413,7 @@ def sum_of(pair):
     return pair[0] + pair[1]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def expressions(c, which, p, q, r, x, y):
     zeros = numpipe.zeros((64, 8), np.float32)
 """

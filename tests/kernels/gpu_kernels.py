@@ -32,7 +32,6 @@ def shift(x, y, ready):
 
 @numpipe.kernel(
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
     semaphores=2,
     out_type=lambda x: (
         ArrayType(x.shape, x.dtype),
@@ -69,7 +68,6 @@ def exchanged(x, y, sums, total, copied, ready):
 
 @numpipe.kernel(
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
     semaphores=lambda x: 64 * cdiv(x.shape[0], 64),
     out_type=lambda x, gpus: ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype),
 )
@@ -147,7 +145,6 @@ def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
 
 @numpipe.kernel(
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
     semaphores=2,
     warp_specialized=False,
     out_type=lambda x: ArrayType(x.shape, x.dtype),
@@ -172,10 +169,7 @@ def copied_by_hand(x, y, arrived):
 
 
 @numpipe.kernel(
-    grid=numpipe.persistent(),
-    num_compute_wgs=1,
-    semaphores=1,
-    out_type=lambda x, counts: ArrayType(x.shape, x.dtype),
+    grid=numpipe.persistent(), semaphores=1, out_type=lambda x, counts: ArrayType(x.shape, x.dtype)
 )
 def taken_by_count(x, counts, y, done):
     """y: of the GPU before this one as many blocks of x as its count says, which steers what is
@@ -199,7 +193,6 @@ def taken_by_count(x, counts, y, done):
 
 @numpipe.kernel(
     grid=numpipe.persistent(),
-    num_compute_wgs=1,
     semaphores=lambda x: x.shape[0] // 64,
     out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype)),
 )
@@ -232,10 +225,7 @@ def doubled(tiles: Any, source: Any, target: Any) -> None:
 
 
 @numpipe.kernel(
-    grid=numpipe.persistent(1),
-    num_compute_wgs=1,
-    semaphores=2,
-    out_type=lambda x: ArrayType(x.shape, x.dtype),
+    grid=numpipe.persistent(1), semaphores=2, out_type=lambda x: ArrayType(x.shape, x.dtype)
 )
 def piped(x, y, arrived):
     """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline,
@@ -274,7 +264,6 @@ def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
 
 @numpipe.kernel(
     grid=numpipe.persistent(2),
-    num_compute_wgs=1,
     cluster=(2,),
     cluster_names=("pair",),
     semaphores=1,

@@ -16,7 +16,6 @@ def step(**options: Any) -> Any:
     options = {
         "grid": lambda a: (cdiv(a.shape[0], 64),),
         "grid_names": "cta",
-        "num_compute_wgs": 1,
         **options,
     }
 
@@ -39,7 +38,6 @@ def ranks(**options: Any) -> Any:
     options = {
         "grid": lambda c: (cdiv(c.shape[0], 64),),
         "grid_names": "cta",
-        "num_compute_wgs": 1,
         **options,
     }
 

@@ -145,7 +145,7 @@ def polling_for_ever(x, y):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
+@numpipe.kernel(compiler_params=DEBUG)
 def never(x, y):
     """Waits for ever, and then again."""
     told = numpipe.scratch(Barrier())
@@ -155,7 +155,7 @@ def never(x, y):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
+@numpipe.kernel(compiler_params=DEBUG)
 def healthy(x, y):
     """y = x"""
     pipe = numpipe.pipeline(
@@ -177,7 +177,7 @@ CLUSTER: dict[str, Any] = {
 }
 
 
-@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+@numpipe.kernel(**CLUSTER)
 def a_cta_that_waits_while_its_peer_loads(x, y):
     never = numpipe.scratch(Barrier())
     for (k,), (tile,) in numpipe.pipeline(
@@ -191,7 +191,7 @@ def a_cta_that_waits_while_its_peer_loads(x, y):
             y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
 
 
-@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+@numpipe.kernel(**CLUSTER)
 def a_cta_that_does_not_tell_its_peer(x, y):
     both = numpipe.scratch(ClusterBarrier("pair"))
     if numpipe.axis_index("cta") == 0:
@@ -200,7 +200,7 @@ def a_cta_that_does_not_tell_its_peer(x, y):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+@numpipe.kernel(**CLUSTER)
 def a_cta_that_releases_a_shared_slot_never(x, y):
     def body(indices, tile, tile_consumed):
         (k,) = indices
@@ -217,7 +217,7 @@ def a_cta_that_releases_a_shared_slot_never(x, y):
     )(x)
 
 
-@numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, compiler_params=DEBUG)
+@numpipe.kernel(grid=numpipe.persistent(2), compiler_params=DEBUG)
 def a_tile_of_a_counter_that_is_not_left(x, y):
     """The memory role draws tiles from the launch's counter, and waits for room in the ring of
     their numbers."""
@@ -232,7 +232,7 @@ def a_tile_of_a_counter_that_is_not_left(x, y):
                 y[ds(0, 64), ds(m * 64, 64)] = tile[...]
 
 
-@numpipe.kernel(grid=2, num_compute_wgs=1, workspace=Workspace((64, 64), 2), compiler_params=DEBUG)
+@numpipe.kernel(grid=2, workspace=Workspace((64, 64), 2), compiler_params=DEBUG)
 def a_part_that_nobody_hands_over(y, work):
     for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
         acc = numpipe.zeros((64, 64), np.float32) + 1.0
@@ -241,7 +241,7 @@ def a_part_that_nobody_hands_over(y, work):
             y[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
+@numpipe.kernel(compiler_params=DEBUG)
 def a_step_that_is_released_once_too_few_for_two_operands(x, y):
     def body(indices, a, b, a_consumed, b_consumed):
         (k,) = indices

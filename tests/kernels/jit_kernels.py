@@ -19,12 +19,12 @@ class Config:
 FACTOR = 2.0
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
 def times(x, y, *, cfg: numpipe.Static = Config()):
     y[ds(0, cfg.tm), ds(0, 64)] = x[ds(0, cfg.tm), ds(0, 64)] * FACTOR
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
 def misspelt(x, y):
     y[ds(0, 64), ds(0, 64)] = x.shap
 
@@ -32,7 +32,7 @@ def misspelt(x, y):
 def make(number):
     """A kernel that no other process can import."""
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+    @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def local(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] * np.float32(number)
 

@@ -19,7 +19,7 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 
 def by_lane(function: Any = None, **options: Any) -> Any:
-    return numpipe.kernel(function, num_compute_wgs=1, compiler_params=LANE, **options)
+    return numpipe.kernel(function, compiler_params=LANE, **options)
 
 
 @by_lane

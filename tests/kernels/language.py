@@ -8,7 +8,8 @@ A row is one of
 * ``| `code` | `error` |`` in a table headed *Python, the error says*: refused in both executions;
   headed *Python, compiled, the error says*: refused when compiled. A ``…`` in an error stands for
   any text;
-* a paragraph of a block fenced as ``py``, with comments that check it:
+* a paragraph of a block fenced as ``py`` (blank lines next to its functions do not end it), with
+  comments that check it, behind the code or below it:
   ``expression  # gives value``, ``statement  # then condition`` on the arrays after the run,
   ``call  # prints line``.
 
@@ -132,10 +133,22 @@ def _table_row(kind: str, line: str, number: int) -> Row:
 def _paragraphs(lines: list[str], first: int) -> Iterator[Row]:
     start = 0
     for i in range(len(lines) + 1):
-        if i == len(lines) or not lines[i]:
-            if i > start:
+        if i == len(lines) or (not lines[i] and not _between_definitions(lines, start, i)):
+            if any(lines[start:i]):
+                while not lines[start]:
+                    start += 1
                 yield _paragraph(lines[start:i], first + start)
             start = i + 1
+
+
+def _between_definitions(lines: list[str], start: int, blank: int) -> bool:
+    """Return whether the formatter put this blank line into a paragraph: next to a function, above
+    the first check."""
+    if any(_MARK.match(line) for line in lines[start:blank]):
+        return False
+    above = next((line for line in reversed(lines[start:blank]) if line), "")
+    below = next((line for line in lines[blank:] if line), "")
+    return above.startswith(" ") or (above != "" and below.startswith(("def ", "@")))
 
 
 def _paragraph(lines: list[str], number: int) -> Row:
@@ -171,9 +184,8 @@ def head(text: str) -> tuple[str, str]:
         b for b in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "def example(" in b
     )
     prelude, kernel = block.split("@numpipe.kernel")
-    return prelude, "@numpipe.kernel" + kernel.replace("x, *, cfg", "x, results, *, cfg").replace(
-        "    ...\n", ""
-    )
+    kernel = kernel.replace("x, *, cfg", "x, results, *, cfg").replace(": ...\n", ":\n")
+    return prelude, f"@numpipe.kernel{kernel}"
 
 
 class Program:

@@ -54,7 +54,7 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
     """A kernel of two arrays of two dimensions, the second an output; `compiled` is called where it
     is compiled."""
 
-    @numpipe.kernel(num_compute_wgs=1, **options)
+    @numpipe.kernel(**options)
     def doubled(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

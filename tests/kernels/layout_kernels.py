@@ -10,7 +10,7 @@ import numpy as np
 import numpipe
 from numpipe import BlockSpec, cdiv, ds
 
-grid = numpipe.kernel(num_compute_wgs=1, grid=lambda x: (cdiv(x.shape[0], 64),))
+grid = numpipe.kernel(grid=lambda x: (cdiv(x.shape[0], 64),))
 
 
 @grid
@@ -73,7 +73,7 @@ def largest(x, n, bias):
     return x.max(axis=1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def joined(x, bias, n, y):
     """Each row of y is a vector that is in either layout on one path, and along the rows or the
     columns on another."""

@@ -10,7 +10,7 @@ from numpipe import BlockSpec, Element, ds
 LIMITS = (64, 64), (5, 64), (64, 9), (0, 3), (-4, 64), (200, 200), (7, 31)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def limited(x, y, z, n, k, *, m: numpipe.Static = 64):
     """To y a block up to row n and column k; to z what a load has before them."""
     tile = x[ds(0, m), ds(0, 64)]
@@ -37,7 +37,7 @@ def grouped(a, b, c, first, end):
         c[ds(first + m * 128 + wg * 64, 64, stop=end), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scattered(x, y, n):
     """Columns before n of rows in another order."""
     y[63 - numpipe.iota(64), ds(0, 64, stop=n)] = x[ds(0, 64), ds(0, 64)]

@@ -78,7 +78,7 @@ def main(count: int, full_every: int) -> None:
         full = number % full_every == 0
         function = (multiplying if full else printing)(number)
         function.__name__ = f"{function.__name__}_{number}"
-        kernel = numpipe.kernel(num_compute_wgs=1, warp_specialized=full)(function)
+        kernel = numpipe.kernel(warp_specialized=full)(function)
         gc.disable()
         begin = time.process_time()
         if full:

@@ -11,9 +11,7 @@ from numpipe import BlockSpec, cdiv, ds
 BLOCK = (64, 64)
 
 
-@numpipe.kernel(
-    grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64), num_compute_wgs=1
-)
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64))
 def shift(x, y, ready):
     """y of the next GPU is x + 1; a GPU ends when its y is there."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
@@ -23,7 +21,7 @@ def shift(x, y, ready):
         numpipe.wait(ready.at[i], 1)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1)
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=1)
 def gather(x, y, done):
     """y is the x of all GPUs, in order; a GPU ends when all have read its x."""
     me, gpus, rows = numpipe.axis_index("gpu"), numpipe.axis_size("gpu"), cdiv(x.shape[0], 64)
@@ -41,7 +39,7 @@ def gather(x, y, done):
 def forgetful(**options):  # type: ignore[no-untyped-def]
     """A kernel whose GPU 1 does not signal: GPU 0 waits in vain."""
 
-    @numpipe.kernel(grid=numpipe.persistent(), semaphores=2, num_compute_wgs=1, **options)
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=2, **options)
     def forgetful(x, y, ready):
         me = numpipe.axis_index("gpu")
         if numpipe.program_id(0) == 0:

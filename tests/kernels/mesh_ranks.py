@@ -33,12 +33,12 @@ def scenario(function: Callable[[Any, numpipe.Mesh], Any]) -> Callable[[Any, num
     return function
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=lambda x: x.shape[0] // 64)
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: x.shape[0] // 64)
 def shift(x, y, ready):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=1)
 def other(x, y, ready):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

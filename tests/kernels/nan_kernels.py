@@ -18,7 +18,7 @@ ROW, COLUMN = 19, 38
 def stores(**options: Any) -> Any:
     def enter(function: Any) -> Any:
         made = STORES[function.__name__] = numpipe.kernel(
-            function, num_compute_wgs=1, compiler_params=CHECK, **options
+            function, compiler_params=CHECK, **options
         )
         return made
 

@@ -58,7 +58,7 @@ def copied(rows: int, columns: int, limited: bool = False) -> Any:
     """c[row:, column:] = a, for a (rows, columns), a tile; before elements (row_end, column_end) of
     c if `limited`."""
 
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def copies(a, c, row, column, row_end, column_end):
         tile = a[ds(0, rows), ds(0, columns)]
         if limited:
@@ -89,7 +89,7 @@ def behind_a_reduction(x, y):
     y[ds(wg * 64, 64), ds(72, 72)] = wide - wide.max(axis=0)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def in_batches(x, y, i):
     """y[i] = x"""
     y[i, ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -99,7 +99,7 @@ def in_batches(x, y, i):
 def between_rings(memory_role: bool) -> Any:
     """A store before a second ring, which takes all of shared memory that the first one leaves."""
 
-    @numpipe.kernel(grid=1, num_compute_wgs=1, warp_specialized=memory_role)
+    @numpipe.kernel(grid=1, warp_specialized=memory_role)
     def rings(a, c):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(

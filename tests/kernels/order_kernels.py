@@ -25,7 +25,7 @@ def put(c, m, n, t):
     c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = tile
 
 
-walker = numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+walker = numpipe.kernel(grid=numpipe.persistent(ctas=3))
 
 
 @walker

@@ -74,10 +74,9 @@ def turned_twice(x: Any, y: Any) -> None:
 
 
 FUNCTIONS = (turned, sent, squared, in_place, turned_twice)
-SAFE = {function.__name__: numpipe.kernel(num_compute_wgs=1)(function) for function in FUNCTIONS}
+SAFE = {function.__name__: numpipe.kernel(function) for function in FUNCTIONS}
 BARE = {
-    function.__name__: numpipe.kernel(num_compute_wgs=1, compiler_params=UNSAFE)(function)
-    for function in FUNCTIONS
+    function.__name__: numpipe.kernel(compiler_params=UNSAFE)(function) for function in FUNCTIONS
 }
 
 

@@ -116,7 +116,7 @@ def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
         c[ds(m * 128 + wg * 64, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def nested(a, b, o, p):
     """Outputs of an outer and of an inner pipeline."""
     outer = numpipe.pipeline(
@@ -139,7 +139,7 @@ def nested(a, b, o, p):
         y[...] = total
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def batches(a, o):
     """Squeezed and element dimensions: matrix b of a to matrix b of o, 16 columns further left."""
     pipe = numpipe.pipeline(
@@ -160,7 +160,7 @@ class Both(NamedTuple):
     down: Any
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def trees(a, up, down):
     """Outputs in a NamedTuple."""
     pipe = numpipe.pipeline(
@@ -176,7 +176,7 @@ def trees(a, up, down):
         both.down[...] = value - 1.0
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def filled(o, value):
     """No inputs."""
     pipe = numpipe.pipeline(

@@ -11,7 +11,7 @@ from numpipe import ds
 TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int8)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def columns_of_tiles(x, y):
     """Halves of columns swapped, a part of the middle, the last ones; rows of the second 64."""
     t = x[ds(0, 128), ds(0, 64)]
@@ -33,7 +33,7 @@ def columns_wrong(dtype: np.dtype, target: str) -> bool:
     ).all()
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def parts_of_vectors(x, y, z):
     """Of vectors in either layout, along rows and along columns, and of tiles with one row or
     column; other shapes of them."""
@@ -75,7 +75,7 @@ def vectors_wrong(target: str) -> bool:
     return not ((y == wanted).all() and (z == other).all())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def coalesced_parts(x, y):
     t = numpipe.load_tile(x.at[ds(0, 128), ds(0, 128)])
     y[ds(0, 128), ds(0, 64)] = t[:, 64:128]
@@ -89,7 +89,7 @@ def coalesced_wrong(target: str) -> bool:
     return not ((y[:, :64] == x[:, 64:]).all() and (y[:64, 64:] == x[64:] * np.float16(2)).all())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def halves_of_a_product(a, b, c):
     """SwiGLU: the gate and the value are the two halves of one accumulator's columns."""
     acc = numpipe.zeros((64, 64), np.float32)

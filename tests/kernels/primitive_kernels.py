@@ -20,9 +20,7 @@ def product_type(a: Any, b: Any) -> ArrayType:
 
 
 @numpipe.kernel(
-    grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)),
-    num_compute_wgs=1,
-    out_type=product_type,
+    grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)), out_type=product_type
 )
 def single_stream(a, b, c, *, slots: numpipe.Static = 2):
     """One warpgroup loads ahead for itself."""
@@ -137,7 +135,7 @@ def copied(x, y):
 def reduced(operation: str) -> Any:
     """A kernel: y[i] = operation(y[i], x[i]), for each of the two CTAs once."""
 
-    @numpipe.kernel(grid=2, num_compute_wgs=1)
+    @numpipe.kernel(grid=2)
     def kernel(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
         for i in range(cdiv(x.shape[0], 64)):
@@ -180,7 +178,7 @@ def polled(x, y):
     )(x)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def united(x, y):
     """A union of one large tile and of two small ones: the same bytes, one after the other."""
     whole, (upper, lower) = numpipe.scratch(
@@ -196,7 +194,7 @@ def united(x, y):
     numpipe.commit_smem_to_gmem_group()
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def tall(x, y):
     """A tile of more rows than a TMA box has, whole, and its lower half again."""
     slots = numpipe.scratch(SMEM((2, 320, 32), x.dtype))
@@ -207,7 +205,7 @@ def tall(x, y):
     numpipe.copy_smem_to_gmem(slots.at[1, ds(160, 160), :], y.at[ds(0, 160), 1, ds(0, 32)])
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def column_major(x, y):
     """Rows of a tile are columns of an array whose first dimension is contiguous."""
     tile, landed = numpipe.scratch((SMEM((32, 64), x.dtype), Barrier()))
@@ -216,7 +214,7 @@ def column_major(x, y):
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 32), ds(0, 64)])
 
 
-@numpipe.kernel(grid=(2, 3), num_compute_wgs=1)
+@numpipe.kernel(grid=(2, 3))
 def places(visits, a, b, c, d):
     """nd_loop over four dimensions: a CTA adds a tile of ones where it comes by."""
     tile, landed = numpipe.scratch((SMEM((8, 16), visits.dtype), Barrier()))

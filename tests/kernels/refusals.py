@@ -84,8 +84,8 @@ class Case:
     kind: type[NumpipeError]
     texts: dict[str, str]
     fix: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    """of the fixed kernel"""
+    options: dict[str, Any] | None = None
+    """of the fixed kernel; None: there is none"""
 
     def fixed(self) -> Any:
         """The kernel with its fix."""
@@ -183,8 +183,7 @@ class Cases(list[Case]):
     ) -> Any:
         """Add a kernel with these `options`, calls of which on `args` are refused, and return
         it."""
-        given = {"num_compute_wgs": 1, **options}
-        kernel = numpipe.kernel(**given)(
+        kernel = numpipe.kernel(**options)(
             _function(name, _kernel_source(name, lines), f"<{name}>", self.names)
         )
         self.names[name] = kernel
@@ -196,7 +195,7 @@ class Cases(list[Case]):
             simulated=simulated,
             compiled=compiled,
             fix=fix or {},
-            options={**given, **fixed_options} if fixed_options else given if fix else {},
+            options={**options, **(fixed_options or {})} if fix or fixed_options else None,
         )
         return kernel
 
@@ -239,7 +238,8 @@ class Cases(list[Case]):
     def fixed(self) -> Any:
         """Parametrizes a test over the cases that have a fix."""
         return pytest.mark.parametrize(
-            "case", [pytest.param(case, id=case.kernel.name) for case in self if case.options]
+            "case",
+            [pytest.param(case, id=case.kernel.name) for case in self if case.options is not None],
         )
 
 

@@ -54,7 +54,7 @@ def function_kernel(name: str, approximate: bool = False) -> Any:
 
     if name == "fma":
 
-        @numpipe.kernel(num_compute_wgs=1, compiler_params=params)
+        @numpipe.kernel(compiler_params=params)
         def fused(x, y):
             for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
                 v = x[ds(i * 64, 64), ds(0, 256)]
@@ -62,7 +62,7 @@ def function_kernel(name: str, approximate: bool = False) -> Any:
 
         return fused
 
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=params)
+    @numpipe.kernel(compiler_params=params)
     def mapped(x, y):
         for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
             y[ds(i * 64, 64), ds(0, 256)] = function(x[ds(i * 64, 64), ds(0, 256)])
@@ -132,7 +132,7 @@ def errors_of(name: str, x: np.ndarray, target: str) -> float:
         )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def converted(x, n, halves, bfloats, ints, floats, mixed):
     """Every conversion of a tile: from float32, from int32, between the 16-bit types, of a mask."""
     v, k = x[ds(0, 64), ds(0, 64)], n[ds(0, 64), ds(0, 64)]
@@ -310,7 +310,7 @@ def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.
     )  # type: ignore
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def voted(x, limits, y):
     """Blocks of 64 rows, of which those with an element above the limit are halved until there is
     none, twice at most."""
@@ -347,7 +347,7 @@ def attention(dtype: str = "float16", lazy: bool = False) -> Any:
     sums. Keys in blocks of 64."""
     half = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
 
-    @numpipe.kernel(num_compute_wgs=1, grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
+    @numpipe.kernel(grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
     def attend(q, k, v, o, scale):
         i = numpipe.program_id(0)
         queries = numpipe.pipeline(
@@ -401,7 +401,7 @@ def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
     return p @ v / p.sum(1, keepdims=True)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def whole_numbers(a, b, c, d):
     """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the
     lanes."""
@@ -432,7 +432,7 @@ PRODUCTS = [
 """(M, K, N, dtype, whether B is loaded as (N, K)) of a product with A from registers"""
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def register_product(
     a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static
 ):

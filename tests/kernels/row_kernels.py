@@ -29,7 +29,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def through_registers(x, y, *, m: numpipe.Static, n: numpipe.Static):
     """A block that sticks out of the array, from and to global memory, and through shared
     memory."""
@@ -37,7 +37,7 @@ def through_registers(x, y, *, m: numpipe.Static, n: numpipe.Static):
     y[ds(3, m), ds(2, n)] = tile + tile
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def through_shared(x, y, *, m: numpipe.Static, n: numpipe.Static):
     spec = BlockSpec((m, n), lambda i, j: (i, j))
     pipe = numpipe.pipeline(
@@ -50,7 +50,7 @@ def through_shared(x, y, *, m: numpipe.Static, n: numpipe.Static):
         out[...] = tile[...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def reduced(x, rows, columns, whole, *, m: numpipe.Static, n: numpipe.Static):
     tile = x[ds(0, m), ds(0, n)]
     rows[ds(0, m), 0] = tile.sum(axis=1)
@@ -87,7 +87,7 @@ def names(lanes: int, shape: tuple[int, int]) -> Names:
     return Names(f"rows {lanes}", f"row {lanes}", f"column {lanes}", back)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def cast(x, y, v, *, m: numpipe.Static, n: numpipe.Static, to: numpipe.Static):
     """Between layouts, and back where there is a way; vectors that meet the tile."""
     tile = numpipe.layout_cast(x[ds(0, m), ds(0, n)], to.rows)
@@ -99,7 +99,6 @@ def cast(x, y, v, *, m: numpipe.Static, n: numpipe.Static, to: numpipe.Static):
 @numpipe.kernel(
     out_type=lambda x: ArrayType(x.shape, x.dtype),
     grid=lambda x: (cdiv(x.shape[0], 8),),
-    num_compute_wgs=1,
     warp_specialized=False,
 )
 def softmax(x, y):
@@ -110,7 +109,7 @@ def softmax(x, y):
     y[at] = e * (1.0 / e.sum(axis=1))[:, None]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def normalised(x, gamma, y, sums):
     """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers
     of what is by rows."""

@@ -26,7 +26,7 @@ STORED = [
 ]
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=lambda x: (x.shape[0] // 64,))
+@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,))
 def statistics(x, found, where, some, total, most):
     """A row of numbers for each block of 64 rows; the sum and the maximum of all, atomically."""
     i = numpipe.program_id(0)
@@ -72,7 +72,7 @@ def statistics_wrong(dtype: np.dtype, target: str) -> list[str]:
     return [name for name, right in wanted.items() if not (arrays[name] == right).all()]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def row_sums(x, y):
     """Beside a memory role: the sums of the blocks of a pipeline, each stored as a number."""
     total = 0
@@ -93,7 +93,7 @@ def row_sums_wrong(target: str) -> bool:
     return not (y == [*sums, sums.sum()]).all()
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def one_number(y, i, x):
     y[i] = x
 
@@ -109,7 +109,7 @@ def stored_wrong(dtype: np.dtype, target: str) -> list[Any]:
     return wrong
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def counted(y):
     numpipe.atomic_add(y.at[numpipe.program_id(0) % 4], 1)
     y[4] = 1

@@ -95,7 +95,7 @@ def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
     return bool((np.abs(y - wanted) <= 2.0**-22 * x.shape[axis] * np.abs(size)).all())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scans_of_vectors(x, y):
     """Of vectors in each layout, and of tiles of one row and one column; along an axis of one
     element nothing is done."""
@@ -139,7 +139,7 @@ def largest(k: int, shape: Shape) -> Any:
     rows, columns = shape
     width = -(-k // 8) * 8
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def tops(x, values, indices):
         found, places = numpipe.top_k(x[ds(0, rows), ds(0, columns)], k)
         values[ds(0, rows), ds(0, width)] = found
@@ -191,7 +191,7 @@ def is_largest(k: int, x: np.ndarray, values: np.ndarray, indices: np.ndarray) -
 
 
 # ---- quotients rounded down, and builtins
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def divided(x, z, y):
     a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = a // b
@@ -225,7 +225,7 @@ def wanted_of_divided(x: np.ndarray, z: np.ndarray) -> np.ndarray:
         return np.concatenate(found).astype(x.dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def of_builtins(x, z, y):
     """max, min and round of tiles, with numbers, of more than two and of a tuple."""
     a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
@@ -257,7 +257,7 @@ def of_number(name: str) -> Any:
     """A function of a vector, and of a number."""
     function = getattr(np, name)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def of_both(x, y, value):
         y[0, ds(0, 64)] = function(x[ds(0, 64)])
         y[1, ds(0, 64)] = numpipe.full(64, function(value), np.float32)
@@ -296,7 +296,7 @@ def wanted_of_voted(x: np.ndarray) -> np.ndarray:
 
 
 # ---- stores of another type
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stored(x, rows, columns, coalesced, vector):
     """A tile through the TMA, by the lanes, in coalesced layout, and a vector: all converted as
     they are stored."""
@@ -307,7 +307,7 @@ def stored(x, rows, columns, coalesced, vector):
     vector[ds(0, 64)] = tile.max(axis=1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stored_to_blocks(x, y):
     block = BlockSpec((64, 64), lambda k: (0, k))
     for (_,), (tile, out) in numpipe.pipeline(grid=(2,), in_specs=(block,), out_specs=(block,))(

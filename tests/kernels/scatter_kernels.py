@@ -11,7 +11,7 @@ from numpipe import ds
 TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.uint8)]
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=lambda x: (x.shape[0] // 64,))
+@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,))
 def permuted(x, rows, columns, y, z, norms, places):
     """Rows of x to rows of y, columns of x to columns of z, sums of rows to elements of a vector,
     all by indices."""
@@ -50,7 +50,7 @@ def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
     ]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def expert_rows(x, order, y):
     """A block of three dimensions, one element of the first; a tile with one column, rows of its
     own for each column."""
@@ -75,6 +75,6 @@ def expert_rows_wrong(target: str) -> bool:
     return not (y == wanted).all()
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scattered(x, rows, y):
     y[rows[ds(0, 64)], ds(0, 64)] = x[ds(0, 64), ds(0, 64)]

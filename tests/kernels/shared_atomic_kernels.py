@@ -8,7 +8,7 @@ import numpipe
 from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def all_kinds(x, at, y, z):
     """Each of the atomics into a vector at indices, with values beside them; and a tile into a
     tile, twice."""
@@ -70,9 +70,7 @@ def _by_lanes(x, y):
 
 
 by_lanes = numpipe.kernel(
-    _by_lanes,
-    num_compute_wgs=1,
-    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+    _by_lanes, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
 )
 
 
@@ -95,9 +93,7 @@ def _counted_and_read(x, y):
 
 
 counted_and_read = numpipe.kernel(
-    _counted_and_read,
-    num_compute_wgs=1,
-    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+    _counted_and_read, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
 )
 
 
@@ -119,7 +115,7 @@ def shared_by_two(x, y, *, meet: numpipe.Static = True):
         y[ds(0, 64)] = bins[...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def by_rows(x, y, z, w):
     """Indices, values and vectors of tiles by rows, some of whose elements several lanes hold."""
     bins, sums = numpipe.scratch(SMEM((64,), np.int32)), numpipe.scratch(SMEM((64,), np.int32))

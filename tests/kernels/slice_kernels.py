@@ -10,7 +10,7 @@ from numpipe import SMEM, Barrier, BlockSpec, ds
 STARTS = (0, 0), (1, 0), (8, 64), (13, 29), (64, 64), (63, 1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def anywhere(x, y, row, column):
     """A part of a tile, and the same part of its transpose, from run-time starts."""
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))
@@ -19,7 +19,7 @@ def anywhere(x, y, row, column):
         y[ds(64, 64), ds(0, 64)] = t.T[ds(column, 64), ds(row, 64)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stored_anywhere(x, y, row, column):
     tile = numpipe.scratch(SMEM((128, 128), np.float32))
     tile[...] = numpipe.zeros((128, 128), np.float32)
@@ -27,7 +27,7 @@ def stored_anywhere(x, y, row, column):
     y[ds(0, 128), ds(0, 128)] = tile[...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def counted(x, y, first, slot, barrier):
     """Indices of elements, slots and barriers: 64 bins from `first` on, one more each, through a
     slot."""
@@ -42,7 +42,7 @@ def counted(x, y, first, slot, barrier):
     y[ds(0, 8), ds(0, 128)] = slots.at[slot][...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def viewed(x, y, row, column, slot_row):
     """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the
     same in a transposed view."""
@@ -120,7 +120,7 @@ def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stored_by_two_warps(y, z):
     """Tiles by rows that two warps have between them, and the others as well: the first two store,
     and add."""

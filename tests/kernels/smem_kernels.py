@@ -46,7 +46,7 @@ def scaled(a, c):
         c[ds(i * 128 + wg * 64, 64), ds(k * 64, 64)] = (tile * 2 + 1.0).astype(c.dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def sum_of_views(a, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
     for (_,), (x,) in pipe(a):

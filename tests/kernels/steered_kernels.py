@@ -144,7 +144,7 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay
         c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=1)
+@numpipe.kernel(grid=1)
 def walks(
     a,
     table,

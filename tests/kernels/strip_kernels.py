@@ -11,8 +11,7 @@ from numpipe import BlockSpec, ds
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, dtype: numpipe.ArrayType((a.shape[0], b.shape[0]), np.dtype(dtype)),
-    num_compute_wgs=1,
+    out_type=lambda a, b, dtype: numpipe.ArrayType((a.shape[0], b.shape[0]), np.dtype(dtype))
 )
 def numbered(
     a,

@@ -137,7 +137,7 @@ def running(case: Case) -> Any:
     return running_sums
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def running_of_vectors(x, y):
     """Of vectors along columns, along rows and in either layout, and of a tile of one row, along
     both axes."""
@@ -156,11 +156,11 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
     function = getattr(np, name)
     low, high = limits
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def mapped(x, y):
         y[ds(0, 64), ds(0, 128)] = function(x[ds(0, 64), ds(0, 128)]).astype(y.dtype)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def clipped(x, y):
         y[ds(0, 64), ds(0, 128)] = np.clip(x[ds(0, 64), ds(0, 128)], low, high)
 
@@ -173,7 +173,7 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
     each."""
     low, high = limits
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def mapped(x, y, mask):
         tile = x[ds(0, 64), ds(0, 64)]
         y[ds(0, 64), ds(0, 64)] = np.floor(tile)
@@ -240,7 +240,7 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 # ---- the rest ------------------------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def of_vectors(x, floats, ints):
     """Vectors along columns, along rows and in either layout, and tiles of one row and one
     column."""
@@ -260,7 +260,7 @@ def of_vectors(x, floats, ints):
     ints[3, ds(0, 64)] = v.argmin(1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def of_numbers(x, y, scale, n):
     """Numbers, of a kernel and of a tile; the memory role has none."""
     top = x[ds(0, 64), ds(0, 64)].max()

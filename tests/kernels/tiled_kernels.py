@@ -80,7 +80,6 @@ def transposed(i, j):
 @numpipe.kernel(
     grid=lambda a: (cdiv(a.shape[1], 64), cdiv(a.shape[0], 64)),
     warp_specialized=False,
-    num_compute_wgs=1,
     in_specs=BlockSpec((64, 64), transposed),
     out_specs=(BlockSpec((64, 64), lambda i, j: (j, i)), BlockSpec(memory_space=GMEM)),
     out_type=lambda a, alpha: (ArrayType(a.shape, np.float16), ArrayType((64, 64), np.float32)),
@@ -107,7 +106,6 @@ START = 16
 @numpipe.kernel(
     grid=(3, 2),
     in_specs=BlockSpec((Element(64), 64), lambda i, j: (i * START, max(j, 0))),
-    num_compute_wgs=1,
     out_specs=BlockSpec((None, 64, 64), lambda i, j: (i, 0, 0)),
     out_type=lambda a: ArrayType((3, 64, 64), np.float32),
     compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")),

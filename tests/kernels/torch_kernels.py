@@ -9,7 +9,7 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
 
 ONE_MORE = np.int64(1)
 BLOCK = BlockSpec((64, 64), lambda i, j: (i, j))
-SAME = {"grid": lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), "num_compute_wgs": 1}
+SAME = {"grid": lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64))}
 
 
 @numpipe.kernel(
@@ -28,7 +28,6 @@ def squared(x, y, z, *, alpha: float, n=1):
 @numpipe.kernel(
     in_specs=(BLOCK, BLOCK),
     out_specs=BLOCK,
-    num_compute_wgs=1,
     grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)),
     out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype),
 )
@@ -62,9 +61,7 @@ def shifted(x, y, *, by=ONE_MORE):
     y[...] = x[...] + by
 
 
-@numpipe.kernel(
-    num_compute_wgs=1, warp_specialized=False, out_type=lambda x: ArrayType(x.shape, x.dtype)
-)
+@numpipe.kernel(warp_specialized=False, out_type=lambda x: ArrayType(x.shape, x.dtype))
 def counted(x, times: int, count, y):
     """y = times * x, and one more call is counted."""
     all_of = (ds(0, 64), ds(0, 64))

@@ -40,7 +40,7 @@ def product(a, b, c, *, to: numpipe.Static = Layouts()):
     c[numpipe.ds(wg * 64, 64), :128] = acc
 
 
-@numpipe.kernel(out_type=lambda a, b: ArrayType((64, 64), np.float32), num_compute_wgs=1)
+@numpipe.kernel(out_type=lambda a, b: ArrayType((64, 64), np.float32))
 def half_of_a_panel(a, b, c):
     """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not
     be."""
@@ -103,7 +103,7 @@ def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
         y_tile[numpipe.ds(wg * 64, 64), :] = x_tile[numpipe.ds(wg * 64, 64), :]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def turned(x, y, *, to: numpipe.Static = Layouts((), ())):
     """y = x.T in blocks: an output whose tile is transposed."""
     pipe = numpipe.pipeline(

@@ -28,7 +28,6 @@ def product(cfg: Config) -> Any:
 
     @numpipe.kernel(
         grid=numpipe.persistent(),
-        num_compute_wgs=1,
         out_type=lambda a, b: ArrayType((a.shape[0], b.shape[0]), a.dtype),
         signature="(m,k),(n,k)->(m,n)",
     )

@@ -28,7 +28,7 @@ def array(size: int, dtype: np.dtype) -> np.ndarray:
     return (np.arange(size) % 50).astype(dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def copied(x, y, z):
     """To y through an output of the pipeline, to z from registers."""
     pipe = numpipe.pipeline(
@@ -41,7 +41,7 @@ def copied(x, y, z):
         z[ds(i * 256, 256)] = tile[ds(0, 256)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def shifted(x, y, by):
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[0], 256),), in_specs=(BlockSpec((256,), lambda i: (i,)),)
@@ -66,18 +66,13 @@ def _by_hand(x, y):
     y[ds(0, 1024)] = buffer[...]
 
 
-by_hand = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False)
+by_hand = numpipe.kernel(_by_hand, warp_specialized=False)
 without_barriers = numpipe.kernel(
-    _by_hand,
-    num_compute_wgs=1,
-    warp_specialized=False,
-    compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+    _by_hand, warp_specialized=False, compiler_params=CompilerParams(unsafe_no_auto_barriers=True)
 )
 
 
-@numpipe.kernel(
-    num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
-)
+@numpipe.kernel(compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def through_lanes(x, y):
     def body(indices, tile, out):
         lane = numpipe.lane_index()

@@ -16,7 +16,7 @@ COLUMNS = range(8, 257, 8)
 K = 32
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, together: numpipe.Static):
     """``c = [a b + a turned.T, 2 a b + a turned.T]``: the products of the first tile in flight with
     those of the second, or not."""

@@ -18,7 +18,7 @@ from numpipe import SMEM, BlockSpec, Element, cdiv, ds
 F32, Arrays = np.float32, dict[str, np.ndarray]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def one_row_blocks(x, y):
     row = BlockSpec((None, 256), lambda i: (i, 0))
     pipe = numpipe.pipeline(
@@ -28,7 +28,7 @@ def one_row_blocks(x, y):
         out[...] = tile[...] * 2.0
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def bytes_with_edges(x, y):
     block = BlockSpec((512,), lambda i: (i,))
     pipe = numpipe.pipeline(
@@ -38,7 +38,7 @@ def bytes_with_edges(x, y):
         out[...] = tile[...] + tile[...]
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=lambda pool, pages, counts, y: (counts.shape[0],))
+@numpipe.kernel(grid=lambda pool, pages, counts, y: (counts.shape[0],))
 def pages_by_table(pool, pages, counts, y):
     s = numpipe.program_id(0)
     acc = numpipe.zeros((64, 64), np.float32)
@@ -52,7 +52,7 @@ def pages_by_table(pool, pages, counts, y):
     y[ds(s * 64, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def three_dimensions(x, y):
     block = BlockSpec((None, 16, 64), lambda i, j, k: (i, j, k))
     pipe = numpipe.pipeline(
@@ -65,7 +65,7 @@ def three_dimensions(x, y):
         out[...] = tile[...] + 1.0
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def five_points(x, y):
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 128)),
@@ -76,7 +76,7 @@ def five_points(x, y):
         y[ds(i * 64, 64), ds(j * 128, 128)] = near - 4.0 * t[1:65, 4:132]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def sums_of_rows(x, y):
     pipe = numpipe.pipeline(
         grid=(x.shape[0],),
@@ -87,7 +87,7 @@ def sums_of_rows(x, y):
         y[i] = row[...].sum()
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=2)
+@numpipe.kernel(grid=2)
 def histogram(x, counts):
     bins = numpipe.scratch(SMEM((256,), np.int32))
     bins[...] = numpipe.full(256, 0, np.int32)
@@ -100,13 +100,13 @@ def histogram(x, counts):
     numpipe.atomic_add(counts.at[ds(0, 256)], bins[...])
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=lambda x, places, y: (cdiv(x.shape[0], 64),))
+@numpipe.kernel(grid=lambda x, places, y: (cdiv(x.shape[0], 64),))
 def scattered_rows(x, places, y):
     rows = ds(numpipe.program_id(0) * 64, 64)
     y[places[rows], :] = x[rows, ds(0, 128)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def product_of_32_rows(a, b, c, first):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -122,9 +122,7 @@ def product_of_32_rows(a, b, c, first):
     c[ds(first, 64, stop=first + 32), ds(0, 64)] = acc
 
 
-@numpipe.kernel(
-    num_compute_wgs=1, warp_specialized=False, grid=lambda x, best, at: (cdiv(x.shape[0], 8),)
-)
+@numpipe.kernel(warp_specialized=False, grid=lambda x, best, at: (cdiv(x.shape[0], 8),))
 def argmax_of_long_rows(x, best, at):
     rows = ds(numpipe.program_id(0) * 8, 8)
     top = numpipe.layout_cast(numpipe.full(8, -np.inf, np.float32), "column 32")

@@ -36,10 +36,7 @@ def array(ptr: int, owner: Any = None) -> launch.ArrayInfo:
 
 def split() -> Any:
     @numpipe.kernel(
-        num_compute_wgs=1,
-        grid=(1,),
-        workspace=Workspace((64, 64), 2),
-        out_type=lambda a: ArrayType(a.shape, a.dtype),
+        grid=(1,), workspace=Workspace((64, 64), 2), out_type=lambda a: ArrayType(a.shape, a.dtype)
     )
     def split(a, c, work):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)

@@ -47,7 +47,7 @@ def compiled(kind: str) -> Image:
 
 
 # ---- there and back
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @each_kind
 def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: str) -> None:
@@ -85,7 +85,7 @@ def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     )
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @each_kind
 def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(

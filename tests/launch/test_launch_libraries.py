@@ -224,7 +224,7 @@ def copying(parameters: list[int]) -> None:
     )
 
 
-@numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype), num_compute_wgs=1)
+@numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype))
 def copy(a, c):
     for _, (tile,) in numpipe.pipeline(
         grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),)

@@ -155,7 +155,7 @@ def test_host_arrays_are_asked_about_before_they_are_copied(fake: FakeDriver) ->
     assert not fake.calls
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def adds_one(x, c):
     for _, (tile,) in numpipe.pipeline(
         grid=(1,), in_specs=(numpipe.BlockSpec((64, 32), lambda k: (0, 0)),)

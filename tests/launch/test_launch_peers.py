@@ -41,7 +41,7 @@ def shift(semaphores: Any = 3, **options: Any) -> Any:
     """A kernel that reaches its second array on other GPUs; nothing of it is compiled."""
     fields = {key: options.pop(key) for key in ("debug",) if key in options}
 
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=semaphores, **options)
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=semaphores, **options)
     def shift(x, y, ready):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -209,7 +209,7 @@ def test_the_outputs_of_a_repeated_call_are_new(fake: FakeDriver) -> None:
 
 
 def test_scalars_are_written_for_each_gpu(fake: FakeDriver) -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1)
     def scale(x, y, ready, alpha=1.0):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

@@ -412,14 +412,7 @@ def test_other_grids_have_any_number_of_ctas(fake: FakeDriver) -> None:
 def test_a_kernel_over_tiles_has_attributes_too(fake: FakeDriver) -> None:
     spec = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
-    @numpipe.kernel(
-        grid=(3,),
-        in_specs=(spec,),
-        out_specs=(spec,),
-        num_compute_wgs=1,
-        cluster=1,
-        programmatic=False,
-    )
+    @numpipe.kernel(grid=(3,), in_specs=(spec,), out_specs=(spec,), cluster=1, programmatic=False)
     def copied(a, c):
         c[...] = a[...]
 

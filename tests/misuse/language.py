@@ -536,7 +536,6 @@ an_unknown_attribute = refused(
 """,
     simulated="AttributeError: 'array' object has no attribute 'nothing'",
     compiled="`a.nothing` cannot be compiled: array 'a' has no attribute 'nothing'",
-    num_compute_wgs=1,
 )
 refused(
     "a_tile_plus_a_string",
@@ -549,7 +548,6 @@ refused(
         "`numpipe.zeros((64, 64), np.float32) + \"a\"` cannot be compiled: '+' is not defined "
         "for tile (64, 64) float32 and a"
     ),
-    num_compute_wgs=1,
 )
 refused(
     "a_wrong_call_of_a_nested_function",

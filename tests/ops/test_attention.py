@@ -306,7 +306,7 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
 
 
 @compiles
-@pytest.mark.variants(0, thorough=4)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs]
@@ -316,7 +316,7 @@ def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, cau
 
 
 @compiles
-@pytest.mark.variants(0, thorough=4)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width not in SMALLER])

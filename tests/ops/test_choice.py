@@ -126,7 +126,7 @@ def test_a_product_of_nothing_has_a_config_too() -> None:
 
 
 # ---- what they compute
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_multiplies(config: Config) -> None:
     for m, n, k in ((130, 200, 328), (1, 136, 1000)):
@@ -136,7 +136,7 @@ def test_every_kind_multiplies(config: Config) -> None:
             np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize(
     "shape",
     [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)],
@@ -149,14 +149,14 @@ def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
         np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("config", [KINDS[7], KINDS[10]], ids=str)
 def test_the_ctas_of_a_cluster_hand_over_each_for_itself_in_any_schedule(config: Config) -> None:
     a, b = operands(130, 200, 328)
     assert (result := numpipe.verify(OP.kernel(config), a, b, schedules=6)), str(result)
 
 
-@pytest.mark.variants(0, thorough=6)
+@pytest.mark.variants(0, thorough=3)
 @compiles
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_passes_the_build_gate(config: Config) -> None:
@@ -164,7 +164,7 @@ def test_every_kind_passes_the_build_gate(config: Config) -> None:
     assert gate.findings(OP.kernel(config).compiled(array, array)) == ()
 
 
-@pytest.mark.variants(0, thorough=2)
+@pytest.mark.variants(0, thorough=1)
 @compiles
 @pytest.mark.parametrize(
     "shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str

@@ -104,7 +104,7 @@ def test_the_way_of_a_copy_follows_from_strides(name: str) -> None:
     assert way_of(a) == expected
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(3, thorough=8)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_copy_has_the_same_bits(name: str) -> None:
     check(VIEWS[name][0])
@@ -297,7 +297,7 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
 
 
 # ---- the machine code
-@pytest.mark.variants(0, thorough=10)
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
 @pytest.mark.parametrize(

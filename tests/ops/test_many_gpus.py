@@ -75,7 +75,7 @@ def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
 
 
 # ---- what they compute
-@pytest.mark.variants(2)
+@pytest.mark.variants(2, thorough=8)
 @pairwise(
     gpus=GPUS,
     m=(100, 129, 8),
@@ -97,7 +97,7 @@ def test_all_gather_matmul_is_the_product_of_all_rows(
     same(got, [each.astype(dtype) for each in products([np.concatenate(a)] * gpus, b)])
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(3, thorough=7)
 @pairwise(
     gpus=GPUS,
     m=(100, 129, 8),
@@ -155,7 +155,7 @@ def test_shards_arrive_in_a_result_that_peers_reach(gpus: int) -> None:
     same(out, [np.concatenate(x)] * gpus)
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=7)
 @pairwise(
     gpus=GPUS,
     shape=((8,), (5, 8), (3, 40, 8), (130, 24)),
@@ -264,7 +264,7 @@ def test_rows_that_find_no_room_are_lost_and_nothing_is_written_beside(room: int
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "name",
     ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"],
@@ -595,7 +595,7 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
     }
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=5)
 @compiles
 @pytest.mark.parametrize("gpus", [2, 8])
 @pytest.mark.parametrize("name", sorted(compiled(), key=lambda name: name != "all_gather, direct"))

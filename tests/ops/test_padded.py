@@ -21,20 +21,9 @@ CUTS = [(2, 8, 64), (2, 32, 64), (2, 8, 256), (4, 16, 32), (4, 64, 32), (4, 16, 
 """bytes of an element, height and width of blocks"""
 
 
-@pytest.mark.parametrize(
-    "cut", [CUTS[0], *(pytest.param(cut, marks=pytest.mark.thorough) for cut in CUTS[1:])]
-)
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (5, 3, 33),
-        *(
-            pytest.param(shape, marks=pytest.mark.thorough)
-            for shape in ((70, 0, 65), (1, 40, 300), (66, 130, 129))
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.variants(1, thorough=3)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("shape", [(5, 3, 33), (70, 0, 65), (1, 40, 300), (66, 130, 129)], ids=str)
 def test_rows_are_copied_and_nothing_else_is_read(
     cut: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> None:

@@ -88,7 +88,7 @@ def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
 
 @pytest.mark.thorough
 def test_what_only_the_kernel_says_holds() -> None:
-    made = kernel(num_compute_wgs=1, wg_axis="group", memory_registers=48)
+    made = kernel(wg_axis="group", memory_registers=48)
     assert split(made, A, cfg=Config(axis="group", emits=False)) == (1, "group", 48)
 
 
@@ -99,9 +99,11 @@ def test_said_by_none_there_is_one_compute_warpgroup_of_axis_wg_and_40_registers
 
 @pytest.mark.thorough
 def test_both_may_say_the_same_and_each_something() -> None:
-    assert split(
-        kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)
-    ) == (1, "wg", 48)
+    assert split(kernel(wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (
+        1,
+        "wg",
+        48,
+    )
 
 
 @pytest.mark.thorough
@@ -111,7 +113,7 @@ def test_one_kernel_has_another_split_for_each_static() -> None:
 
 
 def test_the_loop_form_has_the_kernels() -> None:
-    @numpipe.kernel(out_type=output, num_compute_wgs=1)
+    @numpipe.kernel(out_type=output)
     def loops(a, c):
         acc = numpipe.zeros((128, 64), np.float32)
         for (k,), (x, y) in numpipe.pipeline(

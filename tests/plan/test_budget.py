@@ -86,7 +86,7 @@ def test_slots_that_each_warpgroup_has_for_itself_are_counted_for_each(execution
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_operands_of_two_types_are_named_before_the_sizes_and_the_fix_fits(execution: str) -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def product(a, b, c):
         pipe = numpipe.pipeline(
             grid=(4,),
@@ -116,7 +116,7 @@ def test_operands_of_two_types_are_named_before_the_sizes_and_the_fix_fits(execu
 
 
 def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def passed(a, b, c):
         pipe = numpipe.pipeline(
             grid=(1,),

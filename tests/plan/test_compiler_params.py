@@ -188,7 +188,7 @@ def asking(
         "cdiv": numpipe.cdiv,
     }
     exec(compile(text, filename, "exec"), scope)
-    return numpipe.kernel(scope["k"], num_compute_wgs=1, compiler_params=CompilerParams(**kernel))
+    return numpipe.kernel(scope["k"], compiler_params=CompilerParams(**kernel))
 
 
 def rings(

@@ -211,7 +211,7 @@ def test_the_notes_of_the_gate_say_that_printing_serialises_the_products() -> No
     ids=lambda v: v.dtype.name,
 )
 def test_scalars_of_every_type_are_printed(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def one(c, s):
         numpipe.debug_print("{}", s)
 
@@ -281,9 +281,7 @@ def without(a, c, limit):
 @pytest.mark.thorough
 def test_an_assert_costs_nothing_unless_asked_for() -> None:
     def sass(function: Any, **params: Any) -> str:
-        kernel = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(**params))(
-            function
-        )
+        kernel = numpipe.kernel(compiler_params=CompilerParams(**params))(function)
         text = kernel.inspect("sass", A, C, 3)
         return "\n".join(re.findall(r"/\*[0-9a-f]{4}\*/ +(.*?);", text))
 
@@ -294,9 +292,7 @@ def test_an_assert_costs_nothing_unless_asked_for() -> None:
 
 
 def test_asserts_are_compiled_in_on_request() -> None:
-    kernel = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(asserts=True))(
-        with_asserts
-    )
+    kernel = numpipe.kernel(compiler_params=CompilerParams(asserts=True))(with_asserts)
     llvm = kernel.inspect("llvm", A, C, 3)
     assert "assert a.shape[0] < limit: rows\\00" in llvm
     assert {"memory", "compute"} == set(re.findall(r"kernel with_asserts, (\w+) role", llvm))
@@ -337,7 +333,7 @@ def told_by_a_helper(k, limit):
     return k + 1
 
 
-@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(asserts=True))
+@numpipe.kernel(compiler_params=CompilerParams(asserts=True))
 def with_a_body(a, b, c, limit):
     def body(indices, a_tile, b_tile, acc):
         (k,) = indices
@@ -379,7 +375,7 @@ def test_helpers_and_bodies_print_and_assert_for_their_warpgroup(
 
 
 # ---- breakpoint ----------------------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stopping(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     for (k,), (a_tile, b_tile) in numpipe.pipeline(
@@ -452,7 +448,7 @@ def test_a_breakpoint_is_refused_when_compiled_and_nothing_else_is_checked(
 def test_a_breakpoint_in_a_branch_decided_at_compile_time_is_not_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def maybe(a, c, *, debug: numpipe.Static = False):
         if debug:
             breakpoint()

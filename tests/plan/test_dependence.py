@@ -44,7 +44,7 @@ def first(i, k):
 def kernel_with(maps: str) -> Any:
     """x and y loaded in a grid (2, 3), by maps of different kinds."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def nested(x, y, c):
         def origin(i, k):
             return 0, 0
@@ -96,7 +96,7 @@ def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int
 
 @pytest.mark.thorough
 def test_without_an_index_map_it_is_the_first_block() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def corner(x, y, c):
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (xt, yt) in numpipe.pipeline(
@@ -121,7 +121,7 @@ def rings(kernel: Any, *arguments: Any) -> list[tuple[int, int]]:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("steps, slots", [(1, 1), (2, 2), (7, 4), (0, 1)])
 def test_slots_shrink_to_the_steps_of_a_constant_grid(steps: int, slots: int) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def product(a, c, *, n: numpipe.Static = 1):
         acc = numpipe.zeros((64, 64), np.float32)
         for _ in range(3):
@@ -164,7 +164,7 @@ def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
     """Products and quotients, through a local name, and in a helper that is given a Static's
     field."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def grids(a, c, *, cfg: numpipe.Static = Sizes()):
         def add(indices, x, acc):
             return numpipe.wgmma(acc, x, x.T)
@@ -214,7 +214,7 @@ def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
 
 @pytest.mark.thorough
 def test_a_buffer_count_does_not_shrink() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def product(a, b, c):
         for m, _ in numpipe.tiles(c.shape[0] // 64, 1):
             acc = numpipe.zeros((64, 64), np.float32)
@@ -237,7 +237,7 @@ def test_a_buffer_count_does_not_shrink() -> None:
 
 
 def test_shared_memory_is_counted_by_operand() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def large(a, b):
         for _, _ in numpipe.pipeline(
             grid=(a.shape[0], a.shape[1]),
@@ -259,7 +259,7 @@ def test_shared_memory_is_counted_by_operand() -> None:
 # ---- arrays passed on; no inputs
 @pytest.mark.thorough
 def test_an_array_in_global_memory_is_passed_to_the_body() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def stored(a, c):
         def body(indices, x, out, ready):
             (k,) = indices
@@ -302,7 +302,7 @@ class Weights(NamedTuple):
     right: Any
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def in_tuples(a, b, d, c):
     def body(indices, x, weights):
         y, (z,) = weights
@@ -313,7 +313,7 @@ def in_tuples(a, b, d, c):
     emit(body, grid=(1,), in_specs=(spec, (spec, (spec,))))(a, (b, (d,)))
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def in_named_tuples(a, b, d, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -328,7 +328,7 @@ def in_named_tuples(a, b, d, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def by_name(a, b, d, c):
     """in_specs may be a NamedTuple itself: arrays and tiles are its parts."""
     acc = numpipe.zeros((64, 64), np.float32)
@@ -351,7 +351,7 @@ def test_specs_arrays_and_tiles_in_tuples(kernel: Any) -> None:
 
 
 # ---- shared allocations
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def chained(a, b, c, state):
     n = a.shape[1] // 64
 
@@ -405,7 +405,7 @@ def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(
 @pytest.mark.parametrize("state", [3, -1, True, 1.0, "START"])
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
 def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def wrong(a, *, state: numpipe.Static = 0):
         emit(
             lambda k, x: None,
@@ -421,7 +421,7 @@ def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
         getattr(wrong, execution)(halves(64), state=state)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @pytest.mark.parametrize("state", ["PipelineState.STOP", "1", "state", "state - 1", "wg"])
 def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(
     state: str,
@@ -456,7 +456,7 @@ def kernel(a, c, state):
     assert rings(scope["kernel"], a, c, 1) == [(2, 0)]
 
 
-@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1)
+@numpipe.kernel(grid=numpipe.persistent(1))
 def shared_in_a_loop_nest(a, b, c, n, m):
     """Two pipelines in turn on one ring, whose blocks depend on the loops around, over grids of one
     and two dimensions."""

@@ -15,7 +15,7 @@ LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def in_loop_form(
     a,
     b,
@@ -49,7 +49,6 @@ def over_tiles(first: Any, second: Any, out: Any) -> Any:
         in_specs=(column(first), column(second)),
         out_specs=(column(out),),
         out_type=lambda x, y: ArrayType(x.shape, x.dtype),
-        num_compute_wgs=1,
         compiler_params=CompilerParams(dimension_semantics=("sequential",)),
     )
     def add(x, y, z):
@@ -123,7 +122,7 @@ def test_what_is_no_policy_is_refused_where_the_spec_is_made(policy: Any) -> Non
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("policy", [None, "evict_first"])
 def test_stores_of_register_tiles_have_the_policy_of_the_kernel(policy: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(store_eviction_policy=policy))
+    @numpipe.kernel(compiler_params=CompilerParams(store_eviction_policy=policy))
     def zero(o):
         o[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

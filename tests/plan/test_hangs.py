@@ -19,6 +19,7 @@ from numpipe.plan.wait_records import CAPACITY, FLAG, FLAG_PLACE, RECORD_BYTES, 
 from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, given
 
 ALL = {**HANGS, **MORE}
+OF_EACH_KIND = {kind: name for name, (kind, _, _) in reversed(TWELVE.items())}.values()
 NAMED_HANG = "a_turn_that_one_warpgroup_leaves_out"
 
 
@@ -49,8 +50,14 @@ def unbounded(ptx: str) -> list[str]:
     ]
 
 
-@pytest.mark.variants(0)
-@pytest.mark.parametrize("name", TWELVE)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.soak)
+        for name in TWELVE
+    ],
+)
 def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None:
     kernel = ALL[name]
     bounded = kernel.compiled(*given(name)).ptx

@@ -21,11 +21,7 @@ from numpipe.plan.profiling import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes,
 ROOM = 6
 
 
-@numpipe.kernel(
-    num_compute_wgs=1,
-    grid=2,
-    compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"),
-)
+@numpipe.kernel(grid=2, compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"))
 def doubled(a, c):
     """c = 2 a, for tiles of 64 x 128 of two steps each."""
     for (m,) in numpipe.tiles(a.shape[0] // 64):
@@ -183,7 +179,6 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
 
 @numpipe.kernel(
     grid=numpipe.persistent(1),
-    num_compute_wgs=1,
     semaphores=4,
     compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"),
 )
@@ -194,7 +189,7 @@ def exchanged(x, y, ready):
     numpipe.wait(ready.at[3], 1)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("profiled", [True, False])
 def test_a_wait_for_a_semaphore_is_recorded_in_both_roles(profiled: bool) -> None:
     block = ArrayType((64, 64), np.float32)

@@ -146,7 +146,7 @@ def copied_block(x, y, row):
     numpipe.copy_smem_to_gmem(tile, y.at[ds(row, 64), ds(0, 64)])
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def by_a_function(x, y):
     copied_block(x, y, 0)
     copied_block(x, y, 64)
@@ -198,7 +198,7 @@ def test_a_pipeline_in_a_scope() -> None:
     assert with_a_pipeline.compiled(x, y).image.resources.clean
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def chosen(x, y, z):
     """Stores through a name for a view, through a function, and to one of two arrays: all are
     outputs."""
@@ -226,7 +226,7 @@ def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
 
 
 # ---- transforms and dimensions
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def other_layouts(a, b, c):
     """Operands of a product with narrower panels than they would have."""
     slots, landed = numpipe.scratch(
@@ -256,7 +256,7 @@ def test_transforms_of_slots_of_two_dimensions() -> None:
 
 
 # ---- what goes wrong
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def overlapping(x, y):
     one, other = numpipe.scratch(RefUnion(SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype)))
     landed = numpipe.scratch(Barrier(num_barriers=2))
@@ -267,7 +267,7 @@ def overlapping(x, y):
     numpipe.barrier_wait(landed.at[1])
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def never(x, y):
     barrier = numpipe.scratch(Barrier(num_arrivals=2))
 

@@ -56,7 +56,7 @@ def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(
         check_turned(width, target=target)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("majors", ["CC", "FF"])
 def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> None:

@@ -75,9 +75,7 @@ def test_atomics_of_one_word_take_turns() -> None:
     assert ways(0 * LANE, 4, atomic=True) == 32 and ways(4 * LANE, 4, atomic=True) == 1
 
 
-@numpipe.kernel(
-    num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
-)
+@numpipe.kernel(compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def columns(x, y, *, pitch: numpipe.Static):
     """Each warp writes the columns of a square of its own, of 32 x `pitch` float32."""
     squares = numpipe.scratch(SMEM((4 * 32 * 64,), np.float32))
@@ -104,7 +102,7 @@ def _no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def shifted(x, y):
     tile, landed = numpipe.scratch((SMEM((128, 64), np.float32), numpipe.Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 128), ds(0, 64)], tile, landed)

@@ -18,7 +18,7 @@ from numpipe.sim import progress
 from numpipe.sim.progress import RunProgress
 
 
-@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), grid_names="m", num_compute_wgs=1)
+@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), grid_names="m")
 def by_ctas(x, y):
     m = numpipe.axis_index("m")
     for (k,), (tile,) in numpipe.pipeline(
@@ -28,7 +28,7 @@ def by_ctas(x, y):
             y[ds(m * 64, 64), ds(0, 64)] = tile[...]
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
+@numpipe.kernel(grid=numpipe.persistent())
 def by_tiles(x, y):
     for (m,) in numpipe.tiles(x.shape[0] // 64):
         for (k,), (tile,) in numpipe.pipeline(
@@ -38,7 +38,7 @@ def by_tiles(x, y):
                 y[ds(m * 64, 64), ds(0, 64)] = tile[...]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def with_a_parameter_of_that_name(y, limit):
     y[ds(0, 64), ds(0, 64)] = (numpipe.zeros((64, 64), np.float32) + limit).astype(y.dtype)
 
@@ -99,7 +99,7 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(
 
 
 def test_a_grid_without_end_is_refused_at_once() -> None:
-    huge = numpipe.kernel(by_ctas.function, grid=(2**31 - 1,), grid_names="m", num_compute_wgs=1)
+    huge = numpipe.kernel(by_ctas.function, grid=(2**31 - 1,), grid_names="m")
     begin = time.monotonic()
     with pytest.raises(
         SpecError, match=r"simulated it takes about 214748 s \(a grid of 2147483647 CTAs\)"

@@ -61,7 +61,7 @@ def reported(
 # ---- kernels -------------------------------------------------------------------------------------
 @functools.cache
 def ones(partitioned: bool) -> Any:
-    @numpipe.kernel(grid=(2,), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2,))
     def fills(c):
         row = numpipe.program_id(0) * 64 if partitioned else 0
         c[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
@@ -104,7 +104,7 @@ def test_a_report_has_both_accesses() -> None:
     assert "program_id" in report.fix and "at once" in report.cause
 
 
-@numpipe.kernel(grid=(2,), num_compute_wgs=1)
+@numpipe.kernel(grid=(2,))
 def copies(a, o):
     at = numpipe.program_id(0)
     pipe = numpipe.pipeline(
@@ -137,7 +137,7 @@ def test_views_of_one_allocation_meet_where_they_overlap() -> None:
 
 
 def test_a_transposed_view_is_told_in_its_own_indices() -> None:
-    @numpipe.kernel(grid=(2,), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2,))
     def copied(b, o):
         at = numpipe.program_id(0)
         block = BlockSpec((64, 64), lambda k: (0, at))
@@ -160,7 +160,7 @@ def test_a_transposed_view_is_told_in_its_own_indices() -> None:
 def reduced(first: str | None, second: str | None) -> Any:
     """CTA 0 combines by `first` (None: stores), the other one by `second`."""
 
-    @numpipe.kernel(grid=(2,), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2,))
     def sums(c):
         tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float16))
         tile[...] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
@@ -192,7 +192,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
 
 # ---- arrays that hold nothing --------------------------------------------------------------------
 def test_a_reduction_needs_what_it_adds_to() -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType((64, 32), np.float32))
+    @numpipe.kernel(out_type=lambda a: numpipe.ArrayType((64, 32), np.float32))
     def adds(a, o):
         tile = numpipe.scratch(numpipe.SMEM((64, 32), np.float32))
         tile[...] = numpipe.zeros((64, 32), np.float32) + 1.0
@@ -211,7 +211,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
 # ---- outside the array ---------------------------------------------------------------------------
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_tile_sticks_out_at_the_end_only(order: Any) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def at(c, row, column):
         c[ds(row, 64), ds(column, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -489,7 +489,7 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """So one that waits once more, anywhere, is right; and without the one at its entry every
     kernel is wrong."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def waits_late(c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
         griddep.wait()

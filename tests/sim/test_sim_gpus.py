@@ -37,7 +37,7 @@ def computes(case: Case, gpus: int, seed: Any, **options: Any) -> None:
             )
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=20)
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_the_same_in_every_schedule(name: str, gpus: int) -> None:
@@ -70,9 +70,7 @@ def test_verify_and_all_schedules_take_a_mesh() -> None:
     x = gpu_kernels.blocks(2, 128, 64)
     numpipe.verify(gpu_kernels.shift, x, mesh=MESH(2), schedules=6).raise_if_failed()
 
-    @numpipe.kernel(
-        grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False
-    )
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1, warp_specialized=False)
     def swapped(x, y, ready):
         other = 1 - numpipe.axis_index("gpu")
         numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -85,7 +83,7 @@ def test_verify_and_all_schedules_take_a_mesh() -> None:
 
 # ---- what the GPUs know of each other
 def test_a_wait_learns_of_the_first_signals_only() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def taken(x, y, ready, *, wanted: numpipe.Static):
         me = numpipe.axis_index("gpu")
         if me > 0:
@@ -139,7 +137,7 @@ def test_nobody_touches_a_peer_before_its_launch_has_begun(monkeypatch: pytest.M
 def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check of ends nothing says so."""
 
-    @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def stored(y, ready):
         me = numpipe.axis_index("gpu")
         numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
@@ -157,7 +155,7 @@ def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.M
 
 
 def test_a_deadlock_of_two_gpus_names_who_waits_and_who_has_signalled() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, semaphores=2)
+    @numpipe.kernel(grid=numpipe.persistent(2), semaphores=2)
     def stuck(y, ready):
         me = numpipe.axis_index("gpu")
         if me == 0:
@@ -213,7 +211,7 @@ def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
 # ---- what is refused
 def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
     def refused(body: Any, says: str) -> None:
-        kernel = numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2)(body)
+        kernel = numpipe.kernel(grid=numpipe.persistent(1), semaphores=2)(body)
         with pytest.raises(SpecError, match=says):
             kernel.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
 
@@ -260,7 +258,7 @@ def test_a_kernel_of_one_gpu_has_no_peers() -> None:
         (lambda_axis, "that of a mesh's GPUs"),
     ):
         with pytest.raises(numpipe.NumpipeError, match=says):
-            numpipe.kernel(grid=1, num_compute_wgs=1)(body).simulate(np.zeros((64, 64), np.float16))
+            numpipe.kernel(grid=1)(body).simulate(np.zeros((64, 64), np.float16))
 
 
 def lambda_peer(y):

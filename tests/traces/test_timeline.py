@@ -77,7 +77,7 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
     )
 
 
-@numpipe.kernel(out_type=lambda x: numpipe.ArrayType((x.shape[0],), np.float32), num_compute_wgs=1)
+@numpipe.kernel(out_type=lambda x: numpipe.ArrayType((x.shape[0],), np.float32))
 def row_sums(x, y, *, slots: numpipe.Static):
     """Without products: what computes is ordinary instructions."""
     acc = numpipe.zeros((64, 64), np.float32)

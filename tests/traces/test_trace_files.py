@@ -232,7 +232,7 @@ def test_a_trace_without_events_is_a_file_too(tmp_path: Path) -> None:
 
 
 # ---- runs that fail ------------------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def late(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -247,7 +247,7 @@ def late(a, b, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def asserting(a, c):
     for (k,), (tile,) in numpipe.pipeline(
         grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)

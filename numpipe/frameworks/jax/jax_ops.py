@@ -52,7 +52,7 @@ def front(op: Op[Any]) -> Callable[..., Any]:
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
-            for name, array in zip(op.operands, op.read(arrays, options), strict=True)
+            for name, array in zip(op.operands, arrays, strict=True)
             if array is not None or name not in op.optional
         }
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())

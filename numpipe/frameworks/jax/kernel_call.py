@@ -60,7 +60,6 @@ def call(
     ...     grid=lambda x: (x.shape[0] // 64,),
     ...     in_specs=block,
     ...     out_specs=block,
-    ...     num_compute_wgs=1,
     ...     out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
     ... )
     ... def double(x, y):

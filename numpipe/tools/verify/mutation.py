@@ -414,7 +414,7 @@ def mutate(
 
     >>> import numpy as np, numpipe
     >>> from numpipe import BlockSpec, ds
-    >>> @numpipe.kernel(num_compute_wgs=1)
+    >>> @numpipe.kernel
     ... def doubled(x, y):
     ...     for (k,), (tile,) in numpipe.pipeline(
     ...         grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),)

@@ -82,7 +82,7 @@ def check(
     Raises SpecError for arguments that do not fit, and on the GPU what the launch raises.
 
     >>> import numpipe
-    >>> @numpipe.kernel(num_compute_wgs=1)
+    >>> @numpipe.kernel
     ... def halves(x):
     ...     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
     >>> check(

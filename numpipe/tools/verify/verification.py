@@ -289,7 +289,7 @@ def verify(
     whatever else a kernel's Python raises, with the seed in a note.
 
     >>> import numpipe
-    >>> @numpipe.kernel(num_compute_wgs=1)
+    >>> @numpipe.kernel
     ... def ones(x):
     ...     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
     >>> result = numpipe.verify(ones, np.zeros((64, 64), np.float32), schedules=4)

@@ -28,7 +28,7 @@ def pure(x):
 
 
 # ---- what is no violation ------------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def named_like_one(a, c):
     def atomic_rows(n):
         return n + 1
@@ -39,7 +39,7 @@ def named_like_one(a, c):
     c[ds(bar_sync(a.shape[0]), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def atomic_gemm(a, c):
     s = cuda.local.array(4, np.int32)
     s[0] = pure(a.shape[0])
@@ -117,7 +117,7 @@ def test_views_and_stores_may_depend_on_the_axis(execution: str) -> None:
 
 
 # ---- accumulators in flight ----------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stored_in_flight(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -129,7 +129,7 @@ def stored_in_flight(a, b, c):
         c[ds(0, 64), ds(0, 64)] = acc  # <-
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scaled_in_flight(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -141,7 +141,7 @@ def scaled_in_flight(a, b, c):
         acc = acc * 2.0  # <-
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def converted_in_flight(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -152,7 +152,7 @@ def converted_in_flight(a, b, c):
         half = numpipe.wgmma(acc, x, y.T).astype(np.float16)  # <-
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def waited_for(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -197,7 +197,7 @@ def _one_of_many(drain: bool, count: int | None) -> Any:
     """A block that `count` steps of a loop have in common (None: known at the call), with a loop in
     its body."""
 
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=numpipe.CompilerParams(drain=drain))
+    @numpipe.kernel(compiler_params=numpipe.CompilerParams(drain=drain))
     def product(a, b, c, n):  # type: ignore[no-untyped-def]
         for t, _ in numpipe.tiles(2, 1):
             acc = numpipe.zeros((64, 64), np.float32)

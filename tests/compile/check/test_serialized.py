@@ -186,7 +186,7 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
                 acc = numpipe.wgmma(acc, x, y.T)
             c[ds(t * 64, 64), ds(0, 16)] = acc
 
-    return numpipe.kernel(num_compute_wgs=1)(two_tiles)
+    return numpipe.kernel(two_tiles)
 
 
 @pytest.mark.thorough
@@ -278,7 +278,7 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(
 
     monkeypatch.setattr(advisories, "redefined", found)
     with pytest.raises(SpecError, match="stop here"):
-        numpipe.kernel(num_compute_wgs=1)(operands).compiled(F16, F32)
+        numpipe.kernel(operands).compiled(F16, F32)
     assert {name for name, *_ in seen[0].redefined} == {
         "once_wrong",
         "copied_wrong",
@@ -358,7 +358,7 @@ def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(register_budget, "check", found)
     with pytest.raises(SpecError, match="stop here"):
-        numpipe.kernel(num_compute_wgs=1)(held_through_a_loop).compiled(F16, F32, cfg=256)
+        numpipe.kernel(held_through_a_loop).compiled(F16, F32, cfg=256)
     held, where = seen[0].widest
     assert {(part.name, part.role, part.registers) for part in held} == {
         ("acc", "accumulator", 64),

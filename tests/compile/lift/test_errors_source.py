@@ -33,7 +33,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- leaving a pipeline loop ---------------------------------------------------------------------
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def break_of_an_inner_loop(a, c):
     n = 0
     for (k,), (tile,) in numpipe.pipeline(
@@ -75,7 +75,7 @@ def test_an_error_in_the_simulator_keeps_pythons_traceback() -> None:
 
 @needs_columns
 def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice_as_wide(a, c):
         c[ds(0, 64), ds(0, 128)] = numpipe.zeros((64, 64), np.float32)  # <-
 
@@ -141,7 +141,7 @@ def test_a_decorator_below_the_kernels_is_refused() -> None:
 
 
 # ---- tracebacks ----------------------------------------------------------------------------------
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def a_dictionary_below_a_call(a, b, c):
     def inner(x):
         return {1: x}
@@ -149,7 +149,7 @@ def a_dictionary_below_a_call(a, b, c):
     inner(1)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def a_block_of_8_bytes_in_a_function(a, b, c):
     def inner():
         for (k,), (x,) in numpipe.pipeline(

@@ -32,7 +32,7 @@ def stores(a, c):
         x = t[...]
         c[ds(0, 64), ds(0, 64)] = {written}
 """
-    return numpipe.kernel(named_source(source, "stores"), num_compute_wgs=1, grid=(1,))
+    return numpipe.kernel(named_source(source, "stores"), grid=(1,))
 
 
 def named_source(source: str, name: str) -> Any:
@@ -72,7 +72,7 @@ def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
     def stored(row: Any) -> Any:
-        @numpipe.kernel(num_compute_wgs=1, grid=(2,))
+        @numpipe.kernel(grid=(2,))
         def rows(a, c):
             for (i,), (t,) in numpipe.pipeline(
                 grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
@@ -104,7 +104,7 @@ def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=(1,))
+    @numpipe.kernel(grid=(1,))
     def renamed(a, c, total):
         emit = numpipe.emit_pipeline
         add = numpipe.atomic_add
@@ -132,7 +132,7 @@ def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: st
 @pytest.mark.thorough
 @compiles
 def test_a_kernel_whose_only_output_is_a_reduction_passes_the_gate() -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=(1,))
+    @numpipe.kernel(grid=(1,))
     def adds(a, c):
         for (i,), (t,) in numpipe.pipeline(
             grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
@@ -144,7 +144,7 @@ def test_a_kernel_whose_only_output_is_a_reduction_passes_the_gate() -> None:
 
 # ---- code for each lane
 def test_an_operation_of_the_warpgroup_in_code_for_lanes_is_shown_as_it_is_written() -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=(1,), compiler_params=BY_LANE)
+    @numpipe.kernel(grid=(1,), compiler_params=BY_LANE)
     def reads(a, c):
         def body(indices, x):
             value = c[ds(0, 64), ds(0, 64)]  # noqa: F841

@@ -143,6 +143,8 @@ def test_every_line_of_a_table_is_a_test() -> None:
         "```py\nn + 1\n```\n",
         "```py\nn + 1   # gives 8\n\nm = n\n```\n",
         "```py\nn + 1   # gives 8\nm = n\n```\n",
+        "```py\nm = n\n\nn + 1  # gives 8\n```\n",
+        "```py\nn + 1  # gives 8\n\n\ndef f(k):\n    return k\n```\n",
     ],
 )
 def test_a_row_without_a_check_is_an_error(written: str) -> None:

@@ -262,7 +262,7 @@ def test_captures_reach_nested_functions_and_lambdas_in_them() -> None:
 
 
 def factory(rows: int, value: float) -> Any:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((128, 64), np.float32))
+    @numpipe.kernel(out_type=lambda a: ArrayType((128, 64), np.float32))
     def filled(a, c):
         for (m,) in numpipe.tiles(128 // rows):
             c[ds(m * rows, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32) + value
@@ -282,7 +282,7 @@ def test_kernels_of_one_factory_have_constants_of_their_own(execution: str) -> N
 
 
 def test_lambdas_that_return_lambdas() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def nested(a, c):
         row = a.shape[0] - 64
         along = lambda m: lambda k: (m, k)
@@ -357,7 +357,7 @@ def test_statements_keep_their_file_and_line() -> None:
 
 
 def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def deep(a, c):
         for m, n in numpipe.tiles(1, 1, order="grouped"):
             pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
@@ -381,10 +381,7 @@ def remembered(kernel: Any) -> Any:
 
 
 @remembered
-@numpipe.kernel(
-    num_compute_wgs=1,
-    out_type=lambda a: ArrayType((64, 64), np.float32),
-)
+@numpipe.kernel(out_type=lambda a: ArrayType((64, 64), np.float32))
 def annotated(
     a: np.ndarray,
     c: np.ndarray,
@@ -414,7 +411,7 @@ def test_a_static_is_one_compile_a_value() -> None:
 
 
 def test_equal_statics_of_different_types_are_compiled_apart() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def scaled(c, *, by: numpipe.Static):  # type: ignore[no-untyped-def]
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
             by // 2 if isinstance(by, float) else by + 1
@@ -432,7 +429,7 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
     """It is not carried out of the second loop: in the memory role, and with no steps, it has no
     value before it."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice(a, c, steps):
         for (k,), (x,) in numpipe.pipeline(
             grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)

@@ -287,7 +287,7 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
         """),
     )
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def kernel(a, c):
         for (k,), (x,) in numpipe.pipeline(
             grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
@@ -309,7 +309,7 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
 WRONG = """\
 import numpipe
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def kernel(a, c):
     x = a.shape[0] + a.nothing
 """
@@ -369,7 +369,7 @@ def test_without_columns_the_statement_is_underlined(
 
 @needs_columns
 def test_a_race_is_reported_below_its_line() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def early(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
@@ -460,7 +460,7 @@ def test_pythons_words_become_ours(said: str, told: str) -> None:
 def test_a_traceback_shows_none_of_numbas_frames() -> None:
     """At a prompt the error must not stand below three hundred lines of Numba."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def kernel(a, c):
         def tile(rows):
             return numpipe.zeros((64, rows), np.float32)

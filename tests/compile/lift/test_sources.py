@@ -82,14 +82,14 @@ def value(kernel: Any) -> float:
 # ---- in files
 WAYS = {
     "a function of a module": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
 """,
     "a closure": """
 def make(value):
     rows = 64
-    @numpipe.kernel(out_type=result, num_compute_wgs=1)
+    @numpipe.kernel(out_type=result)
     def kernel(a, c):
         c[ds(0, rows), ds(0, 64)] = zeros((rows, 64), np.float32) + value
     return kernel
@@ -100,7 +100,7 @@ class Maker:
     def __init__(self, value):
         self.value = value
     def make(self):
-        @numpipe.kernel(out_type=result, num_compute_wgs=1)
+        @numpipe.kernel(out_type=result)
         def kernel(a, c):
             c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + self.value
         return kernel
@@ -109,7 +109,7 @@ kernel = Maker(5.0).make()
     "a static method": """
 class Kernels:
     @staticmethod
-    @numpipe.kernel(out_type=result, num_compute_wgs=1)
+    @numpipe.kernel(out_type=result)
     def kernel(a, c):
         c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
 kernel = Kernels.kernel
@@ -119,7 +119,7 @@ class Outer:
     class Kernels:
         def plain(a, c):
             c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
-        kernel = staticmethod(numpipe.kernel(plain, out_type=result, num_compute_wgs=1))
+        kernel = staticmethod(numpipe.kernel(plain, out_type=result))
 kernel = Outer.Kernels.kernel
 """,
     "decorators on top and between lines": """
@@ -128,7 +128,7 @@ def remembered(kernel):
 @remembered
 
 @numpipe.kernel(
-    out_type=result, num_compute_wgs=1,
+    out_type=result,
 )
 # a comment
 def kernel(
@@ -139,7 +139,7 @@ def kernel(
 """,
     "annotations": """
 S = numpipe.Static
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(
     a: np.ndarray, c: "np.ndarray", n: int = 3, *, rows: S = 64, value: "numpipe.Static" = 2.0
 ) -> None:
@@ -147,12 +147,12 @@ def kernel(
     c[ds(0, rows), ds(0, 64)] = x + value + n
 """,
     "annotations that name what is imported for checkers only": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a: "torch.Tensor", c: "nowhere.Array", *, rows: "numpipe.Static" = 64) -> "Nothing":
     c[ds(0, rows), ds(0, 64)] = zeros((rows, 64), np.float32) + 5.0
 """,
     "a docstring, comments, line continuations": '''
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     """What it does:
 
@@ -168,7 +168,7 @@ def kernel(a, c):
     "strings at column 0 in a block": '''
 if True:
     def make():
-        @numpipe.kernel(out_type=result, num_compute_wgs=1)
+        @numpipe.kernel(out_type=result)
         def kernel(a, c):
             """
 first column
@@ -181,39 +181,39 @@ first column again
     kernel = make()
 ''',
     "a line of its own": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c): c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
 """,
     "two of the same name": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 4.0
 FOUR = float(kernel.simulate(np.zeros((8, 8), np.float16))[0, 0])
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + FOUR + 1.0
 """,
     "a branch": """
 if numpipe.__version__ == "none":
-    @numpipe.kernel(out_type=result, num_compute_wgs=1)
+    @numpipe.kernel(out_type=result)
     def kernel(a, c):
         c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 4.0
 else:
     try:
-        @numpipe.kernel(out_type=result, num_compute_wgs=1)
+        @numpipe.kernel(out_type=result)
         def kernel(a, c):
             c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
     finally:
         pass
 """,
     "tabs": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
 \tif a.shape[0] > 0:
 \t\tc[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
 """,
     "other letters": """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     größe, текст = 64, "日本語"
     c[ds(0, größe), ds(0, 64)] = zeros((größe, 64), np.float32) + 2.0 + len(текст)
@@ -328,7 +328,7 @@ def test_what_a_kernel_calls_is_remembered_too(tmp_path: Path) -> None:
 @numpipe.function
 def plus(x):
     return x + 5.0
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = plus(zeros((64, 64), np.float32))
 """
@@ -343,7 +343,7 @@ def test_a_function_that_is_given_other_code_has_the_source_of_that_code() -> No
     old = cell("<old>", text.replace("5.0", "4.0"))
     numpipe.kernel(old["kernel"])
     old["kernel"].__code__ = cell("<new>", text)["kernel"].__code__
-    assert value(numpipe.kernel(old["kernel"], out_type=old["result"], num_compute_wgs=1)) == VALUE
+    assert value(numpipe.kernel(old["kernel"], out_type=old["result"])) == VALUE
 
 
 # ---- notebooks and prompts
@@ -372,7 +372,7 @@ def test_a_kernel_sees_what_other_cells_bind_when_it_is_first_compiled() -> None
     namespace = cell(
         "<python-input-0>",
         """
-@numpipe.kernel(out_type=result, num_compute_wgs=1)
+@numpipe.kernel(out_type=result)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + LATER
 """,
@@ -397,7 +397,7 @@ def test_an_error_in_a_cell_names_the_cell_and_shows_the_line() -> None:
 
 def test_a_doctest() -> None:
     text = """
-    >>> @numpipe.kernel(out_type=result, num_compute_wgs=1)
+    >>> @numpipe.kernel(out_type=result)
     ... def kernel(a, c):
     ...     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0
     >>> kernel.simulate(np.zeros((8, 8), np.float16))[0, 0].item()

@@ -135,7 +135,6 @@ def test_kernels_over_tiles_share_blocks_of_their_specs_too() -> None:
         grid=(4, 3),
         cluster=2,
         cluster_names="pair",
-        num_compute_wgs=1,
         compiler_params=semantics,
         out_specs=(BlockSpec((64, 64), lambda m, k: (m, 0)),),
         in_specs=(
@@ -215,7 +214,7 @@ def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> N
         dataclasses.replace(SMALL, along_m=2)
     ).inspect("ptx", A, B)
 
-    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair")
     def meets(y):
         met = numpipe.scratch(ClusterBarrier("pair"))
         numpipe.barrier_arrive(met)
@@ -225,7 +224,7 @@ def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> N
 
 
 def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
-    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair")
     def clash(y):
         y[ds(0, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
 
@@ -236,7 +235,7 @@ def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
 
 
 def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None:
-    @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair")
     def uneven(b, c):
         m = numpipe.axis_index("cta")
         acc = numpipe.zeros((64, 64), np.float32)
@@ -260,7 +259,7 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
     """A CTA hears of those in its row and its column; an arrival for the next phase may pass that
     of one in neither."""
 
-    @numpipe.kernel(grid=(2, 2), cluster=(2, 2), cluster_names=("x", "y"), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2, 2), cluster=(2, 2), cluster_names=("x", "y"))
     def corners(y):
         met = numpipe.scratch(ClusterBarrier(("x", "y")))
         for number in range(3):
@@ -421,7 +420,7 @@ def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], mes
 RECORD = Config(along_m=2, tn=256)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "cfg",
     [

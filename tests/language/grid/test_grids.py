@@ -23,7 +23,7 @@ def place_in(d):
 
 
 def visited(grid: Any, names: Any = tuple("abcde")) -> Any:
-    @numpipe.kernel(grid=grid, grid_names=names, num_compute_wgs=1)
+    @numpipe.kernel(grid=grid, grid_names=names)
     def visits(out):
         a = numpipe.axis_index("a")
         b = numpipe.axis_index("b")
@@ -73,7 +73,7 @@ def test_each_cta_has_its_place_along_every_axis(grid: Any, seen: np.ndarray) ->
     assert (seen == 23242).all()
 
 
-@numpipe.kernel(grid=(2, 3, 4), grid_names=tuple("abc"), num_compute_wgs=1)
+@numpipe.kernel(grid=(2, 3, 4), grid_names=tuple("abc"))
 def three(out):
     number = (numpipe.axis_index("a") * 3 + numpipe.axis_index("b")) * 4 + numpipe.program_id(2)
     out[number, ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32)
@@ -95,11 +95,7 @@ def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given
 
 def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
     @numpipe.kernel(
-        grid=(2, 1, 1, 3, 2),
-        cluster=2,
-        cluster_names="pair",
-        grid_names=tuple("abcde"),
-        num_compute_wgs=1,
+        grid=(2, 1, 1, 3, 2), cluster=2, cluster_names="pair", grid_names=tuple("abcde")
     )
     def paired(x, out):
         a, d, e = numpipe.axis_index("a"), numpipe.axis_index("d"), numpipe.axis_index("e")
@@ -122,7 +118,7 @@ def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
 
 @pytest.mark.parametrize("grid", [(), lambda out: (), []], ids=["constant", "function", "list"])
 def test_a_grid_of_no_dimensions_is_one_cta(grid: Any) -> None:
-    @numpipe.kernel(grid=grid, num_compute_wgs=1)
+    @numpipe.kernel(grid=grid)
     def once(out):
         out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * (
             numpipe.num_programs(0) + numpipe.program_id(2)
@@ -136,7 +132,7 @@ def test_a_grid_of_no_dimensions_is_one_cta(grid: Any) -> None:
 def over_tiles(grid: Any, index_map: Any, **options: Any) -> Any:
     block = BlockSpec((None, 64, 32), index_map)
 
-    @numpipe.kernel(grid=grid, in_specs=block, out_specs=block, num_compute_wgs=1, **options)
+    @numpipe.kernel(grid=grid, in_specs=block, out_specs=block, **options)
     def doubled(x, y):
         y[...] = x[...] + x[...]
 
@@ -230,19 +226,19 @@ def test_a_function_that_returns_more_than_three_dimensions_has_a_name_for_each(
     )
     out = np.zeros((64, 8), np.float32)
     with pytest.raises(SpecError, match=text):
-        numpipe.kernel(grid=lambda out: (1, 1, 1, 2), num_compute_wgs=1)(lambda_free).simulate(out)
+        numpipe.kernel(grid=lambda out: (1, 1, 1, 2))(lambda_free).simulate(out)
     with pytest.raises(SpecError, match="name 4 dimensions, but the grid"):
-        numpipe.kernel(
-            grid=lambda out: (1, 1), grid_names=("d0", "d1", "d2", "d3"), num_compute_wgs=1
-        )(lambda_free).simulate(out)
-    numpipe.kernel(
-        grid=lambda out: (1, 1, 1, 1), grid_names=("d0", "d1", "d2", "d3"), num_compute_wgs=1
-    )(lambda_free).simulate(out)
+        numpipe.kernel(grid=lambda out: (1, 1), grid_names=("d0", "d1", "d2", "d3"))(
+            lambda_free
+        ).simulate(out)
+    numpipe.kernel(grid=lambda out: (1, 1, 1, 1), grid_names=("d0", "d1", "d2", "d3"))(
+        lambda_free
+    ).simulate(out)
     assert (out == 1).all()
 
 
 def test_a_dimension_that_the_grid_has_not_is_refused_at_its_line() -> None:
-    @numpipe.kernel(grid=(1, 1, 1, 2), num_compute_wgs=1)
+    @numpipe.kernel(grid=(1, 1, 1, 2))
     def beyond(out):
         out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.program_id(4)
 
@@ -299,7 +295,7 @@ def test_the_index_over_several_axes_counts_each_place_once(
 
 
 def test_the_first_of_several_axes_is_the_slowest() -> None:
-    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), num_compute_wgs=1)
+    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"))
     def places(out):
         m, n = numpipe.program_id(0), numpipe.program_id(1)
         rows = 64 // numpipe.axis_size(("wg",))  # known when it is compiled
@@ -324,7 +320,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
     ],
 )
 def test_axes_that_cannot_be_are_refused_at_their_line(names: Any, text: str) -> None:
-    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), num_compute_wgs=1)
+    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"))
     def refused(out):
         out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(
             names

@@ -226,19 +226,19 @@ def test_tables_of_another_size_or_type_are_refused() -> None:
 MADE = Table(Row().table((2, 2)))
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def with_a_constant_table(c):
     for _ in numpipe.tiles(2, 2, order=MADE):
         pass
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def with_two_groups(c):
     for _ in numpipe.tiles(2, 2, order=Grouped(4), group=8):
         pass
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def with_an_object_of_run_time(c, group):
     for _ in numpipe.tiles(2, 2, order=Snake(group)):
         pass

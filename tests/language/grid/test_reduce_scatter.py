@@ -100,7 +100,7 @@ def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
     """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has
     it."""
 
-    @numpipe.kernel(grid=2, cluster=2, cluster_names="k", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="k")
     def selfish(c):
         for m, n, part in numpipe.split_tiles(1, 1, steps=2, split="k"):
             acc = numpipe.zeros((64, 64), np.float32)
@@ -118,7 +118,7 @@ def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
 
 
 def test_ctas_along_one_axis_share_blocks_and_along_the_other_the_steps() -> None:
-    @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("m", "k"), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("m", "k"))
     def both(a, b, c):
         m = numpipe.axis_index("m")
         for _, n, part in numpipe.split_tiles(1, 2, steps=5, split="k"):
@@ -237,7 +237,7 @@ def test_a_share_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.Monkey
 
 # ---- what is refused
 def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
-    given = {"grid": 2, "num_compute_wgs": 1, "cluster": 2, "cluster_names": "k", **options}
+    given = {"grid": 2, "cluster": 2, "cluster_names": "k", **options}
     c = np.zeros((64, 64), np.float32)
     for run in ("simulate", "compiled") if toolchain() is None else ("simulate",):
         with pytest.raises((SpecError, CompileError), match=message):

@@ -136,7 +136,7 @@ def test_split_products_are_products(cfg: Config) -> None:
 
 
 def test_the_parts_may_be_a_run_time_value() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(5), num_compute_wgs=1, workspace=Workspace((64, 64), 5))
+    @numpipe.kernel(grid=numpipe.persistent(5), workspace=Workspace((64, 64), 5))
     def product_in_parts(a, b, c, work, *, parts):
         for m, n, part in numpipe.split_tiles(
             cdiv(a.shape[0], 64), cdiv(b.shape[0], 64), steps=cdiv(a.shape[1], 64), split=parts
@@ -274,7 +274,6 @@ def hand_written(
         body,
         out_type=lambda a: ArrayType((64, 64), np.float32),
         grid=numpipe.persistent(ctas),
-        num_compute_wgs=1,
         workspace=Workspace(tile, slots=slots),
     )
 

@@ -33,7 +33,7 @@ C = np.zeros((8, 8), np.float32)
 
 @pytest.mark.parametrize("ctas", [1, 2, 3])
 def test_row_order_visits_the_last_index_fastest(ctas: int) -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=numpipe.persistent(ctas=ctas))
+    @numpipe.kernel(grid=numpipe.persistent(ctas=ctas))
     def walk(c, m, n, o, *, dimensions: numpipe.Static):
         if dimensions == 1:
             for (i,) in numpipe.tiles(m):
@@ -53,7 +53,7 @@ def test_row_order_visits_the_last_index_fastest(ctas: int) -> None:
 
 
 def test_continue_and_break_in_a_tile_loop() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def some(c, n):
         for (i,) in numpipe.tiles(n):
             if i == 1:

@@ -151,7 +151,5 @@ def test_along_an_axis_of_one_cta_a_copy_is_its_own() -> None:
         numpipe.barrier_wait(landed)
         y[ds(0, 64), ds(0, 64)] = tile[...]
 
-    numpipe.kernel(alone, grid=1, cluster=1, cluster_names="pair", num_compute_wgs=1).simulate(
-        x, landed_rows
-    )
+    numpipe.kernel(alone, grid=1, cluster=1, cluster_names="pair").simulate(x, landed_rows)
     np.testing.assert_array_equal(landed_rows, x)

@@ -59,7 +59,7 @@ def test_verify_finds_nothing() -> None:
     ).raise_if_failed()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
 def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
     size: int, dtype: Any, shape: tuple[int, int], memory_role: bool
@@ -89,7 +89,6 @@ def test_a_debugged_kernel_waits_with_the_scope_of_the_cluster_too() -> None:
         grid_names="cta",
         cluster=2,
         cluster_names="ring",
-        num_compute_wgs=1,
         compiler_params=numpipe.CompilerParams(debug=True),
     )
     array = numpipe.ArrayType((128, 64), np.float32)
@@ -123,7 +122,7 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
     """A barrier without the option tells what was read, also behind one that has it: each tells its
     own CTA's stores alone."""
 
-    @numpipe.kernel(grid=3, cluster=3, cluster_names="all", num_compute_wgs=1)
+    @numpipe.kernel(grid=3, cluster=3, cluster_names="all")
     def passed_on(x, y):
         tile, met = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("all", 2)))
         rank = numpipe.axis_index("all")

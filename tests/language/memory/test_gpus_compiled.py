@@ -33,7 +33,7 @@ def parts(text: str, *patterns: str) -> list[int]:
     return at[1:]
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gate_passes_kernels_of_several_gpus(name: str) -> None:
     assert gate.findings(built(name)) == ()
@@ -99,7 +99,7 @@ def test_a_mesh_too_large_for_a_launchs_parameters_is_refused() -> None:
 
 
 def test_a_kernel_of_one_gpu_has_nothing_of_it() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def stored(y):
         y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
 
@@ -110,10 +110,7 @@ def test_a_kernel_of_one_gpu_has_nothing_of_it() -> None:
 
 def test_with_debug_a_signal_also_counts_for_its_gpu() -> None:
     @numpipe.kernel(
-        grid=numpipe.persistent(),
-        num_compute_wgs=1,
-        semaphores=2,
-        compiler_params=CompilerParams(debug=True),
+        grid=numpipe.persistent(), semaphores=2, compiler_params=CompilerParams(debug=True)
     )
     def told(y, ready):
         numpipe.peer(y, numpipe.axis_index("gpu") + 1)[ds(0, 64), ds(0, 64)] = numpipe.full(
@@ -133,7 +130,7 @@ def test_with_debug_a_signal_also_counts_for_its_gpu() -> None:
 
 @pytest.mark.thorough
 def test_the_gate_finds_a_signal_in_a_loop_of_products() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1)
     def each_step(a, b, c, ready):
         pipe = numpipe.pipeline(
             grid=(a.shape[1] // 64,),

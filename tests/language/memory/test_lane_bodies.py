@@ -78,7 +78,7 @@ def test_lanes_read_elements_of_arrays() -> None:
         )
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
 def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(
     dtype: Any, target: str, again: range
@@ -92,7 +92,7 @@ def test_shuffles_move_numbers_within_a_warp(target: str, again: range) -> None:
         check_warp_sums(target=target)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_are_read_and_written_through_the_swizzle(
@@ -102,7 +102,7 @@ def test_elements_are_read_and_written_through_the_swizzle(
         check_mirrored(dtype, order, target=target)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(
     dtype: Any, target: str, again: range
@@ -111,7 +111,7 @@ def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(
         check_scaled(dtype, target=target)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
     check_shifted(dtype, (200, 64), target="sim")
@@ -474,7 +474,7 @@ def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_o
 HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize(
     ("kernel", "x", "y"),
     [
@@ -575,7 +575,7 @@ def test_the_option_changes_nothing_in_a_kernel_without_bodies() -> None:
         re.sub(
             r"_ZN\w+",
             "f",
-            numpipe.kernel(copy, num_compute_wgs=1, compiler_params=params).inspect("ptx", *args),
+            numpipe.kernel(copy, compiler_params=params).inspect("ptx", *args),
         )
         for params in (None, LANE)
     }

@@ -23,7 +23,7 @@ def test_the_results_are_the_same_wherever_it_is() -> None:
         )
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_code_asks_for_that_warpgroup_and_passes_the_gate(index: int) -> None:
     kernel = kernels.kernel(index)
@@ -43,7 +43,7 @@ def test_the_last_one_says_nothing_new() -> None:
 
 
 def test_two_pipelines_that_say_different_ones_are_refused() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def two(a, b, c, d):
         def body(indices, x):
             pass

@@ -33,7 +33,7 @@ def test_verify_finds_nothing() -> None:
         numpipe.verify(KERNELS[name], *given, schedules=4, size=9).raise_if_failed()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_copy_is_one_bulk_copy_and_reads_of_it_are_loads_from_shared_memory(
@@ -105,7 +105,7 @@ def test_explain_takes_the_numbers_of_the_array() -> None:
 
 
 def one(body: Any) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=1, num_compute_wgs=1)
+    made: numpipe.Kernel = numpipe.kernel(body, grid=1)
     return made
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_table_is_refused() -> None:
 
 
 def test_where_only_compute_warpgroups_come_nobody_would_issue_the_copy() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def hidden(x, table, y):
         def body(indices, tile):
             y[ds(0, 64), ds(0, 64)] = tile[...] + numpipe.prefetched(table)[0]

@@ -55,7 +55,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- values
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize(
     "kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name
@@ -221,11 +221,9 @@ def test_tiles_of_any_size_move_an_array(
 # ---- bugs
 def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
     """A kernel without automatic barriers, with pieces of its source replaced."""
-    source = textwrap.dedent(inspect.getsource(kernel.function)).replace(
-        "num_compute_wgs=",
-        "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True), num_compute_wgs=",
-    )
-    for old, new in edits:
+    source = textwrap.dedent(inspect.getsource(kernel.function))
+    manual = "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True)"
+    for old, new in (("@numpipe.kernel(", f"@numpipe.kernel({manual}, "), *edits):
         assert source.count(old) == 1, f"{old!r} is not once in {kernel.name}"
         source = source.replace(old, new)
     file = tmp_path / f"{kernel.name}.py"
@@ -391,7 +389,6 @@ def test_copies_are_ordered_behind_what_their_own_warpgroup_did(
 OPTIONS: dict[str, Any] = {
     "single_stream": {
         "grid": (1, 2),
-        "num_compute_wgs": 1,
         "out_type": primitive_kernels.product_type,
     },
     "squared": {"grid": 1, "num_compute_wgs": 2},
@@ -423,7 +420,7 @@ def begun(x):
     numpipe.barrier_arrive(barrier)
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def twice(x):
     barrier = numpipe.scratch(numpipe.Barrier())
     numpipe.barrier_arrive(barrier)
@@ -452,7 +449,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 
 # ---- compiled
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "kernel, args",
     [

@@ -32,7 +32,7 @@ def ones(*shape: int) -> np.ndarray:
 
 
 # ---- copies
-@numpipe.kernel(grid=3, num_compute_wgs=1)
+@numpipe.kernel(grid=3)
 def chosen(x, y):
     """CTA i loads ones where i > 0, over zeros, and stores them where i < 2."""
     i = numpipe.program_id(0)
@@ -53,7 +53,7 @@ def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_sa
 
 
 def once_more(commit_group: bool, wait_read_only: bool = True) -> Any:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def rewritten(y):
         """Stores a tile of ones, and writes it again."""
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -78,7 +78,7 @@ def test_a_group_that_is_left_open_is_not_waited_for() -> None:
 
 
 def there_and_back(wait_read_only: bool) -> Any:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def loaded_again(y, z):
         """z = y, as soon as y has been stored."""
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
@@ -117,7 +117,7 @@ def test_a_prefetch_is_one_instruction_a_box() -> None:
 
 
 def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def narrow(x, *, transforms: numpipe.Static):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16, transforms), Barrier()))
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -130,9 +130,7 @@ def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
 
 # ---- automatic barriers
 def around(unsafe: bool) -> Any:
-    @numpipe.kernel(
-        grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=unsafe)
-    )
+    @numpipe.kernel(grid=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=unsafe))
     def loads_and_stores(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -220,7 +218,7 @@ def test_registers_move_by_as_many_as_are_said() -> None:
     ]
 
 
-@numpipe.kernel(grid=(2, 3, 4), num_compute_wgs=1)
+@numpipe.kernel(grid=(2, 3, 4))
 def numbered(y):
     x, z = numpipe.program_id(0), numpipe.program_id(2)
     place = (z * numpipe.num_programs(1) + numpipe.program_id(1)) * numpipe.num_programs(0) + x
@@ -242,7 +240,7 @@ def test_a_cta_knows_its_place_along_each_dimension_of_the_grid() -> None:
 
 
 # ---- blocks
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def whole(x, table, y, *, sides: numpipe.Static):
     """y = x + table, whose one block is all of it."""
     for (i,), (x_tile, all_of_it) in numpipe.pipeline(

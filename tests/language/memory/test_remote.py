@@ -75,7 +75,7 @@ def test_sums_of_rows_are_vectors_that_ctas_send_each_other(
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)], ids=str)
 def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> None:
-    @numpipe.kernel(grid=(2, 2), cluster=cluster, cluster_names=("a", "b"), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2, 2), cluster=cluster, cluster_names=("a", "b"))
     def turned(x, y):
         buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
         here = numpipe.program_id(0) + 2 * numpipe.program_id(1)
@@ -96,7 +96,7 @@ def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> 
 
 
 def test_floats_are_converted_as_a_store_converts() -> None:
-    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair")
     def narrowed(y):
         buffer, landed = numpipe.scratch((SMEM((64, 16), np.float16), Barrier()))
         rank = numpipe.axis_index("pair")
@@ -239,7 +239,7 @@ def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool)
         pair(body).compiled(x) if compiled else pair(body).simulate(x)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("size, dtype, shape", KINDS[:2], ids=str)
 def test_each_lane_sends_what_it_has_and_the_gate_passes(
     size: int, dtype: Any, shape: tuple[int, int]

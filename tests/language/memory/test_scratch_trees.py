@@ -43,7 +43,7 @@ def load(x, column, landing):
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(column, 64)], landing.tile, landing.landed)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def of_a_constant(x, y):
     pair = numpipe.scratch(PAIR)
     load(x, 0, pair.left)
@@ -55,7 +55,7 @@ def of_a_constant(x, y):
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def written_in_place(x, y):
     (left, both), (right, _) = numpipe.scratch(
         (Landing(tile=HALF, landed=Barrier(num_barriers=2)), (HALF, Barrier()))
@@ -67,7 +67,7 @@ def written_in_place(x, y):
     y[ds(0, 64), ds(0, 64)] = left[...].astype(np.float32) + right[...].astype(np.float32)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def scoped(x, y):
     def scope(first, second, total):
         load(x, 0, first.left)
@@ -107,7 +107,7 @@ def test_they_compile(kernel: Any) -> None:
 
 
 def test_a_barrier_of_a_named_tuple_is_waited_for_like_any_other() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def unawaited(x, y):
         pair = numpipe.scratch(PAIR)
         load(x, 0, pair.left)
@@ -122,12 +122,12 @@ def test_a_barrier_of_a_named_tuple_is_waited_for_like_any_other() -> None:
         unawaited.simulate(X, np.zeros((64, 64), np.float32))
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def a_dictionary(x, y):
     _ = numpipe.scratch({"tile": HALF, "landed": Barrier()})
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def another_name(x, y):
     def scope(tile, landed):
         pass
@@ -135,7 +135,7 @@ def another_name(x, y):
     numpipe.run_scoped(scope, HALF, barrier=Barrier())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def a_missing_name(x, y):
     def scope(tile, landed):
         pass
@@ -143,7 +143,7 @@ def a_missing_name(x, y):
     numpipe.run_scoped(scope, landed=Barrier())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def a_part_of_another_type(x, y):
     _ = numpipe.scratch(Landing(HALF, 3))
 

@@ -49,7 +49,7 @@ def right(
     check(other, 2, steps, seed=10 * steps + slots)
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(6, thorough=28)
 @pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
 def test_every_ring_in_any_schedule(
     manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int
@@ -115,7 +115,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_pipeline_in_a_body_with_barriers() -> None:
     """The memory role runs the outer body for the inner loads: there its barriers do nothing."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def sums(a, b, c):
         def outer(indices, b_tile, b_ready, b_consumed):
             (i,) = indices
@@ -175,7 +175,7 @@ def release(first, second):
 
 @pytest.mark.thorough
 def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def product(a, b, c, *, cfg: numpipe.Static = Options()):
         def body(indices, x, y, x_ready, y_ready, x_consumed, y_consumed, acc):
             def arrived():
@@ -224,13 +224,13 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
     assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("manual", [True, False])
 def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
     """The point of it all: one slot, and the next step's b is on its way while the product with d
     runs."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def two(a, b, d, c):
         def body(indices, x, y, z, x_free, y_free, z_free, acc):
             acc = numpipe.wgmma(acc, y, x.T)
@@ -508,7 +508,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
 
 
 # ---- compiled ------------------------------------------------------------------------------------
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "manual, barriers, delay, carry",
     [((True, False), 4, 0, True), ((False, True), 4, 1, True), ((True, True), 6, 2, False)],

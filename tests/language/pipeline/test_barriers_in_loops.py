@@ -82,7 +82,7 @@ def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
 
 
 def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def nested(a, c):
         total = numpipe.zeros((64, 64), np.float32)
         spec = BlockSpec((64, 64), lambda k: (0, k), buffer_count=2)
@@ -129,7 +129,7 @@ def test_a_release_waits_only_where_the_source_does_not_show_a_wait(consumed: bo
     ) == [1, 2]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def released_first(a, b, c):
     """b is not used, and is released before it is waited for: the release waits then."""
     acc = numpipe.zeros((64, 64), np.float32)
@@ -148,7 +148,7 @@ def released_first(a, b, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def skipped(a, b, c):
     """In some steps b is neither used nor waited for."""
     acc = numpipe.zeros((64, 64), np.float32)
@@ -187,7 +187,7 @@ def test_a_wait_that_comes_late_or_not_always_is_not_counted_on(
     scope: dict[str, Any] = {}
     exec(text, vars(inspect.getmodule(Loops)), scope)
     monkeypatch.setattr(Loops, "_waited", scope["_waited"])
-    careless = numpipe.kernel(kernel.function, num_compute_wgs=1)
+    careless = numpipe.kernel(kernel.function)
     with pytest.raises(SimulationError, match=r"(ready|consumed)\[\d\] for in_specs\[1\] 'b'"):
         careless.simulate(a, a, c, seed=1)
 

@@ -19,7 +19,7 @@ class Scaled(NamedTuple):
     scales: Any
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -51,7 +51,7 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def in_a_body(a, w, scales, y):
     """The scales are an array as it is, which has no barrier: the tuple of barriers has one part
     less."""
@@ -110,7 +110,7 @@ def test_a_tile_that_is_not_waited_for_is_a_race(seed: int | None) -> None:
     assert caught.value.report is not None and caught.value.report.hazard == "read-before-ready"
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=1)
+@numpipe.kernel(grid=1)
 def unused(a, w, scales, y):
     """The wait for the second name is not one for the second leaf, which the ring waits for itself
     before it is loaded again."""
@@ -147,7 +147,7 @@ def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(
             unused.simulate(a, w, scales, y, seed=seed)
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("kernel", [in_a_loop, in_a_body], ids=lambda kernel: kernel.name)
 def test_the_code_passes_the_gate(kernel: numpipe.Kernel) -> None:
     given = [numpipe.ArrayType((64, 320), np.float16)] * 3 + [
@@ -158,7 +158,7 @@ def test_the_code_passes_the_gate(kernel: numpipe.Kernel) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_barriers_that_are_unpacked_flat_are_refused(compiled: bool) -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    @numpipe.kernel(grid=1)
     def flat(a, w, scales):
         pipe = numpipe.pipeline(
             grid=(1,),

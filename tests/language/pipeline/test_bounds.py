@@ -37,7 +37,7 @@ def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str |
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.variants(0, thorough=6)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero", None])
 @pytest.mark.parametrize("name", KERNELS)
@@ -104,7 +104,6 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
     @numpipe.kernel(
         grid=4,
         in_specs=BlockSpec((None, 64, 64), lambda i: (i - 1, 0, 0), mode="clip"),
-        num_compute_wgs=1,
         out_specs=BlockSpec((None, 64, 64), lambda i: (i, 0, 0)),
     )
     def over(x, y):
@@ -117,7 +116,7 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
 
 
 # ---- indices of loads and stores
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero"])
 def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
@@ -129,7 +128,7 @@ def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
         np.testing.assert_array_equal(found, right)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def gathered(x, v, y):
     y[ds(0, 64), ds(0, 64)] = x[v[ds(0, 64)], ds(0, 64)]
 
@@ -159,7 +158,7 @@ def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
     ],
 )
 def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def wrong(x, c):
         c[numpipe.index(value, mode)] = x[0]
 
@@ -169,7 +168,7 @@ def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str)
 
 # ---- in a kernel that is debugged
 def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
-    debugged = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))
+    debugged = numpipe.kernel(compiler_params=CompilerParams(debug=True))
     (a, c), table = arrays("taken"), places(None, np.int32)
     image = debugged(KERNELS["taken"].function).compiled(a, table, c, mode=None).image
     assert [re.sub(r".* at [^:]*:\d+: | @ .*", "", place) for place in image.places] == [

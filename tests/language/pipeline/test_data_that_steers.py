@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(("name", "dtype", "slots", "delay"), CASES)
 def test_a_kernel_steered_by_arrays_compiles_and_computes_what_numpy_does(
     name: str, dtype: Any, slots: int, delay: int
@@ -97,7 +97,7 @@ def test_the_verifier_finds_nothing_in_them(name: str) -> None:
     assert report.ok, report
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def stepped(a, counts, c):
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (x,) in numpipe.pipeline(
@@ -139,7 +139,7 @@ def test_an_array_that_steers_and_is_written_under_another_name_is_a_hazard() ->
 
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
 def test_an_array_that_the_kernel_stores_to_does_not_steer(run: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def stored(a, c):
         pipe = numpipe.pipeline(grid=(c[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
         for _, (x,) in pipe(a):
@@ -155,7 +155,7 @@ def test_an_array_that_the_kernel_stores_to_does_not_steer(run: str) -> None:
 
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
 def test_an_array_of_floats_does_not_steer(run: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def of_floats(a, x, c):
         if x[0] > 0.0:
             for _, (tile,) in numpipe.pipeline(

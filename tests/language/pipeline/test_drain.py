@@ -212,7 +212,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
     results = []
     for params in (DRAINED, CHAINED):
         kernel, (a, b, c), trace = (
-            numpipe.kernel(stepped, num_compute_wgs=1, compiler_params=params),
+            numpipe.kernel(stepped, compiler_params=params),
             inputs(),
             numpipe.Trace(),
         )
@@ -235,7 +235,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
 
 
 # ---- the code ------------------------------------------------------------------------------------
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("name", ["bodies", "unequal"])
 def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
     arrays = inputs()
@@ -248,7 +248,7 @@ def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
     assert drained.inspect("gate", *arrays, 5, 4) == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("roles", [True, False])
 def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
     """A warpgroup ends one before it begins another, in any case."""

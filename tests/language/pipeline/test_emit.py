@@ -48,7 +48,7 @@ def test_any_schedule(kernel: Any, seed: int) -> None:
     assert (kernel.simulate(a, b, seed=seed) == expected).all()
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_passes_the_build_gate(kernel: Any) -> None:
     half = ArrayType((8, 8), HALF)
@@ -101,7 +101,7 @@ class Sums(NamedTuple):
     steps: Any
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def paired(a, b, c):
     def body(indices, a_tile, b_tile, carry):
         left, right, n = carry
@@ -134,7 +134,7 @@ def test_no_steps_give_back_the_initial_carry() -> None:
 
 
 def test_the_final_carry_may_be_read_and_the_carry_in_flight_may_not() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def reads(a, b, c):
         def body(indices, a_tile, b_tile, acc):
             return numpipe.wgmma(acc, a_tile, b_tile.T) * 0.5
@@ -164,7 +164,7 @@ def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
 
 @pytest.mark.thorough
 def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def both(a, o, c):
         def body(indices, x, y, acc):
             y[...] = x[...]
@@ -209,7 +209,7 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 # ---- grids, options, forms -----------------------------------------------------------------------
 @pytest.mark.thorough
 def test_a_pipeline_may_have_a_name() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice(a, b, c):
         def body(indices, a_tile, b_tile, acc):
             return numpipe.wgmma(acc, a_tile, b_tile.T)
@@ -265,7 +265,7 @@ EMPTY = [
 def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> None:
     """A pipeline of two steps whatever the arrays hold, and two outputs."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def squares(a, c, d):
         acc = numpipe.zeros((64, 64), np.float32)
         for (_,), (x,) in numpipe.pipeline(
@@ -332,7 +332,7 @@ def nested_kernel(form: str) -> Any:
             outer, grid=(cdiv(a.shape[0], 64),), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
         )(b)
 
-    return numpipe.kernel(sums, num_compute_wgs=1)
+    return numpipe.kernel(sums)
 
 
 @pytest.mark.variants(1)
@@ -350,7 +350,7 @@ def test_a_pipeline_in_a_body_is_filled_in_program_order(form: str, seed: int | 
 
 @pytest.mark.thorough
 def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def starts(a, b, c):
         specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
 

@@ -178,7 +178,7 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=16)
 # fewer, as many and more steps than slots, over several tiles
 @pairwise(
     ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots],
@@ -376,7 +376,7 @@ WALKS = (matmul, SMALL), (shared.gemm(), ROWS), (shared.gemm(), GROUPS)
 by_table = variant(shared.gemm_by_table(), grid=numpipe.persistent(3))
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(3, thorough=12)
 @pairwise(walk=WALKS, grid=GRIDS, shape=MANY_TILES)
 def test_every_grid_covers_all_tiles(walk: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(walk[0], grid=grid)
@@ -486,7 +486,7 @@ def test_any_configuration(case: Case) -> None:
 
 
 # ---- steps that issue fewer products than others
-@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
+@numpipe.kernel(compiler_params=CompilerParams(delay_release=1))
 def every_other(a, b, c, *, chosen: numpipe.Static):  # type: ignore[no-untyped-def]
     acc = numpipe.zeros((64, 64), F32)
     pipe = numpipe.pipeline(

@@ -514,7 +514,7 @@ TWINS = {
 }
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(5, thorough=6)
 @pytest.mark.schedules
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_ring_as_it_is_stays_silent_and_right(twin):
@@ -560,7 +560,7 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.variants(17)
+@pytest.mark.variants(17, thorough=40)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("twin", ELSEWHERE)

@@ -33,7 +33,7 @@ def wide(a: np.ndarray) -> np.ndarray:
 
 
 def kernel(function: Any, builder: str = "loop") -> Any:
-    return numpipe.kernel(function, num_compute_wgs=1, warp_specialized=builder != "single loop")
+    return numpipe.kernel(function, warp_specialized=builder != "single loop")
 
 
 # ---- 1 -------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def mixed_delays(builder: str) -> Any:
     return kernel(body if builder == "body" else loop, builder)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(
     builder: str,
@@ -156,7 +156,7 @@ def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
     """There START never drained and STOP never filled: a chain of one could not be said, nor one of
     a run-time length."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def chain(a, c, links, *, state: numpipe.Static = None):
         def body(indices, x, acc):
             return numpipe.wgmma(acc, x, x.T)

@@ -15,7 +15,7 @@ from tests.kernels.output_kernels import CHECKS, Config, copy
 pytestmark = compiles
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("outs, barriers", [(1, 2), (2, 1), (4, 1)])
 def test_a_step_has_one_barrier_where_there_are_slots(outs: int, barriers: int) -> None:
     half = np.zeros((128, 64), F16)
@@ -29,7 +29,7 @@ def compiled(kernel: Any, *args: Any, **statics: Any) -> None:
     assert not re.search(r"\b(LDL|STL)\b", kernel.inspect("sass", *args, **statics))
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("name", ["copy float32", "sums", "nested", "alone, 3 slots"])
 def test_it_passes_the_build_gate(name: str) -> None:
     with pytest.raises(AssertionError, match="not equal"):  # nothing has run: the results are wrong

@@ -110,7 +110,7 @@ def run_for(bug: str, seed: int | None) -> None:
 
 
 def revisited() -> Any:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def row_sums(a, o):
         pipe = numpipe.pipeline(
             grid=(cdiv(a.shape[1], 64),),
@@ -205,7 +205,7 @@ def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
     """With as many slots as blocks in between it would find its old values, and with others those
     of another block."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def comes_again(a, o):
         pipe = numpipe.pipeline(
             grid=(3, 2),
@@ -233,7 +233,7 @@ def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
 
 
 def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def reads(o):
         pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
         for (_,), (y,) in pipe(o):
@@ -250,7 +250,7 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
 def in_place(loaded: int, stored: int) -> Any:
     """Step k loads block k + loaded of an array and stores block k + stored."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def moves(a):
         pipe = numpipe.pipeline(
             grid=(3,),
@@ -292,7 +292,7 @@ def test_a_step_that_loads_what_another_stores_is_a_race(seed: int | None) -> No
 def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(
     steps: int, roles: bool, seed: int | None
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1, warp_specialized=roles)
+    @numpipe.kernel(warp_specialized=roles)
     def twice(b, a, o):
         block = BlockSpec((64, 64), lambda k: (0, k))
         first = numpipe.pipeline(grid=(steps,), in_specs=(block,), out_specs=(block,))
@@ -312,7 +312,7 @@ def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_copy_of_the_kernels_own_is_waited_for(waits: bool) -> None:
-    @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+    @numpipe.kernel(warp_specialized=False)
     def there_and_back(a, o):
         tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
         tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0

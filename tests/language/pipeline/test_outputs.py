@@ -41,7 +41,7 @@ def test_what_the_blocks_hold_is_stored(name: str, runs: Any) -> None:
         CHECKS[name](run)
 
 
-@pytest.mark.variants(9)
+@pytest.mark.variants(9, thorough=20)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "name",
@@ -108,7 +108,7 @@ def test_the_budget_shows_output_slots() -> None:
 
 
 def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def hides(a, o):
         def body(indices, x, y):
             y[...] = x[...]
@@ -254,7 +254,7 @@ def test_device_arrays_whose_rows_tma_cannot_write(columns: int, stride: int, me
 
 
 def test_allocations_of_as_many_rings_that_load_what_this_one_stores() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def other_way(a, o):
         def reads(indices, x, y):
             pass

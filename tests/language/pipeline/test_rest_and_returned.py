@@ -32,7 +32,7 @@ def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def adds(a, b, c):
         def body(indices, *tiles):
             total = numpipe.zeros((64, 64), np.float32)
@@ -54,7 +54,7 @@ def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("slots", [1, 2])
 def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def products(a, b, c):
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
@@ -81,9 +81,7 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
 
 @pytest.mark.thorough
 def test_a_body_of_code_for_lanes_may_have_it_too() -> None:
-    @numpipe.kernel(
-        num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
-    )
+    @numpipe.kernel(compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
     def doubled(a, c):
         def body(indices, *tiles):
             x, y = tiles
@@ -104,7 +102,7 @@ def test_a_body_of_code_for_lanes_may_have_it_too() -> None:
 
 
 def test_a_function_that_is_called_by_its_name_may_have_it() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def calls(c):
         def scaled(x, *by):
             return x * by[0] * by[1]
@@ -121,7 +119,7 @@ def test_a_function_that_is_called_by_its_name_may_have_it() -> None:
 
 
 def test_too_few_arguments_and_other_uses_are_refused() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def few(a, c):
         def body(indices, x, y, *rest):
             pass
@@ -130,7 +128,7 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
             body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
         )(a)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def context(a, c):
         def body(indices, x, acc):
             return acc
@@ -145,7 +143,7 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
         )(a)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def called(a, c):
         def scaled(x, y, *by):
             return x
@@ -186,7 +184,7 @@ def columns_of(steps, slots):
     return pipe
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def through_two(a, b, c):
     def rows(steps):
         return columns_of(steps, 2)
@@ -213,7 +211,7 @@ def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None
     """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile
     begin early."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def tiled(a, c):
         pipe = columns_of(a.shape[1] // 64, 2)
         for (row,) in numpipe.nd_loop((2,)):
@@ -227,12 +225,12 @@ def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None
 
 
 def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_with_the_fix() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def in_place(a, c):
         for (k,), (tile,) in columns_of(3, 2)(a):
             c[ds(0, 64), ds(k * 64, 64)] = tile[...].astype(np.float32)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def passed(a, c):
         def runs(pipe):
             for (k,), (tile,) in pipe(a):

@@ -25,7 +25,7 @@ def randoms(count: int) -> list[np.ndarray]:
 
 
 def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def squeezed(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
         p = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
@@ -45,7 +45,7 @@ def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
 
 @pytest.mark.thorough
 def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice(a, b, d, c):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
@@ -70,7 +70,7 @@ def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
 
 
 def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def helped(a, b, c):
         def product(acc):
             pipe = numpipe.pipeline(
@@ -102,7 +102,7 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
         import numpipe
         from numpipe import BlockSpec, ds
 
-        @numpipe.kernel(num_compute_wgs=1)
+        @numpipe.kernel
         def product(a, b, c):
             acc = numpipe.zeros((64, 64), np.float32)
             spec = BlockSpec((64, WIDTH), lambda k: (0, k))

@@ -60,7 +60,7 @@ def test_loops_in_loops_without_a_memory_role() -> None:
 
 
 # ---- the code
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     "form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)]
 )
@@ -77,7 +77,7 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(
     assert max(map(int, waits)) == delay
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "kernel",
     [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
@@ -201,7 +201,7 @@ def test_all_products_of_a_step_are_counted_when_its_slot_is_released() -> None:
 
 # ---- the memory role
 def test_the_memory_role_has_no_final_carry() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def steered(a, c):
         def body(indices, x, steps):
             return steps + 1

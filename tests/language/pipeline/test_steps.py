@@ -51,7 +51,7 @@ def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
 
 
 # ---- loads
-@pytest.mark.variants(3)
+@pytest.mark.variants(3, thorough=8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PLANS)
 def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, form: str) -> None:
@@ -65,7 +65,7 @@ def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, fo
         }, grid
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=8)
 @pytest.mark.parametrize("seed", SEEDS[1:])
 @pytest.mark.parametrize("name", PLANS)
 def test_in_any_schedule(name: str, seed: int) -> None:
@@ -232,7 +232,7 @@ def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyP
 
 
 # ---- the GPU's code
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("name", ["slow and fast", "no two alike", "one behind"])
 def test_passes_the_build_gate(name: str) -> None:
     plan = (PLANS | UNEQUAL)[name]

@@ -48,7 +48,7 @@ def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any)
 
 
 # ---- right in any schedule
-@pytest.mark.variants(3)
+@pytest.mark.variants(3, thorough=8)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]

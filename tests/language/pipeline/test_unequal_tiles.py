@@ -53,7 +53,7 @@ def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, ring, seed):
         assert filled == list(range(sum(counts[cta::2])))
 
 
-@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, wg_axis="wg")
+@numpipe.kernel(grid=numpipe.persistent(1), wg_axis="wg")
 def late_inner(a: Any, b: Any, c: Any) -> None:
     """Tiles of odd m have no step at all."""
     for m, n in numpipe.tiles(cdiv(c.shape[0], 128), cdiv(c.shape[1], 40)):

@@ -57,7 +57,7 @@ def counts(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize(
     "name, barriers, fences",
     [
@@ -80,7 +80,7 @@ def test_the_machine_code_loses_just_these_barriers_and_fences(
 
 @pytest.mark.thorough
 def test_tiles_that_are_only_read_have_none() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def twice(x, y):
         for (_,), (tile,) in numpipe.pipeline(
             grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
@@ -91,7 +91,5 @@ def test_tiles_that_are_only_read_have_none() -> None:
             y[ds(0, 64), ds(0, 64)] = acc + tile.T[...].astype(np.float32)
 
     args = operand((64, 64)), np.zeros((64, 64), np.float32)
-    bare = numpipe.kernel(
-        num_compute_wgs=1, compiler_params=BARE["turned"].options.compiler_params
-    )(twice.function)
+    bare = numpipe.kernel(compiler_params=BARE["turned"].options.compiler_params)(twice.function)
     assert counts(twice.inspect("ptx", *args)) == counts(bare.inspect("ptx", *args))

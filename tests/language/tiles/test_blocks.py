@@ -164,7 +164,7 @@ def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any, runs
 
 
 def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def both(a, b, c, d):
         for _, (x, y, z) in numpipe.pipeline(
             grid=(1,),
@@ -243,7 +243,7 @@ def test_columns_that_are_not_contiguous_are_stored_by_the_lanes() -> None:
 def test_a_refused_type_and_a_scattered_store_have_fixes_that_work() -> None:
     """The misuse table has the texts: arrays of a tile's type, and the start of a block."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def stored(sums, plane):  # type: ignore[no-untyped-def]
         numpipe.atomic_add(sums.at[numpipe.ds(0, 64)], numpipe.iota(64))
         plane[numpipe.ds(0, 64), numpipe.ds(0, 32)] = numpipe.full((64, 32), 2.0, np.float32)
@@ -270,7 +270,7 @@ def test_the_warpgroup_may_be_an_index_of_a_store(target: str) -> None:
 THREE, FOUR, FIVE = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     ("kernel", "args", "rank"),
     [
@@ -336,7 +336,7 @@ def test_a_start_is_constant_only_where_the_lambda_says_so() -> None:
     """Its parameter hides the kernel's constant of the same name; a constant of the kernel's
     counts."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def hides(a, c):
         k = 3
         first = 8 * k

@@ -73,7 +73,7 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
     assert pending(function, [wait], lambda node: calls(node, "wgmma"), arm) == {wait: groups}
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def two_products(a, c, d):
     """Two products in flight, each waited for by itself."""
     first, second = numpipe.zeros((64, 64), np.float32), numpipe.zeros((64, 64), np.float32)

@@ -52,7 +52,7 @@ def test_an_integer_that_the_array_cannot_hold_is_an_error_simulated() -> None:
 
 @pytest.mark.parametrize("i", [-1, 9])
 def test_an_index_outside_is_an_error_simulated_for_stores_and_atomics(i: int) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def added(y, i, x):
         numpipe.atomic_add(y.at[i], x)
 
@@ -79,7 +79,7 @@ def test_two_warpgroups_that_store_to_one_element_are_reported_and_may_add_to_it
 
 
 @compiles
-@pytest.mark.variants(0, thorough=6)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", ["statistics", "row sums", *map(str, STORED)])
 def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None:
     x = np.zeros((256, 64), np.int32)
@@ -116,7 +116,7 @@ def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
 
 
 def test_a_block_is_still_stored_beside_an_element() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def both(x, y, n):
         t = x[ds(0, 64), ds(0, 64)]
         y[ds(0, 64), ds(0, 64)] = t / t.sum()

@@ -48,7 +48,7 @@ def put(out, number, tile):
     out[ds(64 * number, 64), ds(0, 64)] = tile
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def halves(x, y, r, out, masks, top, s):
     """`ARITHMETIC` and `COMPARISONS`, one below the other."""
     a, b = x[ds(0, 64), ds(0, 64)], y[ds(0, 64), ds(0, 64)]
@@ -210,7 +210,7 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
 def test_two_elements_are_one_instruction_and_nothing_is_widened(
     dtype: np.dtype, kind: str
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def computed(x, y):
         a = x[ds(0, 64), ds(0, 64)]
         y[ds(0, 64), ds(0, 64)] = np.maximum(np.where(a == a, a * a - 1.0, 2.0), -abs(a))

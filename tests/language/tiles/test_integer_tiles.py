@@ -45,7 +45,7 @@ def drawn(
     return (rng.standard_normal(shape) * 2.0 ** rng.integers(-4, 7, shape)).astype(dtype)
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def operations(x, y, v, out, masks, n):
     """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read
     from an array."""
@@ -107,7 +107,7 @@ def operations_wrong(name: str, target: str) -> list[Any]:
     ] + ([] if (arrays["masks"] == masks).all() else ["masks"])
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def converted(x, y, line):
     """A tile to another type; a vector, which both lie and are stored by lanes."""
     y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(y.dtype)
@@ -132,7 +132,7 @@ def conversion_is_numpys(have: str, want: str, target: str) -> bool:
     return bool((y == wanted).all() and (line == wanted[3]).all())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def same_bits(x, y, line):
     y[ds(0, 64), ds(0, 64)] = numpipe.bitcast(x[ds(0, 64), ds(0, 64)], y.dtype)
     line[ds(0, 64)] = x[3, ds(0, 64)].view(y.dtype)
@@ -153,7 +153,7 @@ def bits_wrong(have: str, want: str, target: str) -> bool:
     return not ((y.view(np.uint8) == bits).all() and (line.view(np.uint8) == bits[3]).all())
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def wrapping(x, y):
     """int32 arithmetic that wraps on purpose: a hash, and the sign of the low 8 bits."""
     t = x[ds(0, 64), ds(0, 64)].astype(np.uint32)
@@ -170,7 +170,7 @@ def wrapping_wrong(target: str) -> bool:
         ).all()
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def unsigned_reductions(x, y, counts):
     """Of uint32: along both axes and of all; added atomically by the TMA and by lanes."""
     t = x[ds(0, 64), ds(0, 64)]
@@ -207,7 +207,7 @@ def unsigned_wrong(target: str) -> list[int]:
     )
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def extremes_of_negations(x, high, low, both, numbers):
     """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three
     numbers."""
@@ -274,7 +274,7 @@ def test_reductions_and_atomics_of_uint32_are_numpys(target: str) -> None:
 def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(
     dtype: Any, largest: int, fix: str
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def one_more(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1
 
@@ -292,7 +292,7 @@ def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(
 
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
 def test_a_constant_that_the_type_cannot_hold_is_refused(execution: str) -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def too_large(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 300
 
@@ -323,7 +323,7 @@ COMPILED: dict[str, tuple[Any, Any]] = {
 
 
 @compiles
-@pytest.mark.variants(0, thorough=5)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> None:
     kernel, arrays = COMPILED[case]

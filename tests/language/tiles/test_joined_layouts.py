@@ -51,7 +51,7 @@ def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any, target: str, aga
 
 
 @compiles
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
 def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
     arguments = arrays_of_row_sums()
@@ -93,7 +93,7 @@ def carried(first: str, then: str) -> Any:
             return numpipe.full(64, 1.0, np.float32)
         return numpipe.layout_cast(numpipe.iota(64), layout).astype(np.float32)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def stepped(x, y):
         def body(indices, tile, carry):
             return vector(then)
@@ -111,7 +111,7 @@ def carried(first: str, then: str) -> Any:
     return stepped
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "first, then", [(EITHER, ROW), (EITHER, COLUMN), (ROW, EITHER), (COLUMN, EITHER)]
 )

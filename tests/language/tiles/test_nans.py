@@ -36,7 +36,7 @@ def test_simulated_a_nan_is_told_with_its_element_and_its_line(name: str) -> Non
     unchecked(kernel).simulate(*given(name))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("name", STORES)
 def test_compiled_each_store_has_its_record_and_without_the_option_none(name: str) -> None:
     kernel = STORES[name]
@@ -93,7 +93,7 @@ def test_the_check_is_a_part_of_debug() -> None:
 
 
 def test_integers_and_masks_are_not_looked_at() -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True, check_nan=True))
+    @numpipe.kernel(compiler_params=CompilerParams(debug=True, check_nan=True))
     def counts(y):
         y[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64), 1)
 

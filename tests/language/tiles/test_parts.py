@@ -53,7 +53,7 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
 
 
 @compiles
-@pytest.mark.variants(0, thorough=5)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", ["vectors", "product", "coalesced", *map(str, TYPES)])
 def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
     half, x = np.zeros((64, 128), np.float16), np.zeros((192, 192), np.float32)
@@ -75,11 +75,11 @@ def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
 
 @compiles
 def test_a_part_reads_the_registers_where_they_are() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def part(x, y):
         y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 64)][:, 8:16]
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def whole(x, y):
         y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(8, 8)]
 

@@ -53,7 +53,7 @@ def test_reductions_meet_in_any_order(seed: int) -> None:
 
 # ---- what is reported ----------------------------------------------------------------------------
 def meeting(other: str) -> Any:
-    @numpipe.kernel(num_compute_wgs=1, grid=2)
+    @numpipe.kernel(grid=2)
     def adds(x, total, again):
         if other == "store" and numpipe.program_id(0) == 1:
             total[ds(0, 64)] = x[ds(0, 64)]
@@ -84,7 +84,7 @@ def test_only_reductions_of_one_kind_meet(other: str, message: str) -> None:
 
 
 def test_a_reduction_needs_something_to_start_from() -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: numpipe.ArrayType((64,), np.float32))
+    @numpipe.kernel(out_type=lambda x: numpipe.ArrayType((64,), np.float32))
     def added(x, out):
         numpipe.atomic_add(out.at[ds(0, 64)], x[ds(0, 64)])
 
@@ -189,7 +189,7 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
 
 @compiles
 def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def moved(x, h, y, z):
         # two panels
         a = numpipe.layout_cast(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator")

@@ -173,7 +173,7 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
 def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(
     address: int, pairs: int
 ) -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=1)
+    @numpipe.kernel(grid=1)
     def spread(x, y):
         y[ds(0, 64), ds(0, 128)] = numpipe.full((64, 128), 0.0, np.float32) + x[ds(0, 128)]
 
@@ -196,7 +196,7 @@ def test_reductions_are_numpys_along_each_axis(target: str, again: range) -> Non
 
 
 def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def full_up(x, y, *, rows: numpipe.Static = 904):
         tile = numpipe.scratch(numpipe.SMEM((rows, 64), np.float32))
         tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]

@@ -4,7 +4,6 @@ between layouts."""
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from numpipe.language.tiles.layouts import Form, by_rows, own_place, places
 from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
 from numpipe.plan.layout import Layout, swizzled
+from tests.kernels.lane_builder import LaneBuilder, LaneInts
 from tests.kernels.odd_outputs import Odd
 from tests.kernels.row_kernels import (
     BF16,
@@ -117,29 +117,6 @@ def test_a_softmax_by_a_warp_a_row() -> None:
     )
 
 
-class _Lanes(np.ndarray):
-    """An int32 of LLVM, by lane."""
-
-    type = nb.i32
-
-
-class _Ints:
-    """A builder of LLVM whose values are NumPy arrays: what an address is in each lane."""
-
-    def __getattr__(self, name: str) -> Any:
-        operation = {
-            "add": np.add,
-            "mul": np.multiply,
-            "and_": np.bitwise_and,
-            "xor": np.bitwise_xor,
-            "shl": np.left_shift,
-            "lshr": np.right_shift,
-        }[name]
-        return lambda *operands: np.asarray(
-            operation(*(getattr(each, "constant", each) for each in operands))
-        ).view(_Lanes)
-
-
 @pytest.mark.parametrize(
     "shape, layout",
     [((24, 16), "rows 8"), ((8, 64), "rows 32"), ((64, 64), "accumulator"), ((32, 48), "rows 4")],
@@ -148,7 +125,7 @@ class _Ints:
 def test_addresses_in_shared_memory_are_those_of_the_elements(
     shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(_Lanes))
+    monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(LaneInts))
     for dtype in (F32, np.dtype(np.float16), np.dtype(np.int8)):
         width = min(128, 128 * dtype.itemsize)
         whole = Layout((128, 128), dtype.itemsize, inner, width, 128 * width)
@@ -156,7 +133,7 @@ def test_addresses_in_shared_memory_are_those_of_the_elements(
         row, column = own_place(tile.form, LANES)
         for start in ((0, 0), (13, 29), (64, 64)):
             address = scattered_shared_cuda.addresses(
-                _Ints(), whole, nb.const(4096), tile, tuple(map(nb.const, start))
+                LaneBuilder(), whole, nb.const(4096), tile, tuple(map(nb.const, start))
             )
             for number, (down, right) in enumerate(places(shape, layout)):
                 right_place = whole.offset(row + down + start[0], column + right + start[1])

@@ -69,7 +69,7 @@ def test_scans_are_numpys(name: str, dtype: str, shape: Shape, axis: int) -> Non
 
 
 def test_a_function_that_does_not_commute_is_called_in_the_order_of_the_elements() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def last(x, y):
         tile = x[ds(0, 128), ds(0, 64)]
         y[ds(0, 128), ds(0, 64)] = numpipe.scan(lambda a, b: b, tile, axis=0)
@@ -93,7 +93,7 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
     def clipped(a: Any, b: Any) -> Any:
         return np.minimum(a + b, 5.0)
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def saturated(x, y, limit):
         tile = abs(x[ds(0, 64), ds(0, 64)])
         y[ds(0, 64), ds(0, 64)] = numpipe.scan(clipped, tile, axis=1)
@@ -211,7 +211,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
 
 
 # ---- the code
-@pytest.mark.variants(0, thorough=7)
+@pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, axis: int) -> None:
@@ -223,7 +223,7 @@ def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, ax
     )
 
 
-@pytest.mark.variants(0, thorough=7)
+@pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(Rule(lambda k, shape: k <= shape[1]), k=(1, 13, 32), dtype=tuple(TYPES), shape=SHAPES)
 def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape: Shape) -> None:
@@ -232,7 +232,7 @@ def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @compiles
 @pytest.mark.parametrize("dtype", ["int32", "bfloat16", "float16", "float32"])
 def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> None:
@@ -254,11 +254,11 @@ def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> 
 
 @compiles
 def test_a_store_that_converts_is_the_code_of_a_conversion() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def plain(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def asked(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float16)
 

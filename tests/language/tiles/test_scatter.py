@@ -61,7 +61,7 @@ def test_an_index_outside_or_twice_is_a_hazard(index: int, hazard: str, message:
 
 
 def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def rows(x, y):
         y[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
 
@@ -77,7 +77,7 @@ def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
 
 
 @compiles
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", [*map(str, TYPES), "experts"])
 def test_scatter_stores_compile_and_the_gate_finds_nothing(case: str) -> None:
     if case == "experts":

@@ -49,7 +49,7 @@ def test_a_view_of_a_tile_a_slot_and_a_transposed_tile_is_what_numpy_says() -> N
     np.testing.assert_array_equal(y[:, :64], viewed_wanted(x, *INSIDE["viewed"]))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     "name, places",
     [
@@ -70,9 +70,7 @@ def test_a_view_of_a_tile_a_slot_and_a_transposed_tile_is_what_numpy_says() -> N
 def test_a_debugged_kernel_looks_at_the_starts_of_its_parts_and_no_other_does(
     name: str, places: set[str]
 ) -> None:
-    debugged = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))(
-        KERNELS[name].function
-    )
+    debugged = numpipe.kernel(compiler_params=CompilerParams(debug=True))(KERNELS[name].function)
     assert KERNELS[name].compiled(*arrays(name), *INSIDE[name]).image.places == ()
     found = debugged.compiled(*arrays(name), *INSIDE[name]).image.places
     assert found[FLAG_PLACE] == "the flag of another part"

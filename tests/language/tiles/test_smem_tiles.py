@@ -265,7 +265,7 @@ def test_views_of_a_tile(target: str) -> None:
 
 
 def early(wait: bool) -> Any:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def reads_early(a, c):
         def body(indices, x, ready):
             (k,) = indices
@@ -284,7 +284,7 @@ def early(wait: bool) -> Any:
 
 
 def late(after: bool) -> Any:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def reads_late(a, c):
         def body(indices, x, consumed):
             (k,) = indices
@@ -335,7 +335,7 @@ def test_reading_after_the_release_is_a_race(seed: int | None) -> None:
 # ---- the memory role -----------------------------------------------------------------------------
 @pytest.mark.thorough
 def test_a_loaded_tile_has_no_value_in_the_memory_role() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def nested(a, b, c):
         outer = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),))
         for (i,), (x,) in outer(a):
@@ -356,7 +356,7 @@ def test_a_loaded_tile_has_no_value_in_the_memory_role() -> None:
 
 
 def test_it_steers_nothing() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def steered(a, c):
         pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),))
         for (_,), (x,) in pipe(a):
@@ -410,7 +410,7 @@ def test_a_part_of_36_rows_is_no_register_tile() -> None:
 
 
 # ---- the machine code ----------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=2)
 @compiles
 @pytest.mark.parametrize(
     "name, loads",

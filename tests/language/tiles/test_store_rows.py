@@ -13,7 +13,6 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, PipelineRace, SimulationError
-from numpipe.core import numba as nb
 from numpipe.kernels.definition import ends_whole
 from numpipe.language.tiles import store_rows, store_rows_cuda, words_cuda
 from numpipe.language.tiles.shared_tiles import _chunks, _to_bytes
@@ -24,6 +23,7 @@ from numpipe.plan.unit import Unit
 from tests.hazards.removal import places_of, without
 from tests.kernels import turn_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands, product
+from tests.kernels.lane_builder import LaneBuilder
 from tests.kernels.odd_outputs import (
     BF16,
     F16,
@@ -157,23 +157,7 @@ def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
 
 
 # ---- the lanes, each an element of an array
-class _Lanes(np.ndarray):
-    """An int32 of LLVM, by lane."""
-
-    type = nb.i32
-
-
-def _instruction(operation: Any) -> Any:
-    """Return an instruction of the builder; its operands may be constants of LLVM."""
-
-    def built(*operands: Any) -> Any:
-        found = operation(*(getattr(each, "constant", each) for each in operands))
-        return np.asarray(found).view(_Lanes)
-
-    return staticmethod(built)
-
-
-class Lanes:
+class Lanes(LaneBuilder):
     """A builder, and what `store_rows_cuda` takes of others, for 128 lanes at once; global memory
     is `array`, whose element 0 is at `base`."""
 
@@ -189,11 +173,6 @@ class Lanes:
     const = staticmethod(lambda value, bits=32: np.int64(value))
     external = staticmethod(lambda builder, name, result: np.int64(0))
     thread_index = staticmethod(lambda builder: np.arange(128) + 256)
-    add, mul, udiv = (
-        _instruction(getattr(np, name)) for name in ("add", "multiply", "floor_divide")
-    )
-    and_, or_, xor = (_instruction(getattr(np, f"bitwise_{name}")) for name in ("and", "or", "xor"))
-    shl, lshr = _instruction(np.left_shift), _instruction(np.right_shift)
     zext = staticmethod(lambda value, bits: value)
     trunc = staticmethod(lambda value, bits: value)
 
@@ -454,7 +433,7 @@ def test_a_kernel_without_room_for_a_panel_stores_what_the_lanes_have() -> None:
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("memory_role", [False, True])
 def test_a_ring_that_is_met_after_a_store_keeps_its_room(memory_role: bool) -> None:
     """Without a memory role, whose rings are known first, the kernel is compiled once more."""

@@ -331,7 +331,7 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
 
 
 # ---- the code ------------------------------------------------------------------------------------
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=2)
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
 def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
@@ -346,7 +346,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16
 
 
-@pytest.mark.variants(1, thorough=7)
+@pytest.mark.variants(1, thorough=3)
 @compiles
 @pairwise(
     Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS),
@@ -367,7 +367,7 @@ def test_means_and_indices_compile_with_a_clean_gate(
     assert kernel.inspect("ptx", *arrays).count("shfl.sync.bfly.b32") == words * each
 
 
-@pytest.mark.variants(0, thorough=4)
+@pytest.mark.variants(0, thorough=2)
 @compiles
 @pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_running_sums_compile_with_a_clean_gate(
@@ -414,7 +414,7 @@ def test_functions_of_vectors_and_numbers_compile(kernel: Any, args: tuple[Any, 
 
 
 def test_a_condition_that_an_index_decides_is_passed_by_by_the_memory_role() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def flipped(x, y):
         tile = x[ds(0, 64), ds(0, 64)]
         if tile.argmax() > 7:

@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.variants(1, thorough=12)
+@pytest.mark.variants(1, thorough=5)
 @compiles
 @pytest.mark.parametrize(
     "name",

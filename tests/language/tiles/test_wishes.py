@@ -23,7 +23,7 @@ def test_it_is_what_numpy_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert not wrong(name, "sim")
 
 
-@pytest.mark.variants(0)
+@pytest.mark.variants(0, thorough=4)
 @compiles
 @pytest.mark.parametrize("name", CASES)
 def test_it_passes_the_build_gate(name: str) -> None:

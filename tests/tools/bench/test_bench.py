@@ -408,7 +408,7 @@ def test_a_call_of_a_kernel_loads_no_tool(tmp_path: Path) -> None:
     script = tmp_path / "call.py"
     script.write_text("""
 import sys, numpy as np, numpipe
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def halves(x):
     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
 x = np.zeros((64, 64), np.float32)

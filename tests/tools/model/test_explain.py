@@ -141,7 +141,7 @@ def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
 
 
 def test_a_host_table_is_read() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
+    @numpipe.kernel(grid=numpipe.persistent())
     def diagonal(a, table, c):
         for m, n in numpipe.tiles(table.shape[0], order=table):
             pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, n)),))
@@ -154,10 +154,7 @@ def test_a_host_table_is_read() -> None:
 
 
 @numpipe.kernel(
-    grid=lambda a, lengths, c: (a.shape[0] // 64,),
-    grid_names="m",
-    num_compute_wgs=1,
-    warp_specialized=False,
+    grid=lambda a, lengths, c: (a.shape[0] // 64,), grid_names="m", warp_specialized=False
 )
 def of_lengths(a, lengths, c):
     m = numpipe.axis_index("m")
@@ -210,9 +207,7 @@ def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
     assert told.flop == 2 * 64 * 64 * 64 * lengths.sum()
 
 
-@numpipe.kernel(
-    num_compute_wgs=1, grid=lambda a, pages, scale, c: (pages.shape[0],), grid_names="s"
-)
+@numpipe.kernel(grid=lambda a, pages, scale, c: (pages.shape[0],), grid_names="s")
 def of_pages(a, pages, scale, c):
     s = numpipe.axis_index("s")
     acc = numpipe.zeros((64, 64), np.float32)
@@ -241,7 +236,7 @@ def test_an_index_map_that_reads_an_array_depends_on_data_and_a_mere_factor_does
 
 
 def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
+    @numpipe.kernel(grid=numpipe.persistent())
     def by_table(table, c):
         for m, n in numpipe.tiles(4, 3, order=table):
             c[ds(m * 64, 64), ds(n * 64, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -326,12 +321,7 @@ def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
     """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots
     shared memory lets 6."""
 
-    @numpipe.kernel(
-        grid=lambda a: (a.shape[0] // 64,),
-        grid_names="m",
-        num_compute_wgs=1,
-        warp_specialized=False,
-    )
+    @numpipe.kernel(grid=lambda a: (a.shape[0] // 64,), grid_names="m", warp_specialized=False)
     def copied(a, c, *, depth: numpipe.Static = 64):
         m = numpipe.axis_index("m")
         pipe = numpipe.pipeline(
@@ -387,7 +377,7 @@ SETTLED = {(4096, 4096, 4096)}
 """shapes of which both clocks are compared"""
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "key",
     [
@@ -435,7 +425,7 @@ def _slow(name: str) -> Any:
     return next(case for case in CASES if case.name == name).slow.explain(compiled=False)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)
@@ -461,7 +451,7 @@ def test_every_limiter_that_a_case_can_have_has_one() -> None:
 def rows_summed(grid: Any, slots: int = 3) -> Kernel:
     """y[i] = sum(x[i, :]), 64 rows a CTA or a tile"""
 
-    @numpipe.kernel(grid=grid, num_compute_wgs=1)
+    @numpipe.kernel(grid=grid)
     def summed(x, y):
         for (m,) in numpipe.tiles(x.shape[0] // 64):
             acc = numpipe.zeros((64, 64), np.float32)
@@ -522,7 +512,7 @@ def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter
     """Slots come round about as slowly as the compute role adds up their tiles: without either
     alone little is saved."""
 
-    @numpipe.kernel(grid=(132,), grid_names="m", num_compute_wgs=1)
+    @numpipe.kernel(grid=(132,), grid_names="m")
     def twice(x, y):  # all CTAs load the same blocks: HBM has little to do
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
@@ -674,7 +664,7 @@ def test_what_cannot_be_explained_is_refused(call: Any, message: str) -> None:
 
 
 def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
-    @numpipe.kernel(grid=(1,), num_compute_wgs=1)
+    @numpipe.kernel(grid=(1,))
     def outside(a, c):
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0,)),))
         for _, (tile,) in pipe(a):

@@ -20,7 +20,7 @@ GATHER, GATHERED = (
 F32, WORDS = np.dtype(np.float32), np.dtype(np.int32)
 
 
-@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
+@numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
 def all_ways(x, y, ready, *, by: numpipe.Static = 1):
     """Tiles of another GPU's x by a pipeline, to its y by TMA, and a number to its y by a lane;
     by=0: all of the own GPU."""

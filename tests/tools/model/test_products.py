@@ -38,7 +38,7 @@ def options(cfg: Config) -> dict[str, Any]:
     }
 
 
-@pytest.mark.variants(7)
+@pytest.mark.variants(7, thorough=6)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     "shape",

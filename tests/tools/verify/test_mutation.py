@@ -23,7 +23,7 @@ from tests.kernels.kernels_for_tests import Config, gemm, operands
 CFG = Config(64, 64, 64, 2)
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=1)
+@numpipe.kernel(grid=1)
 def differences(x, y, *, late: numpipe.Static = 1):
     """y[t] = x[t] - x[t - 1], by a block that is kept for a step."""
     pipe = numpipe.pipeline(

@@ -23,7 +23,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda x, dtype: ArrayType((64, 64), dtype))
+@numpipe.kernel(out_type=lambda x, dtype: ArrayType((64, 64), dtype))
 def scale(x, y, *, factor=2.0, dtype: numpipe.Static = np.float32):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),))
     for _, (tile,) in pipe(x):
@@ -117,7 +117,7 @@ def test_the_tolerance_is_that_of_the_output(dtype: Any) -> None:
 
 
 def test_integers_are_equal_or_wrong() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def carried(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)

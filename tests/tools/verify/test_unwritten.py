@@ -14,20 +14,20 @@ from numpipe import ArrayType, PipelineDeadlock, SpecError, ds
 from numpipe.sim import livelocks
 
 F32 = np.float32
-PERSISTENT: dict[str, Any] = {"grid": numpipe.persistent(), "num_compute_wgs": 1}
+PERSISTENT: dict[str, Any] = {"grid": numpipe.persistent()}
 
 
-@numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType((128, 64), F32))
+@numpipe.kernel(out_type=lambda x: ArrayType((128, 64), F32))
 def half(x, y):
     y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def in_place(x):
     x[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1.0
 
 
-@numpipe.kernel(num_compute_wgs=1)
+@numpipe.kernel
 def added(y):
     numpipe.atomic_add(y.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), F32) + 1.0)
 
@@ -134,7 +134,7 @@ def test_a_number_of_ctas_that_does_not_fit_is_refused(kernel: Any, ctas: int, s
 
 
 def test_a_parameter_of_that_name_is_the_kernels() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def fills(y, *, ctas: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + ctas
 
@@ -145,7 +145,7 @@ def test_a_parameter_of_that_name_is_the_kernels() -> None:
 
 
 # ---- loops
-@numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+@numpipe.kernel(warp_specialized=False)
 def long_loop(y, n):
     at = 0
     while at < n:
@@ -169,7 +169,6 @@ def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.Monkey
     monkeypatch.setattr(livelocks, "MOST", 1000)
 
     @numpipe.kernel(
-        num_compute_wgs=1,
         warp_specialized=False,
         compiler_params=numpipe.CompilerParams(lowering_semantics=numpipe.LoweringSemantics.Lane),
     )
@@ -184,7 +183,7 @@ def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.Monkey
 
 
 def test_a_loop_that_a_constant_has_emptied_runs() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def emptied(y, *, extra: numpipe.Static):
         for _ in range(2):
             if extra:
@@ -202,7 +201,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
 def test_a_loop_may_round() -> None:
     """Operations have names in the rewritten source as the count of rounds has."""
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def rounds_off(x, y):
         at = 0
         while at < 2:

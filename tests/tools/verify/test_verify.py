@@ -125,7 +125,7 @@ def inverted(then: str, head: int = 25, window: int = 30, work: int = 20) -> Any
     return kernel
 
 
-@numpipe.kernel(grid=4, num_compute_wgs=1)
+@numpipe.kernel(grid=4)
 def sums(x, y):
     """y += x[i] of each CTA i, by TMA: right in every order, and rounded differently in each."""
     i = numpipe.program_id(0)
@@ -428,7 +428,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(SpecError, match="leaves 1 parameters for it"):
         numpipe.verify(gemm.matmul, halves(64, 64), halves(64, 64), out=(SQUARE, SQUARE))
 
-    @numpipe.kernel(num_compute_wgs=1)
+    @numpipe.kernel
     def taken(x, *, schedules: numpipe.Static = 1):
         x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -472,7 +472,7 @@ def resident() -> int:
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_copied() -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
+    @numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
     def doubled(a, c):
         for (i,), (tile,) in numpipe.pipeline(
             grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),)
