@@ -136,10 +136,7 @@ class _CalledKernel(KernelOp):
     ) -> dict[str, ArrayType]:
         args, named = self.bound([*operands.values()], [*options.values()])
         call = self.kernel.described(tuple(args), named, self.out_types, whole=True)
-        return {
-            name: ArrayType(call.arrays[name].shape, call.arrays[name].dtype)
-            for name in call.missing
-        }
+        return {name: array_type(call.arrays[name]) for name in call.missing}
 
     def batched(
         self, xp: Any, size: Any, values: Mapping[str, Any], batched: Mapping[str, bool]

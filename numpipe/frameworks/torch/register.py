@@ -7,6 +7,7 @@ kernel stores to is an output, or a tensor that the op writes in place.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +149,7 @@ def _as_op(
         )
     gradients: dict[str, Callable[..., Any]] = {}
     if backward is None:
-        gradients[" ".join(tensors)] = _lacking(kernel, full)
+        gradients[" ".join(tensors)] = functools.partial(_lack, kernel, full)
     elif mutates:
         raise SpecError(
             f"{full}: backward= is for kernels with an out_type: what is written in place has "
@@ -178,15 +179,12 @@ def _as_op(
     )
 
 
-def _lacking(kernel: Kernel, full: str) -> Callable[[], Any]:
-    def lack() -> Any:
-        raise SpecError(
-            f"{full}: its gradient is asked for, but kernel {kernel.name} was registered without "
-            f"one: pass numpipe.torch.register({kernel.name}, backward=…), or call the op under "
-            "torch.no_grad()"
-        )
-
-    return lack
+def _lack(kernel: Kernel, full: str) -> Any:
+    raise SpecError(
+        f"{full}: its gradient is asked for, but kernel {kernel.name} was registered without "
+        f"one: pass numpipe.torch.register({kernel.name}, backward=…), or call the op under "
+        "torch.no_grad()"
+    )
 
 
 def _kind(kernel: Kernel, name: str) -> type | None:

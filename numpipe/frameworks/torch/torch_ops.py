@@ -96,9 +96,7 @@ class _Arrays:
         return x.mT
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        return x.to(
-            dtype if isinstance(dtype, torch.dtype) else torch_type("numpipe", np.dtype(dtype))
-        )
+        return x.to(dtype if isinstance(dtype, torch.dtype) else torch_type(dtype))
 
     def summed(self, x: Any, shape: Sequence[Any]) -> Any:
         return x.sum_to_size(shape)
@@ -357,7 +355,7 @@ class TorchOp:
         values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
         made = tuple(
-            first.new_empty(kind.shape, dtype=torch_type(self.name, kind.dtype))
+            first.new_empty(kind.shape, dtype=torch_type(kind.dtype))
             for kind in self.declared.result_types(infos, values).values()
         )
         return self._whole(made if len(made) > 1 else next(iter(made), None), first)
@@ -400,11 +398,11 @@ class TorchOp:
         return self.recorded(*self._split(args))
 
     def _refuse(self, *args: Any) -> None:
-        fix = "give the kernel an out_type" if self.declared.mutates else "leave out= out"
         raise SpecError(
             f"{self.name}: writes {', '.join(self.declared.mutates) or 'out'} in place, and an "
-            "argument requires a gradient or is a batch of torch.vmap, which such a call has not: "
-            f"{fix}, call it under torch.no_grad(), or pass tensors.detach()"
+            "argument requires a gradient or is a batch of torch.vmap, which such a call does not "
+            "support: leave out= out, give a kernel an out_type, call it under torch.no_grad(), or "
+            "pass tensors.detach()"
         )
 
     # ---- vmap
@@ -517,7 +515,7 @@ def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         given = dict(zip(tensors, args, strict=False)) | named
-        check_tensors(function.__name__, **{name: given[name] for name in tensors if name in given})
+        check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
         return bound(*args, **named)
 
     call.__signature__ = signature  # type: ignore[attr-defined]
