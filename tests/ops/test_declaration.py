@@ -3,15 +3,17 @@ declarations that contradict themselves or their kernels."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, SpecError, cdiv
+from numpipe import ArrayType, SpecError, cdiv, ops
 from numpipe.diagnostics.argument_checks import whole
 from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.windows import strided
@@ -341,3 +343,17 @@ def test_a_name_of_another_op_and_options_of_kernels_are_refused() -> None:
 
 def product_and_scale(x: Any, y: Any, scale: float, target: Any, stream: Any) -> None:
     squared_kernel(x, y, scale=scale, times=2, target=target, stream=stream)
+
+
+def test_frameworks_name_no_op() -> None:
+    """Bindings are made from declarations: only examples in docstrings say which ops there are."""
+    folder = Path(numpipe.__file__).parent / "frameworks"
+    found = set()
+    for path in folder.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf8"))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            name = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
+            if isinstance(name, str) and id(node) not in docs:
+                found |= {op for op in ops.__all__ if op in name}
+    assert not found
