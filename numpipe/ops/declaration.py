@@ -9,15 +9,16 @@ What a declaration says of gradients and batches it says in functions, which ask
 their parameters for what they need: operands, results, options, ``grad_y`` for the gradient of the
 result y, and ``xp``, the library of the arrays. ``xp`` is called with an op and its arguments, and
 has the array functions that PyTorch and JAX have in common (``xp.where``, ``xp.moveaxis``, …) and
-four more:
+some more:
 
-=========================  =========================================================================
-``xp(op, *arrays, …)``     the op's result, which may be differentiated again
-``xp.transposed(x)``       the last two dimensions exchanged; an operand of an op is not copied
-``xp.cast(x, dtype)``      converted to NumPy's `dtype`
-``xp.summed(x, shape)``    the sum over the dimensions along which `shape` was broadcast
+==========================  ========================================================================
+``xp(op, *arrays, …)``      the op's result, which may be differentiated again
+``xp.transposed(x)``        the last two dimensions exchanged; an operand of an op is not copied
+``xp.cast(x, dtype)``       converted to NumPy's `dtype`
+``xp.summed(x, shape)``     the sum over the dimensions along which `shape` was broadcast
+``xp.contiguous(x)``        without gaps, from a multiple of 16 bytes on
 ``xp.activation(name, x)``  the library's own function: "relu", "silu", or "gelu" (with tanh)
-=========================  =========================================================================
+==========================  ========================================================================
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Operand:
     """An array that an op reads.
 
     dims   names of its dimensions, such as "... m k"; "" where the op's results check the shape
-    types  names of the element types that it may have; by default that of the first operand
+    types  names of the element types that it may have; by default those of the op, and the type of
+           the first operand
     """
 
     dims: str = ""
