@@ -33,7 +33,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import ShardedOp, Shards
+from .sharded_calls import ShardedOp, Shards, sharded_op
 
 __all__ = ["all_to_all"]
 
@@ -194,14 +194,13 @@ class _AllToAll(ShardedOp[P]):
         return made if arrays[-1] is None else (arrays[-1], made)
 
 
-@functools.partial(
+@sharded_op(
     _AllToAll,
     operands={"x": "", "counts": Operand(types=("int32",)), "out": Operand(types=TYPES)},
     results={"rows": _rows, "received": _received},
     types=TYPES,
     launch=_launch,
     checks={"config": a_kind(Config) | NONE},
-    gradients={},
 )
 def all_to_all(
     x: Any,

@@ -118,19 +118,8 @@ def op(
     """
 
     def declare(stub: Callable[P, Any]) -> Op[P]:
-        declared = Op(
-            stub,
-            operands,
-            results,
-            types,
-            launch,
-            checks or {},
-            gradients or {},
-            composite,
-            batching,
-            operations,
-        )
-        return noted(declared)
+        more = gradients, composite, batching, operations
+        return noted(Op(stub, operands, results, types, launch, checks, *more))
 
     return declare
 
@@ -154,8 +143,8 @@ class Op(Generic[P]):
         results: Mapping[str, Any],
         types: Sequence[str],
         launch: Kernel | Callable[..., Any],
-        checks: Mapping[str, Rule],
-        gradients: Mapping[str, Callable[..., Any]],
+        checks: Mapping[str, Rule] | None = None,
+        gradients: Mapping[str, Callable[..., Any]] | None = None,
         composite: Callable[..., Any] | None = None,
         batching: str | Callable[..., Any] = "",
         operations: Callable[..., float] | None = None,
@@ -184,8 +173,8 @@ class Op(Generic[P]):
             for name, parameter in parameters.items()
             if name not in operands and name not in self.place
         }
-        self.launch, self.checks, self.composite = launch, checks, composite
-        self.gradients = {tuple(names.split()): each for names, each in gradients.items()}
+        self.launch, self.checks, self.composite = launch, checks or {}, composite
+        self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
         self.fronts: dict[str, list[Callable[..., Any]]] = {}
         self.arguments = self.arguments_of(tuple(parameters))
@@ -443,19 +432,14 @@ class Op(Generic[P]):
                 f"{self.name}: out must be a tuple of {len(wanted)} arrays, {', '.join(wanted)}"
             )
         labels = ["out"] if len(wanted) == 1 else [f"out: {name}" for name in wanted]
-        first, of_first = next(iter(infos.items()))
         found = {}
         for label, (name, kind), array in zip(labels, wanted.items(), outs, strict=True):
             info = found[name] = launch.describe(array, label, self.name)
-            if info.dtype != kind.dtype:
+            if (info.shape, info.dtype) != (kind.shape, kind.dtype):
                 raise SpecError(
-                    f"{self.name}: '{label}' is {info.dtype.name} and '{first}' is "
-                    f"{of_first.dtype.name}: give both one type"
-                    if kind.dtype == of_first.dtype
-                    else f"{self.name}: '{label}' is {info.dtype.name}, expected {kind.dtype.name}"
+                    f"{self.name}: '{label}' must be {kind.dtype.name} {kind.shape}, got "
+                    f"{info.dtype.name} {info.shape}"
                 )
-            if info.shape != kind.shape:
-                raise SpecError(f"{self.name}: '{label}' must be {kind.shape}, got {info.shape}")
             if recorded(array):
                 raise SpecError(
                     f"{self.name}: '{label}' requires a gradient, which numpipe.ops.{self.name} "

@@ -333,10 +333,6 @@ def _matrices(a: Any, b: Any, grad: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _gradient_of_bias(a: Any, b: Any, grad_out: Any) -> Any:
-    return _matrices(a, b, grad_out)[2]
-
-
 def _unfused(
     xp: Any,
     a: Any,
@@ -435,7 +431,7 @@ def _batched(
         "a": _gradient_of_a,
         "b": _gradient_of_b,
         "c": lambda grad_out, beta: grad_out if beta == 1 else beta * grad_out,
-        "bias": _gradient_of_bias,
+        "bias": lambda a, b, grad_out: _matrices(a, b, grad_out)[2],
     },
     composite=_unfused,
     batching=_batched,

@@ -80,10 +80,11 @@ class ShardedOp(Op[P]):
         return out
 
 
-def sharded_op(**declared: Any) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
+def sharded_op(
+    kind: type[ShardedOp[Any]] = ShardedOp, **declared: Any
+) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
     """Declare an op of several GPUs, as `numpipe.op` declares one of one GPU."""
-    declared = {"checks": {}, "gradients": {}, **declared}
-    return lambda stub: noted(ShardedOp(stub, **declared))
+    return lambda stub: noted(kind(stub, **declared))
 
 
 class Shards:

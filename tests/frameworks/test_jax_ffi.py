@@ -307,6 +307,26 @@ def test_what_a_product_copies_lies_in_memory_of_xla(
     assert not fake.named("allocate")
 
 
+def test_arrays_of_a_call_lie_apart_in_the_lent_memory(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced(monkeypatch, (5, 21), (21, 7), None, (7,), False)
+    target = next(reversed(targets._targets.values()))
+    spans: set[tuple[int, int]] = set()
+
+    def take(self: Any, prepared: Any, grid: Any, infos: Any, *_: Any) -> None:
+        spans.update((info.ptr, info.shape[0] * info.strides[0]) for info in infos)
+
+    memory, lent = 1 << 20, target._work
+    monkeypatch.setattr(launch.Collected, "take", take)
+    inputs = (1 << 24, 1 << 25, 1 << 26, 1 << 27)
+    target._on_gpu(7, (*inputs, memory))
+    inside = sorted(span for span in spans if span[0] < inputs[0])
+    assert inside and not fake.named("allocate")
+    assert all(memory <= first and first + size <= memory + lent for first, size in inside)
+    assert all(first % 128 == 0 for first, _ in inside)
+
+
 def test_without_it_numpipe_would_allocate(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

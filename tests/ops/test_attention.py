@@ -266,7 +266,7 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
         ),
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
-            r"attention: 'out' must be \(1, 1, 8, 64\), got \(1, 1, 8, 32\)",
+            r"attention: 'out' must be float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, 32\)",
         ),
         (
             [np.zeros((1, 1, 8, 64), np.int32)] * 3,

@@ -259,11 +259,11 @@ def _inside(piece: Any) -> np.ndarray:
         ),
         (
             {"a": X, "out": np.zeros((70, 100), np.float16)},
-            r"copy: 'out' must be \(70, 200\), got \(70, 100\)",
+            r"copy: 'out' must be float16 \(70, 200\), got float16 \(70, 100\)",
         ),
         (
             {"a": X, "out": np.zeros((70, 200), np.float32)},
-            "copy: 'out' is float32 and 'a' is float16: give both one type",
+            "copy: 'out' must be float16 .*, got float32",
         ),
         (
             {"a": X[:, :64], "out": X[:, 32:96]},
@@ -387,3 +387,20 @@ def test_arrays_of_a_gpu_are_read_where_they_lie(
     assert next(list(sizes) for _, address, sizes, *_ in gpu.maps if address == 1 << 31) == target
     # else lanes read it
     assert ("tma" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)
+
+
+def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    x = torch.randn(6, 8, requires_grad=True)
+    y = numpipe.torch.copy(x.T)
+    y.square().sum().backward()
+    assert y.is_contiguous() and torch.equal(x.grad, 2 * x)
+    assert torch.equal(torch.vmap(numpipe.torch.copy, 1)(x), x.T)
+    torch.library.opcheck(torch.ops.numpipe.copy.default, (x,))
+    with jax.default_device(jax.devices("cpu")[0]):
+        gradient = jax.grad(lambda v: (jax.vmap(numpipe.jax.copy)(v) ** 2).sum())
+        assert (gradient(jax.numpy.ones((3, 4))) == 2).all()

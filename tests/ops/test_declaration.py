@@ -3,15 +3,17 @@ declarations that contradict themselves or their kernels."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, SpecError, cdiv
+from numpipe import ArrayType, SpecError, cdiv, ops
 from numpipe.diagnostics.argument_checks import whole
 from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.windows import strided
@@ -278,7 +280,10 @@ def test_what_depends_on_arrays_is_refused_in_a_call() -> None:
         ),
         (lambda: squared(X.astype(np.float16)), "squared: 'x' is float16, expected float32"),
         (lambda: squared(X, times=-1), "squared: times must be"),
-        (lambda: squared(X, out=X[:3].copy()), "squared: 'out' must be (70, 40), got (3, 40)"),
+        (
+            lambda: squared(X, out=X[:3].copy()),
+            "squared: 'out' must be float32 (70, 40), got float32 (3, 40)",
+        ),
         (lambda: biased(WIDE, BIAS[:7]), "biased: n = 40 in 'x' (3, 2, 40), 7 in 'bias' (7,)"),
         (lambda: biased(WIDE, BIAS.astype(np.int8)), "biased: 'bias' is int8, expected float16 or"),
     ):
@@ -338,3 +343,17 @@ def test_a_name_of_another_op_and_options_of_kernels_are_refused() -> None:
 
 def product_and_scale(x: Any, y: Any, scale: float, target: Any, stream: Any) -> None:
     squared_kernel(x, y, scale=scale, times=2, target=target, stream=stream)
+
+
+def test_frameworks_name_no_op() -> None:
+    """Bindings are made from declarations: only examples in docstrings say which ops there are."""
+    folder = Path(numpipe.__file__).parent / "frameworks"
+    found = set()
+    for path in folder.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf8"))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            name = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
+            if isinstance(name, str) and id(node) not in docs:
+                found |= {op for op in ops.__all__ if op in name}
+    assert not found

@@ -781,15 +781,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "out of another shape": (
         lambda: ops.all_gather_matmul(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
-        r"all_gather_matmul: 'out' must be \(16, 24\), got \(8, 24\)",
+        r"all_gather_matmul: 'out' must be float16 \(16, 24\), got float16 \(8, 24\)",
     ),
     "out of the whole": (
         lambda: ops.matmul_reduce_scatter(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
-        r"matmul_reduce_scatter: 'out' must be \(4, 24\), got \(8, 24\)",
+        r"matmul_reduce_scatter: 'out' must be float16 \(4, 24\), got float16 \(8, 24\)",
     ),
     "out of a shard": (
         lambda: ops.all_gather(A, mesh=TWO, out=A),
-        r"all_gather: 'out' must be \(16, 16\), got \(8, 16\)",
+        r"all_gather: 'out' must be float16 \(16, 16\), got float16 \(8, 16\)",
     ),
     "columns of out": (
         lambda: ops.all_to_all(A, PAIR, mesh=TWO, out=B),

@@ -338,7 +338,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
             r"the batches of 'a' \(2, 4, 8\) and 'b' \(3, 8, 4\) do not broadcast: \(2,\) and "
             r"\(3,\)",
         ),
-        (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be \(2, 4, 4\), got \(4, 4\)"),
+        (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be float16 \(2, 4, 4\), got float16 \(4, 4\)"),
         (((), (8, 4), None), "'a' is a number; multiply with \\*, or pass alpha="),
     ],
 )

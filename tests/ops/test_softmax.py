@@ -78,7 +78,7 @@ def test_a_result_may_go_to_an_array_of_any_strides() -> None:
         (lambda: ops.softmax(np.zeros((), np.float32)), "softmax: 'x' must have the dimensions"),
         (
             lambda: ops.softmax(np.zeros((2, 8), np.float32), out=np.zeros((2, 7), np.float32)),
-            r"'out' must be \(2, 8\), got \(2, 7\)",
+            r"'out' must be float32 \(2, 8\), got float32 \(2, 7\)",
         ),
     ],
 )
