@@ -67,6 +67,8 @@ class KernelOp(Op[Any]):
         self, arrays: Sequence[Any], options: Sequence[Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the positional and the named arguments of the kernel's call."""
+        if not self._named:
+            return arrays, self.statics
         values = *arrays[self._leading :], *options
         named = {**dict(zip(self._named, values, strict=True)), **self.statics}
         for name, kind in self._numpy.items():

@@ -331,7 +331,7 @@ def test_without_it_numpipe_would_allocate(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch.Collected, "allocate", lambda *_: None)
-    assert "copy_lanes" in traced(monkeypatch, (5, 21), (21, 7), None, None, False)
+    assert "copy_lanes" in traced(monkeypatch, (5, 29), (29, 7), None, None, False)
     assert fake.named("allocate")
 
 

@@ -105,7 +105,7 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
 
 def torch_type(dtype: Any) -> torch.dtype:
     """Return PyTorch's type for NumPy's: it has all that kernels take."""
-    return getattr(torch, np.dtype(dtype).name)  # type: ignore[no-any-return]
+    return getattr(torch, np.dtype(dtype).name)
 
 
 def check_tensors(of: str, **tensors: Any) -> None:

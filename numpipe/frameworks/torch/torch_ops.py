@@ -236,8 +236,8 @@ class TorchOp:
     def _whole(self, made: Any, like: Any) -> Any:
         """Return all results, of those that there are."""
         several = made if isinstance(made, tuple) else (made,)
-        lacking = [like.new_empty(0) for _ in [*self.declared.results][len(several) :]]
-        return (*several, *lacking) if lacking else made
+        lacking = len(self.declared.results) - len(several)
+        return (*several, *(like.new_empty(0) for _ in range(lacking))) if lacking > 0 else made
 
     def _present(self, made: Any) -> Any:
         """Return the results that there are, of all."""
@@ -268,9 +268,10 @@ class TorchOp:
     def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         """Return arrays, options and mesh of an op's arguments, whose last ones may be missing."""
         arrays, options, _, mesh, _ = self._bind(*args)
-        named = zip(self.declared.options, options, strict=True)
-        found = tuple([self._function(name, value) for name, value in named])
-        return arrays, found, mesh and mesh_of(mesh, self.name)
+        if options:
+            named = zip(self.declared.options, options, strict=True)
+            options = tuple([self._function(name, value) for name, value in named])
+        return arrays, options, mesh and mesh_of(mesh, self.name)
 
     def _spelled(self, name: str, function: Any) -> str:
         """Return the name by which a graph finds a function again."""
