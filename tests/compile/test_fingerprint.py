@@ -400,6 +400,9 @@ modules = {
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
+from numpipe.ops import row_softmax
+row_softmax.forward(row_softmax.choose(64, 5001, 2), True)
+row_softmax.backward(row_softmax.choose(64, 50, 2, True), False)
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
