@@ -321,8 +321,8 @@ class Op(Generic[P]):
         """Return the bytes of a call's operands and results, each counted once, and its
         multiplications and additions; of several GPUs those of one."""
         arrays, options, *place = self.arguments(*args, **named)
-        mesh = dict(zip(self.place, place, strict=False)).get("mesh")
-        values = self.checked(options) | {"gpus": 1 if mesh is None else mesh.size}
+        # the place before the stream is a target, or a mesh
+        values = self.checked(options) | {"gpus": getattr(place[-2], "size", 1)}
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
         every: dict[str, Any] = {**infos, **wanted}

@@ -237,7 +237,8 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
 
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         flags = dict.fromkeys(op.operands, False) | dict(zip(form.names, batched, strict=True))
-        values = form.values(form.seen(arrays, _Swapped))
+        window = _Swapped if callable(op.batching) else _swap
+        values = form.values(form.seen(arrays, window))
         made = op.batched(_Arrays(form.target), size, values, flags)
         made = made if isinstance(made, tuple) else (made,)
         return made, (True,) * len(made)
