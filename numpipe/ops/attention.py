@@ -226,7 +226,7 @@ def kernel(config: Config, form: Form) -> Kernel:
 def _result(q: Any, k: Any, v: Any, layout: str) -> ArrayType:
     """Return shape and type of the result. Raises SpecError for operands that do not fit."""
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
-    return ArrayType(tuple(q.shape), q.dtype)
+    return ArrayType(q.shape, q.dtype)
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:

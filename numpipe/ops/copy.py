@@ -338,7 +338,7 @@ def _result(a: Any) -> ArrayType:
             f"copy: 'a' of shape {tuple(a.shape)} has {len(a.shape)} dimensions, expected up to "
             f"{MOST}: reshape it"
         )
-    return ArrayType(tuple(a.shape), a.dtype)
+    return ArrayType(a.shape, a.dtype)
 
 
 def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, target: str | None, stream: Any) -> None:

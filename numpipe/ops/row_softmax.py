@@ -358,7 +358,7 @@ def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
             f"{op}: rows have at most {MOST} columns, got shape {tuple(x.shape)}; fix: call "
             "torch.nn.functional or jax.nn for longer rows"
         )
-    return ArrayType(tuple(x.shape), x.dtype)
+    return ArrayType(x.shape, x.dtype)
 
 
 def launch(
