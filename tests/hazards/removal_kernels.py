@@ -17,6 +17,7 @@ import gemm
 import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
+from numpipe.ops import row_softmax
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from tests.kernels import (
@@ -463,6 +464,20 @@ run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dty
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
+SHARED_ROW = row_softmax.long(1024, 2)
+run(
+    "a row that warpgroups share",
+    row_softmax.forward(SHARED_ROW, False),
+    ints(1, 16, 64),
+    out(1, 16, 64),
+)
+run(
+    "the gradient of such a row",
+    row_softmax.backward(SHARED_ROW, False),
+    ints(1, 16, 64),
+    ints(1, 16, 64),
+    out(1, 16, 64),
+)
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",

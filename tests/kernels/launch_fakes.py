@@ -44,6 +44,7 @@ class FakeDriver:
         self.at_once = 132
         """CTAs, or clusters, that run at once"""
         self.live: dict[int, Any] = {}
+        self.freed: dict[int, list[Any]] = {}
         self.apart: set[tuple[int, int]] = set()
         """GPUs that cannot reach each other"""
         self.maps: list[tuple[Any, ...]] = []
@@ -174,7 +175,9 @@ class FakeDriver:
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        storage = (ctypes.c_uint8 * (nbytes + 256))()
+        # memory that was freed last is handed out again, as by the driver's pools
+        freed = self.freed.get(nbytes + 256)
+        storage = freed.pop() if freed else (ctypes.c_uint8 * (nbytes + 256))()
         ctypes.memset(storage, 0xAB, len(storage))
         address = (ctypes.addressof(storage) + 255) // 256 * 256
         self.live[address] = storage
@@ -194,6 +197,7 @@ class FakeDriver:
     def free(self, address: int, stream: int, ordinal: int) -> None:
         storage = self.live.pop(address)
         ctypes.memset(storage, 0xAB, len(storage))
+        self.freed.setdefault(len(storage), []).append(storage)
         self.calls.append(("free", stream, ordinal))
 
     def copy_in(
