@@ -127,7 +127,8 @@ def test_every_removal_is_reported(survey: Survey) -> None:
     assert sorted(
         name for name in silent if not name.startswith(tuple(REDUNDANT))
     ) == [] and rules == set(REDUNDANT)
-    assert len(REDUNDANT) <= 5 and len(silent) == len(REDUNDANT)
+    # an arrival is met twice: at an operand's barrier, and at one of the kernel's own
+    assert len(REDUNDANT) <= 5 and len(silent) == len(REDUNDANT) + 1, sorted(silent)
     assert {
         place.name for place, by in found.items() if by.run and not by.hazard
     } == SEEN_IN_THE_RESULT
