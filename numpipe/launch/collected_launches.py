@@ -87,8 +87,8 @@ class Collected:
         return self._workspace + self._allocated
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> ArrayInfo | None:
-        """Return an array for what a launch hands to another, from the end of the lent memory;
-        None where the memory does not suffice. A dry run only counts its bytes."""
+        """Return an array at the end of the lent memory, for data that one launch passes to the
+        next; None if the memory is too small. A dry run only counts the bytes."""
         nbytes = math.prod(shape) * dtype.itemsize
         taken = self._allocated + nbytes + (2 * _LINE - nbytes % _LINE)
         if not self._dry and taken + self._workspace > self._lent:

@@ -352,7 +352,7 @@ def attention(
     """
 
 
-@attention.front("torch")
+@attention.torch_front
 def scaled_dot_product_attention(
     attention: Any,
     query: Any,

@@ -1,23 +1,21 @@
 """An op as one declaration: operands, results, options, kernel, gradients and batching in one
 place.
 
-From a declaration are made the call on arrays of any library, with its checks and its repeated
-launches (here), the PyTorch op (`frameworks.torch`) and the JAX op (`frameworks.jax`). A further op
-is one file.
+A declaration is turned into a function of arrays of any library, with checks and repeated launches
+(here), a PyTorch op (`frameworks.torch`) and a JAX op (`frameworks.jax`). A new op is one file.
 
-What a declaration says of gradients and batches it says in functions, which ask by the names of
-their parameters for what they need: operands, results, options, ``grad_y`` for the gradient of the
-result y, and ``xp``, the library of the arrays. ``xp`` is called with an op and its arguments, and
-has the array functions that PyTorch and JAX have in common (``xp.where``, ``xp.moveaxis``, …) and
-some more:
+Gradients and batching rules are functions. The names of their parameters say what they need:
+operands, results, options, ``grad_y`` for the gradient of the result y, and ``xp``, the library of
+the arrays. ``xp`` has the array functions that PyTorch and JAX share (``xp.where``,
+``xp.moveaxis``, …), and these:
 
 ==========================  ========================================================================
-``xp(op, *arrays, …)``      the op's result, which may be differentiated again
-``xp.transposed(x)``        the last two dimensions exchanged; an operand of an op is not copied
-``xp.cast(x, dtype)``       converted to NumPy's `dtype`
-``xp.summed(x, shape)``     the sum over the dimensions along which `shape` was broadcast
-``xp.contiguous(x)``        without gaps, from a multiple of 16 bytes on
-``xp.activation(name, x)``  the library's own function: "relu", "silu", or "gelu" (with tanh)
+``xp(op, *arrays, …)``      call an op; its result can be differentiated again
+``xp.transposed(x)``        exchange the last two dimensions, without a copy if an op takes it
+``xp.cast(x, dtype)``       convert to a NumPy dtype
+``xp.summed(x, shape)``     sum over the dimensions along which `shape` was broadcast
+``xp.contiguous(x)``        copy unless x is contiguous and starts at a multiple of 16 bytes
+``xp.activation(name, x)``  the library's own "relu", "silu" or "gelu" (with tanh)
 ==========================  ========================================================================
 """
 
@@ -54,8 +52,8 @@ class Operand:
     """An array that an op reads.
 
     dims   names of its dimensions, such as "... m k"; "" where the op's results check the shape
-    types  names of the element types that it may have; by default those of the op, and the type of
-           the first operand
+    types  names of the element types that it may have; by default it has one of the op's types,
+           the same as the first operand
     """
 
     dims: str = ""
@@ -90,8 +88,8 @@ def op(
     checks      rules for options (`diagnostics.argument_checks`)
     gradients   for an operand, or for several ("q k v"), a function that returns its gradient; one
                 of a broadcast shape is summed, and all are converted to the operand's type
-    composite   what replaces the op where it is differentiated: a function that calls other ops,
-                or returns NotImplemented for options with which the op itself is meant
+    composite   a function of options that returns what replaces the op where it is differentiated:
+                a function that calls other ops, or None to differentiate the op itself
     batching    ``vmap``: "leading" where the first dimensions of all operands and results are
                 "..."; "merge" where their first dimension is a batch; or a function of operands,
                 options, ``size`` and ``batched`` (which operands have the dimension, in front)
@@ -136,7 +134,7 @@ class Op(Generic[P]):
     mutates: Sequence[str] = ()
     """the operands that it writes in place"""
     contiguous = False
-    """whether functions of gradients are passed those of results contiguous"""
+    """whether gradient functions get contiguous gradients of the results"""
 
     def __init__(
         self,
@@ -178,7 +176,7 @@ class Op(Generic[P]):
         self.launch, self.checks, self.composite = launch, checks or {}, composite
         self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
-        self.fronts: dict[str, list[Callable[..., Any]]] = {}
+        self.torch_fronts: list[Callable[..., Any]] = []
         self.arguments = self.arguments_of(tuple(parameters))
         """takes the arguments of a call; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -319,7 +317,7 @@ class Op(Generic[P]):
 
     def work(self, *args: P.args, **named: P.kwargs) -> tuple[int, float]:
         """Return the bytes of a call's operands and results, each counted once, and its
-        multiplications and additions; of several GPUs those of one."""
+        multiplications and additions. With several GPUs, both are of one GPU."""
         arrays, options, *place = self.arguments(*args, **named)
         # the place before the stream is a target, or a mesh
         values = self.checked(options) | {"gpus": getattr(place[-2], "size", 1)}
@@ -473,8 +471,8 @@ class Op(Generic[P]):
         wanted: Mapping[str, ArrayType],
         values: Mapping[str, Any],
     ) -> None:
-        """Raise SpecError for a result that no kernel of a call stores to: the call is noted, once
-        in a process."""
+        """Raise SpecError for a result that no kernel stores to. The first call in a process is
+        recorded without running it."""
         every: dict[str, Any] = {**infos, **wanted}
         arrays = {name: imagined(kind.shape, kind.dtype) for name, kind in every.items()}
         with noting() as notes:
@@ -495,6 +493,14 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
+    def replacement(self, options: Iterable[Any]) -> Callable[..., Any] | None:
+        """Return the function that replaces the op where it is differentiated with these options;
+        None if the op itself is."""
+        if self.composite is None:
+            return None
+        values = dict(zip(self.options, options, strict=True))
+        return by_name(self.composite, values)  # type: ignore[no-any-return]
+
     @functools.cached_property
     def saved(self) -> list[str]:
         """The operands and results that gradients ask for."""
@@ -553,8 +559,8 @@ class Op(Generic[P]):
     def batched(
         self, xp: Any, size: Any, values: Mapping[str, Any], batched: Mapping[str, bool]
     ) -> Any:
-        """Return the results along one more dimension, which `batched` operands have in front, and
-        the results then too: one, or a tuple. Raises SpecError where there is no rule."""
+        """Return the result, or a tuple of results, with one more dimension in front. The operands
+        that are `batched` have it too. Raises SpecError if the op has no batching rule."""
         if callable(self.batching):
             return by_name(self.batching, {**values, "xp": xp, "size": size, "batched": batched})
         if not self.batching:
@@ -584,15 +590,11 @@ class Op(Generic[P]):
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
 
-    def front(self, framework: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Add a function to ``numpipe.torch`` or ``numpipe.jax`` that calls the op in another way;
-        it is passed the op of that framework, then its own arguments."""
-
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.fronts.setdefault(framework, []).append(function)
-            return function
-
-        return add
+    def torch_front(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Add a function with a signature of its own to ``numpipe.torch``. Its first argument is
+        the op in PyTorch, followed by the caller's arguments."""
+        self.torch_fronts.append(function)
+        return function
 
 
 @functools.cache
@@ -602,5 +604,5 @@ def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function with those of the values that it has parameters for."""
+    """Call a function with the values that its parameters name."""
     return function(**{name: values[name] for name in asked_by(function)})

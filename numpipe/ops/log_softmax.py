@@ -7,17 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..launch.array_info import ArrayInfo
 from .declaration import op
-from .row_softmax import TYPES, backward, columns_fit, forward, launch
+from .row_softmax import TYPES, columns_fit, launch_backward, launch_forward
 
 __all__ = ["log_softmax"]
-
-
-def _launch_backward(
-    y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
-) -> None:
-    launch(backward, True, [grad, y], dx, target, stream)
 
 
 def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any) -> Any:
@@ -34,26 +27,22 @@ def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any) -> Any:
     operands={"y": "... n", "grad": "... n"},
     results={"dx": "... n"},
     types=TYPES,
-    launch=_launch_backward,
+    launch=launch_backward(log=True),
     gradients={"y": _gradient_of_y, "grad": _gradient_of_grad},
     batching="leading",
 )
 def log_softmax_backward(
     y: Any, grad: Any, *, out: Any = None, target: str | None = None, stream: Any = None
 ) -> Any:
-    """Return the gradient of x, grad - exp(y) * sum(grad), for y = log_softmax(x) and
-    the gradient of y."""
-
-
-def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    launch(forward, True, [x], y, target, stream)
+    """Return the gradient of x, ``grad - exp(y) * sum(grad)``, for y = log_softmax(x) and the
+    gradient of y."""
 
 
 @op(
     operands={"x": "... n"},
     results={"y": lambda x: columns_fit("log_softmax", x)},
     types=TYPES,
-    launch=_launch,
+    launch=launch_forward(log=True),
     gradients={"x": lambda xp, y, grad_y: xp(log_softmax_backward, y, grad_y)},
     batching="leading",
 )

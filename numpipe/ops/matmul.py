@@ -323,8 +323,7 @@ def _gradient_of_b(
 
 
 def _matrices(a: Any, b: Any, grad: Any) -> tuple[Any, Any, Any]:
-    """Return the operands of a product and its gradient with the dimensions that vectors have
-    not."""
+    """Return the operands of a product and its gradient, with vectors as matrices."""
     grad = grad if b.ndim > 1 else grad[..., None]
     return (
         a if a.ndim > 1 else a[None],
@@ -344,11 +343,9 @@ def _unfused(
     activation: Any,
     batch_invariant: bool,
 ) -> Any:
-    """Apply an activation to the product that was stored: its derivative needs the sum before it.
-    That is a pass over memory instead of one more product in the backward pass, and one more
-    rounding than without gradients."""
-    if activation is None:
-        return NotImplemented
+    """Apply the activation to the stored product, because its derivative needs the value before the
+    activation. This costs a pass over memory, instead of another product in the backward pass, and
+    one more rounding."""
     if activation not in ACTIVATIONS:
         name = getattr(activation, "__qualname__", activation)
         raise SpecError(
@@ -372,13 +369,14 @@ def _batched(
     activation: Any,
     batch_invariant: bool,
 ) -> Any:
-    """Return the product along one more dimension, the first batch of a product of matrices. What
-    is added follows the product where it, or a vector, has the dimension."""
+    """Return the product with one more dimension in front. If c, the bias or a vector has that
+    dimension, they are added after the product."""
+    c = c if beta else None
     ranks = [x.ndim - batched[name] for name, x in (("a", a), ("b", b))]
     rank = max(2, *ranks)
 
     def front(name: str, x: Any, row: bool = False, column: bool = False) -> Any:
-        """Return an array as matrices, of as many dimensions as the product has."""
+        """Return an array as matrices, with as many dimensions as the product."""
         x = x[..., None] if column else x
         x = x[..., None, :] if row else x
         if not batched[name]:
@@ -387,7 +385,7 @@ def _batched(
 
     left, right = front("a", a, row=ranks[0] == 1), front("b", b, column=ranks[1] == 1)
     options = {"alpha": alpha, "batch_invariant": batch_invariant}
-    if not batched["c"] and not batched["bias"] and 1 not in ranks:
+    if not (c is not None and batched["c"]) and not batched["bias"] and 1 not in ranks:
         added = {"c": c, "bias": bias, "beta": beta, "activation": activation}
         return xp(matmul, left, right, **added, **options)
     result = xp(matmul, left, right, **options)
@@ -433,7 +431,7 @@ def _batched(
         "c": lambda grad_out, beta: grad_out if beta == 1 else beta * grad_out,
         "bias": lambda a, b, grad_out: _matrices(a, b, grad_out)[2],
     },
-    composite=_unfused,
+    composite=lambda activation: activation and _unfused,
     batching=_batched,
     operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[-1],
 )

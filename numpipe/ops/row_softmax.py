@@ -66,7 +66,7 @@ class Config:
     lanes    lanes that share a row of a tile
     columns  columns of the body's tiles, a multiple of twice the lanes
     rest     columns of the rest's tiles; 0: there is no rest
-    last     elements of the tile of the last ones; 0: there are none
+    last     elements of the tile for the row's last elements; 0: there is no such tile
     wgs      warpgroups that share a long row
     masked   whether the body's tiles have more columns than the rows
     """
@@ -113,10 +113,10 @@ def long(columns: int, wgs: int) -> Config:
 def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Config:
     """Return the config for a matrix of 1 to 16384 columns, of elements of `itemsize` bytes.
 
-    Measured on an H100. Rows are short as long as a tile of 8 fits in the registers of three
-    warpgroups an SM or so; what is longer has a warpgroup for 8192 columns. A row has few lanes
-    where pairs of elements are loaded: then the rest, loaded by elements, is small. Rows off
-    multiples of 16 bytes are all loaded by elements, for which lanes had better be neighbors.
+    Measured on an H100. Rows are short while a tile of 8 of them leaves registers for about three
+    warpgroups per SM; longer rows get a warpgroup for each 8192 columns. Rows at multiples of 16
+    bytes are loaded in pairs of elements, and few lanes share a row, so that the rest is small.
+    Other rows are loaded element by element, which is faster if many adjacent lanes share a row.
 
     >>> choose(65536, 1024, 2).rows, choose(65536, 4096, 2).wgs, choose(65536, 16384, 2).wgs
     (8, 1, 2)
@@ -133,15 +133,15 @@ def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Co
         lanes, height = 16, 32 if gradient else 64
     else:
         lanes, height = 32, 8 if gradient or columns >= 256 else 16
-    # at least some CTAs for each SM, but a row for each lane that has one
+    # smaller tiles if there would be too few CTAs for the SMs
     while height > 256 // lanes and rows < 1024 * height:
         height //= 2
     return short(columns, height, lanes)
 
 
 def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
-    """Return the parts of a matrix that the kernels of its config take: body, rest, last, without
-    those that there are not.
+    """Return the parts of a matrix that the config's kernels take: the body, and the rest and the
+    last part if the config has them.
 
     Raises SpecError for a matrix whose rows are not contiguous.
     """
@@ -174,16 +174,16 @@ def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
 
 
 def absent(config: Config, *names: str) -> tuple[str, ...]:
-    """Return the parameters, of arrays of these names, that a config's kernels have not."""
+    """Return the kernel parameters that a config leaves out, for arrays with these names."""
     parts = {"rest": config.rest, "last": config.last}
     return tuple(f"{name}_{part}" for name in names for part, size in parts.items() if not size)
 
 
 @function
 def fits(array, columns):  # type: ignore[no-untyped-def]
-    """Whether rows have so many columns, side by side: what `windows` gives.
+    """Return whether rows have this many adjacent columns, as all windows do.
 
-    The kernels return unless it does: so the compiler knows, and leaves out code for other arrays.
+    The kernels return early if not, which lets the compiler drop the code for other arrays.
     """
     return array.strides[2] == np.dtype(array.dtype).itemsize and array.shape[2] == columns
 
@@ -194,7 +194,7 @@ def forward(config: Config, log: bool) -> Kernel:
     height, columns, rest, last = config.rows, config.columns, config.rest, config.last
     pieces, wgs, masked = config.pieces, config.wgs, config.masked
     tiles, along = f"rows {config.lanes}", f"row {config.lanes}"
-    behind = f"row {lanes_for(pieces)}"
+    last_layout = f"row {lanes_for(pieces)}"
 
     @numpipe_kernel(
         grid=lambda x: (cdiv(x.shape[1], height) if height else x.shape[0],),
@@ -224,7 +224,7 @@ def forward(config: Config, log: bool) -> Kernel:
         if rest:
             b = load_tile(x_rest.at[first, rows, ds(0, rest)], tiles)
         if last:
-            c = load_tile(x_last.at[block, ds(0, last)], behind)
+            c = load_tile(x_last.at[block, ds(0, last)], last_layout)
         a = there(a, along, columns, x.shape[2]) if masked else a.astype(np.float32)
         top = a.max(axis=1)  # type: ignore[union-attr]
         if rest:
@@ -253,7 +253,7 @@ def forward(config: Config, log: bool) -> Kernel:
             each = tops[...]
             peak = each.max()
             if last:
-                c = there(c, behind, last, x_last.shape[1])
+                c = there(c, last_layout, last, x_last.shape[1])
                 peak = max(peak, c.max())
                 c = c - peak
                 g = np.exp(c)
@@ -287,7 +287,7 @@ def backward(config: Config, log: bool) -> Kernel:
     y = softmax(x), or its logarithm, and a gradient g of y."""
     height, columns, rest, last = config.rows, config.columns, config.rest, config.last
     pieces, wgs, masked = config.pieces, config.wgs, config.masked
-    tiles, behind = f"rows {config.lanes}", f"row {lanes_for(pieces)}"
+    tiles, last_layout = f"rows {config.lanes}", f"row {lanes_for(pieces)}"
 
     @numpipe_kernel(
         grid=lambda g: (cdiv(g.shape[1], height) if height else g.shape[0],),
@@ -326,8 +326,8 @@ def backward(config: Config, log: bool) -> Kernel:
             g1 = load_tile(g_rest.at[first, rows, ds(0, rest)], tiles)
             y1 = load_tile(y_rest.at[first, rows, ds(0, rest)], tiles)
         if last:
-            g2 = load_tile(g_last.at[block, ds(0, last)], behind)
-            y2 = load_tile(y_last.at[block, ds(0, last)], behind)
+            g2 = load_tile(g_last.at[block, ds(0, last)], last_layout)
+            y2 = load_tile(y_last.at[block, ds(0, last)], last_layout)
         parts = terms(g0, y0).sum(axis=1)
         if rest:
             parts = parts + terms(g1, y1).sum(axis=1)
@@ -361,7 +361,27 @@ def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
     return ArrayType(x.shape, x.dtype)
 
 
-def launch(
+def launch_forward(log: bool) -> Callable[..., None]:
+    """Return the ``launch=`` of an op y(x)."""
+
+    def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+        _launch(forward, log, [x], y, target, stream)
+
+    return launch
+
+
+def launch_backward(log: bool) -> Callable[..., None]:
+    """Return the ``launch=`` of an op dx(y, grad)."""
+
+    def launch(
+        y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
+    ) -> None:
+        _launch(backward, log, [grad, y], dx, target, stream)
+
+    return launch
+
+
+def _launch(
     kernel_of: Callable[[Config, bool], Kernel],
     log: bool,
     operands: Sequence[ArrayInfo],
@@ -369,8 +389,8 @@ def launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied, and a
-    result whose rows are not is copied from a new array."""
+    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied first. A
+    result whose rows are not contiguous is computed in a new array and copied."""
     *outer, columns = result.shape
     config = choose(
         math.prod(outer), columns, result.dtype.itemsize, gradient=kernel_of is backward
@@ -384,7 +404,7 @@ def launch(
 
 
 def _matrix(info: ArrayInfo) -> ArrayInfo | None:
-    """Return the rows of an array as a matrix; None where they are not contiguous or lie
-    irregularly."""
+    """Return the rows of an array as a matrix, or None if the elements of a row are not adjacent or
+    the rows are not evenly spaced."""
     rows, size = merged(info, 1), info.dtype.itemsize
     return rows if rows is not None and (rows.strides[1] == size or rows.shape[1] == 1) else None

@@ -39,8 +39,8 @@ class ShardedOp(Op[P]):
     """A declared op on the GPUs of a mesh: its operands and results are lists of an array for each
     GPU of this process, or one array under `Mesh.torch`.
 
-    Result functions are asked with the operands of the first GPU, and may ask for ``gpus``, their
-    number; ``launch`` is a function that may ask for ``shards``, the `Shards` of the call.
+    Result functions get the operands of the first GPU and, by name, ``gpus``, the number of GPUs.
+    The ``launch`` function gets ``shards``, the `Shards` of the call.
     """
 
     sharded = True
@@ -57,8 +57,8 @@ class ShardedOp(Op[P]):
         done, found = self._repeats.again(arrays, options, out, stream, mesh)
         if done:
             return found
-        # outputs at new addresses: the allocator gives these again to the call that is kept for
-        # them
+        # free outputs that were allocated for a repeat that was not found, so that the allocator
+        # can return the same addresses below
         del found
         values = self.checked(options)
         shards = Shards(self, mesh, stream)

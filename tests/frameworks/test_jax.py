@@ -338,6 +338,36 @@ def test_derivatives_of_all_that_follows_a_product(activation: Any) -> None:
         same(got, wanted, 2e-3)
 
 
+def test_a_product_is_computed_once_where_its_activation_is_differentiated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Outside of jax.jit nothing removes a second one."""
+    a, b = numbers(8, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
+    runs, call = [], numpipe.ops.matmul.call
+    monkeypatch.setattr(numpipe.ops.matmul, "call", lambda *x, **y: (runs.append(1), call(*x, **y)))
+    gradient = jax.grad(lambda a: wide(numpipe.jax.matmul(a, b, activation="silu")).sum())
+    jax.block_until_ready(gradient(a))
+    assert len(runs) == 3, "the product and two gradients"
+
+
+def test_a_sum_over_a_batch_keeps_float64() -> None:
+    xp = pytest.importorskip("numpipe.frameworks.jax.jax_ops")._Arrays(None)
+    with jax.enable_x64():
+        x = jnp.asarray([[1.0], [1e-12]], np.float64)
+        assert xp.summed(x, (1, 1)).dtype == np.float64 and xp.summed(x, (1, 1))[0, 0] > 1
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0)], ids=["rows", "bias"])
+def test_vmap_does_not_read_what_is_not_added(axes: Any) -> None:
+    a, b = numbers(*[2][: axes[0] == 0], 5, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
+    bias = numbers(*[2][: axes[1] == 0], 8, dtype=np.float16)
+    unread = jnp.full((2, 5, 8), np.nan, np.float16)
+    got = jax.vmap(
+        lambda a, c, bias: numpipe.jax.matmul(a, b, c, beta=0.0, bias=bias), (axes[0], 0, axes[1])
+    )(a, unread, bias)
+    same(got, wide(a) @ wide(b) + wide(bias)[..., None, :] * jnp.ones((2, 1, 1)))
+
+
 def test_the_derivative_of_a_derivative() -> None:
     a, b = numbers(5, 8, dtype=np.float16), numbers(8, 8, dtype=np.float16, seed=1)
 

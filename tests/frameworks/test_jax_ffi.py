@@ -4,6 +4,7 @@ cross C as text."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 import types
@@ -310,21 +311,25 @@ def test_what_a_product_copies_lies_in_memory_of_xla(
 def test_arrays_of_a_call_lie_apart_in_the_lent_memory(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced(monkeypatch, (5, 21), (21, 7), None, (7,), False)
+    """Copies of two operands whose rows TMA cannot address, and a workspace."""
+    traced(monkeypatch, (5, 37), (37, 11), None, (11,), False, workspace=(3, 100))
     target = next(reversed(targets._targets.values()))
-    spans: set[tuple[int, int]] = set()
-
-    def take(self: Any, prepared: Any, grid: Any, infos: Any, *_: Any) -> None:
-        spans.update((info.ptr, info.shape[0] * info.strides[0]) for info in infos)
-
     memory, lent = 1 << 20, target._work
-    monkeypatch.setattr(launch.Collected, "take", take)
-    inputs = (1 << 24, 1 << 25, 1 << 26, 1 << 27)
-    target._on_gpu(7, (*inputs, memory))
-    inside = sorted(span for span in spans if span[0] < inputs[0])
-    assert inside and not fake.named("allocate")
-    assert all(memory <= first and first + size <= memory + lent for first, size in inside)
-    assert all(first % 128 == 0 for first, _ in inside)
+    spans: list[tuple[int, int]] = []
+    allocate = launch.Collected.allocate
+
+    def note(self: Any, *what: Any) -> Any:
+        made = allocate(self, *what)
+        spans.append((made.ptr, made.ptr + made.shape[0] * made.strides[0]))
+        return made
+
+    monkeypatch.setattr(launch.Collected, "allocate", note)
+    monkeypatch.setattr(launch.Collected, "_keep", lambda self, run: None)
+    target._on_gpu(7, (1 << 24, 1 << 25, 1 << 26, 1 << 27, memory))
+    assert len(spans) == 2 and not fake.named("allocate")
+    assert all(first % 128 == 0 for first, _ in spans)
+    ends = sorted([*spans, (memory, memory + 3 * 100 * 4), (memory + lent, memory + lent)])
+    assert all(end <= first for (_, end), (first, _) in itertools.pairwise(ends))
 
 
 def test_without_it_numpipe_would_allocate(
@@ -336,11 +341,20 @@ def test_without_it_numpipe_would_allocate(
 
 
 def traced(
-    monkeypatch: pytest.MonkeyPatch, a: Any, b: Any, c: Any, bias: Any, differentiated: bool
+    monkeypatch: pytest.MonkeyPatch,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any,
+    differentiated: bool,
+    workspace: tuple[int, int] | None = None,
 ) -> set[str]:
-    """Trace a product of arrays of these shapes; returns the names of its kernels."""
+    """Trace a product of arrays of these shapes; returns the names of its kernels. `workspace` is
+    the shape of what each of them wants."""
     ready = types.SimpleNamespace(
-        workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid
+        workspace_shape=lambda grid, infos: workspace,
+        fitting=lambda grid, device: grid,
+        alone=lambda *_: None,
     )
     launched: set[str] = set()
     monkeypatch.setattr(

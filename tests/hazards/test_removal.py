@@ -10,6 +10,7 @@ apart, where the GPU's meet behind each access to a tile (bar.warp.sync).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,8 +128,10 @@ def test_every_removal_is_reported(survey: Survey) -> None:
     assert sorted(
         name for name in silent if not name.startswith(tuple(REDUNDANT))
     ) == [] and rules == set(REDUNDANT)
-    # an arrival is met twice: at an operand's barrier, and at one of the kernel's own
-    assert len(REDUNDANT) <= 5 and len(silent) == len(REDUNDANT) + 1, sorted(silent)
+    # row_softmax arrives on its own lines, as kernels of users do
+    twice = "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive"
+    counts = Counter(rule for rule in REDUNDANT for name in silent if name.startswith(rule))
+    assert len(REDUNDANT) <= 5 and counts == Counter([*REDUNDANT, twice])
     assert {
         place.name for place, by in found.items() if by.run and not by.hazard
     } == SEEN_IN_THE_RESULT

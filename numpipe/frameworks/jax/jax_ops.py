@@ -1,8 +1,8 @@
 """Declared ops in JAX programs: what `numpipe.jax` has of each op, made from its declaration, with
 its derivatives and its rule for ``jax.vmap``.
 
-XLA's operands are contiguous. The derivatives of many ops take transposed operands: these are
-passed as they are and seen through a window, so XLA transposes nothing.
+XLA's operands are contiguous. Many derivatives take transposed operands. The untransposed array is
+passed to the op, which reads it through a transposed view, so XLA copies nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def front(op: Op[Any]) -> Callable[..., Any]:
 
 
 class _Swapped:
-    """The transpose of matrices, which an op sees through a window."""
+    """The transpose of an array, without a copy: ops read the `inner` array transposed."""
 
     def __init__(self, inner: Any) -> None:
         *batch, rows, columns = inner.shape
@@ -110,7 +110,8 @@ class _Arrays:
     def summed(self, x: Any, shape: Sequence[int]) -> Any:
         rank = len(shape)
         axes = [i for i in range(-x.ndim, 0) if i < -rank or shape[i] == 1 < x.shape[i]]
-        return (jnp.sum(x, tuple(axes), dtype=np.float32) if axes else x).reshape(shape)
+        wide = jnp.promote_types(x.dtype, np.float32)
+        return (jnp.sum(x, tuple(axes), dtype=wide) if axes else x).reshape(shape)
 
     def contiguous(self, x: Any) -> Any:
         return x
@@ -121,8 +122,8 @@ class _Arrays:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a call is, beside its arrays: those of `names`, in this order. Of those that are
-    `swapped` the transposes are passed."""
+    """A call without its arrays. `names` are the operands that are given, in order; `swapped` says
+    which of them are passed transposed."""
 
     op: Op[Any]
     options: Statics
@@ -136,15 +137,15 @@ class _Form:
         return {**dict.fromkeys(self.op.operands), **dict(self.options), **dict(named)}
 
     def seen(self, arrays: Sequence[Any], window: Callable[[Any], Any]) -> list[Any]:
-        """Return arrays with a `window` in place of those that are swapped."""
+        """Return the arrays, with `window` applied to the ones that are passed transposed."""
         return [
             window(array) if swapped else array
             for array, swapped in zip(arrays, self.swapped, strict=True)
         ]
 
     def results(self, arrays: Iterable[Any]) -> list[ArrayType]:
-        """Return the types of the results for operands like these. Raises SpecError for those that
-        do not fit."""
+        """Return the result types for operands like these. Raises SpecError if they do not
+        fit."""
         operands = dict(zip(self.names, map(array_type, arrays), strict=True))
         self.op.check_types(operands)
         values = self.op.checked(dict(self.options).values())
@@ -163,22 +164,20 @@ class _Form:
 def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
     """Return a call as a function of its arrays, with its derivatives."""
     op, xp = form.op, _Arrays(form.target)
-
-    def composed(*arrays: Any) -> Any:
-        """Return what replaces the op where it is differentiated, as a tuple; or
-        NotImplemented."""
-        if op.composite is None:
-            return NotImplemented
-        values = form.values(form.seen(arrays, _swap))
-        made = by_name(op.composite, {**values, "xp": xp})
-        return made if made is NotImplemented or isinstance(made, tuple) else (made,)
+    replacement = op.replacement(dict(form.options).values())
 
     @jax.custom_vjp
     def computed(*arrays: Any) -> Any:
         return _mapped(form)(*arrays)
 
     def forward(*arrays: Any) -> Any:
-        if composed(*arrays) is not NotImplemented:
+        if replacement is not None:
+
+            def composed(*arrays: Any) -> tuple[Any, ...]:
+                values = form.values(form.seen(arrays, _swap))
+                made = by_name(replacement, {**values, "xp": xp})
+                return made if isinstance(made, tuple) else (made,)
+
             made, pull = jax.vjp(composed, *arrays)
             return made, (pull, None, None)
         if not op.gradients:

@@ -39,7 +39,7 @@ for _op in _OPS:
     # of one that writes an operand autograd does not know; others' are defined when they are used
     if "out" in _op.operands or not _op.__module__.startswith("numpipe."):
         continue
-    _own = [_own_front(_op, each) for each in _op.fronts.get("torch", [])]
+    _own = [_own_front(_op, each) for each in _op.torch_fronts]
     _functions = [_torch_op(_op).front, *_own]
     if _op is getattr(_ops, _op.name, None):
         globals().update({each.__name__: each for each in _functions})

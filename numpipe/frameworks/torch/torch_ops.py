@@ -116,10 +116,10 @@ _XP = _Arrays()
 class TorchOp:
     """A declared op in PyTorch.
 
-    Arrays are the operands in their order: tensors, None for one that is left out; of an op of
-    several GPUs lists of tensors. Options are all of the declaration's; those that a schema has no
-    type for are not taken and have their defaults. A function among them is spelled "module:name"
-    in a schema.
+    ``arrays`` are the operands in declaration order: tensors, None for an operand that is left out,
+    or lists of tensors if the op runs on several GPUs. ``options`` are all options of the
+    declaration. Options without a schema type are not accepted and keep their defaults. In a graph,
+    an option that is a function is the string "module:name".
     """
 
     def __init__(self, declared: Op[Any], full: str) -> None:
@@ -133,8 +133,6 @@ class TorchOp:
         self.arguments = declared.arguments_of(self._parameters)
         self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
         self.saved = [name in declared.saved for name in (*declared.operands, *declared.results)]
-        self._plain: set[tuple[Any, ...]] = set()
-        """options for which the declaration's composite is the op itself"""
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -152,7 +150,7 @@ class TorchOp:
             torch.library.register_vmap(f"{full}_out", self._refuse, lib=library)
 
     def _schema(self, name: str, *out: str) -> str:
-        """Return the schema; that of the op with an `out`, its last parameter, has no defaults."""
+        """Return the schema of the op, or of its `out` variant, which has no defaults."""
         declared, of_array = self.declared, "Tensor[]" if self.declared.sharded else "Tensor"
         marks = {each: f"Tensor({chr(97 + i)}!)" for i, each in enumerate(declared.mutates)}
         kinds = {each: marks.get(each, of_array) for each in declared.operands}
@@ -182,7 +180,7 @@ class TorchOp:
                 try:
                     return declared.call(arrays, options)
                 except Exception:
-                    # what is wrong may be PyTorch's
+                    # report mistakes in PyTorch's terms first
                     made = self._fake_of(arrays, options, None)
                     if arrays[0].is_meta:
                         return self._present(made)
@@ -234,13 +232,13 @@ class TorchOp:
 
     # ---- results that options leave out: the dispatcher's op has an empty tensor in their place
     def _whole(self, made: Any, like: Any) -> Any:
-        """Return all results, of those that there are."""
+        """Return a result for each declared one, empty tensors for the missing ones."""
         several = made if isinstance(made, tuple) else (made,)
         lacking = len(self.declared.results) - len(several)
         return (*several, *(like.new_empty(0) for _ in range(lacking))) if lacking > 0 else made
 
     def _present(self, made: Any) -> Any:
-        """Return the results that there are, of all."""
+        """Return the results without those empty tensors."""
         if len(self.declared.results) == 1:
             return made
         always = [isinstance(dims, str) for dims in self.declared.results.values()]
@@ -251,8 +249,8 @@ class TorchOp:
 
     # ---- arguments, of the dispatcher and of the declaration
     def _check(self, arrays: Sequence[Any], *out: Any) -> dict[str, Any]:
-        """Return tensors by name, without those that may be and are left out. Raises SpecError for
-        other arguments, or where `out` is elsewhere."""
+        """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
+        on several devices, `out` included."""
         named = zip(self.declared.operands, arrays, strict=True)
         optional = self.declared.optional
         given = {name: x for name, x in named if x is not None or name not in optional}
@@ -260,13 +258,14 @@ class TorchOp:
         return given
 
     def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
-        """Return those options that the schema has, as it has them."""
+        """Yield the options that are in the schema, with functions as names."""
         for name, value in zip(self.declared.options, options, strict=True):
             if name in self._kinds:
                 yield self._spelled(name, value) if callable(value) else value
 
     def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        """Return arrays, options and mesh of an op's arguments, whose last ones may be missing."""
+        """Return the arrays, options and mesh of a dispatcher call, which omits trailing
+        defaults."""
         arrays, options, _, mesh, _ = self._bind(*args)
         if options:
             named = zip(self.declared.options, options, strict=True)
@@ -289,8 +288,9 @@ class TorchOp:
         return f"{module}:{inner}"
 
     def _function(self, name: str, value: Any) -> Any:
-        """Return the function that an option spells, or the option. Raises SpecError where the
-        function's module is not imported, which a graph does not do."""
+        """Return the function with the name that `_spelled` gave it; other values are returned
+        unchanged. Raises SpecError if its module is not imported: running a graph imports
+        nothing."""
         if not isinstance(value, str) or ":" not in value:
             return value
         module, _, inner = value.partition(":")
@@ -367,13 +367,11 @@ class TorchOp:
     ) -> Any:
         """Run the op, or what replaces it where it is differentiated, and have autograd record
         it."""
-        if self.declared.composite is not None and options not in self._plain:
+        replacement = self.declared.replacement(options)
+        if replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
-            made = by_name(self.declared.composite, values)
-            if made is not NotImplemented:
-                return self._whole(made, arrays[0])
-            self._plain.add(options)
+            return self._whole(by_name(replacement, values), arrays[0])
         if not self.declared.gradients:
             raise SpecError(
                 f"{self.name}: an argument requires a gradient, and this op has no backward pass "
@@ -389,7 +387,7 @@ class TorchOp:
         return {"mesh": mesh, **{name: x for name, x in named if name in self._kinds}}
 
     def named(self, tensors: Sequence[Any], names: Collection[str]) -> dict[str, Any]:
-        """Return flat tensors by the names of what they are; of an op of several GPUs lists."""
+        """Return flat tensors by name, as lists if the op runs on several GPUs."""
         if not self.declared.sharded:
             return dict(zip(names, tensors, strict=True))
         gpus = len(tensors) // len(names)
@@ -483,7 +481,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Recorded(_Transformed):
-    """The same in the form that costs PyTorch a third of the time."""
+    """The same for calls without `torch.func`, in a third of PyTorch's time."""
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)
 
