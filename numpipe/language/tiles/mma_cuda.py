@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
-from ...arch.dtypes import operand as element_operand
+from ...arch.products import WGMMA
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics.wgmma import check_pending, statement
@@ -50,7 +50,7 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
     counts = a.registers if isinstance(a, TileType) else 1
     left = operand(a.layout, 1) if isinstance(a, SmemType) else None
-    types = ".".join(kind.name for kind in map(element_operand, (a.dtype, b.dtype)) if kind)
+    types = ".".join(kind.name for kind in map(WGMMA.operand, (a.dtype, b.dtype)) if kind)
     text = ["wgmma.fence.sync.aligned;"]
     for j in range(len(right.offsets[0])):
         for i in range(rows // 64):

@@ -32,7 +32,7 @@ from .protocols import AGAIN, Sample
 
 MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
-TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
+TENSOR_FLOPS = 2 * DEFAULT.product.rate(ELEMENTS["float16"])
 """floating-point operations on 16-bit operands of a Hopper SM's tensor cores in a cycle"""
 
 _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
