@@ -27,12 +27,15 @@ Place = tuple[int | None, int | None]
 class Bits:
     """Neighboring bits of a lane's number, which count rows or columns.
 
-    mask  the bits; 0: none
-    step  rows or columns from one value of the bits to the next, a power of two
+    mask     the bits; 0: none
+    step     rows or columns from one value of the bits to the next, a power of two
+    shifted  whether the lane's number is shifted before it is masked: the same value by other
+             instructions; of a step of 1
     """
 
     mask: int
     step: int
+    shifted: bool = False
 
     def distance(self, lane: Any) -> Any:
         """Return the rows or columns that these bits of `lane` stand for; `lane` is an int, a NumPy
@@ -41,8 +44,12 @@ class Bits:
         >>> Bits(28, 1).distance(13), Bits(3, 2).distance(13)
         (3, 2)
         """
-        shift = (self.mask & -self.mask).bit_length() - self.step.bit_length()
-        part = lane & self.mask
+        lowest = self.mask & -self.mask
+        shift = lowest.bit_length() - self.step.bit_length()
+        if self.shifted:
+            return (lane >> shift) & (self.mask >> shift)
+        # bits below the lowest may stay where the shift drops them all
+        part = lane & (self.mask | max(lowest, 1) - 1 if self.step == 1 else self.mask)
         return part >> shift if shift > 0 else part << -shift
 
 
@@ -54,6 +61,17 @@ class Registers:
     axis: int
     step: int
     count: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an element's place: which of `count` registers of a lane, "lanes" of a warp or
+    "warps" (`holder`) has it; neighbors are `step` rows (`axis` 0) or columns (1) apart."""
+
+    holder: str
+    axis: int
+    step: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -142,6 +160,20 @@ class RegisterLayout:
     def warps(self) -> int:
         """How many warps hold all elements between them."""
         return 1 << (self.mask(*self.axes) & WARPS).bit_count()
+
+    def parts(self, shape: tuple[int, ...]) -> list[Part]:
+        """Return the parts that the places of a tile's elements consist of: those of registers, in
+        their order, those of lanes, which share a row first, and those of warps."""
+        return [
+            Part("registers", each.axis, each.step, each.count or shape[-each.axis] // each.step)
+            for each in self.registers
+        ] + [
+            Part(holder, axis, bits.step << skipped.bit_count(), 1 << own.bit_count())
+            for holder, of, below in (("lanes", WARP, 0), ("warps", WARPS, WARP))
+            for axis in reversed(self.axes)
+            for bits in self.lanes[axis]
+            if (own := bits.mask & of) | (skipped := bits.mask & below) and own
+        ]
 
     def distances(self, *axes: int) -> tuple[int, ...]:
         """Return how far apart the lanes of a warp are that hold different rows (axis 0) or columns

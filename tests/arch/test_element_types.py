@@ -131,7 +131,7 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
     assert set(
         re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.\w+\.(\w+\.\w+)", ptx)
     ) == {(str(k), types)}
-    made = gate.Sass(sass).find(HOPPER.opcodes)
+    made = gate.Sass(sass, HOPPER).find(HOPPER.opcodes)
     assert len(made) == 4 and {i.opcode.partition(".")[0] for i in made} == {record.opcode}
     assert all(i.opcode.startswith(f"{record.opcode}.{shape}") for i in made)
     assert product.inspect("gate", *given, **how) == ()
@@ -150,8 +150,8 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
     a, b = operands(f"{S8} x {S8}", (128, 64, 256), np.random.default_rng(1))
     given = a, b, np.zeros((128, 64), np.int32)
     ptx, sass = (product.inspect(what, *given, depth=128) for what in ("ptx", "sass"))
-    assert list(gate.tensor_cores(gate.Sass(sass), ptx)) == []
-    found = list(gate.tensor_cores(gate.Sass(sass.replace("IGMMA", "QGMMA")), ptx))
+    assert list(gate.tensor_cores(gate.Sass(sass, HOPPER), ptx)) == []
+    found = list(gate.tensor_cores(gate.Sass(sass.replace("IGMMA", "QGMMA"), HOPPER), ptx))
     assert found[0].startswith("a product nobody asked for") and found[1:] == [
         "no IGMMA 64x64x32, although the PTX has it"
     ]

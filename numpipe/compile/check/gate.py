@@ -46,7 +46,6 @@ from dataclasses import dataclass
 
 from ...arch.products import Groups, Product
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
 from ...core.machine import Role
 from ..built import Built
 
@@ -77,7 +76,7 @@ class Sass:
     """The instructions of one kernel, and the control flow between them, read from nvdisasm's
     text."""
 
-    def __init__(self, text: str, target: Target = DEFAULT) -> None:
+    def __init__(self, text: str, target: Target) -> None:
         self.target = target
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
