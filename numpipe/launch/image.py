@@ -17,7 +17,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..arch.targets import DEFAULT, TARGETS
+from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan.control_block import MOST_GPUS
@@ -149,7 +149,7 @@ class Image:
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
-    target: str = DEFAULT.name
+    target: str = field(kw_only=True)
     gpus: int = 0
     peered: tuple[int, ...] = ()
 
@@ -178,9 +178,9 @@ class Image:
             tuple(barriers),
             tuple(unit.places),
             Recording.of(unit) if unit.params.profile_space else None,
-            unit.target.name,
             unit.gpus,
             tuple(sorted(unit.peered)),
+            target=unit.target.name,
         )
 
     @property

@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..arch.dtypes import BY_DTYPE
 from ..core import machine as _machine
 from ..core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from ..plan.cluster_ranks import place_of, rank_of
@@ -163,12 +162,13 @@ class Counter:
         self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
     ) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
-        record = BY_DTYPE[mma.dtype]
-        assert record.operand is not None
-        self.work["flop",] += 2 * 64 * mma.n * record.k * count
-        self.work["tensor", self.warpgroup] += round(count * self.unit.target.product_cycles(mma.n))
+        product = self.unit.target.product
+        kind = product.operand(mma.dtype)
+        assert kind is not None
+        self.work["flop",] += 2 * product.rows * mma.n * product.k(mma.dtype) * count
+        self.work["tensor", self.warpgroup] += round(count * product.cycles(mma.n))
         self.work["products", self.warpgroup] += count
-        result = Accumulator(self, (64 * len(mma.steps), mma.n), record.operand.sums)
+        result = Accumulator(self, (product.rows * len(mma.steps), mma.n), kind.sums)
         if isinstance(accumulator, Accumulator):
             accumulator.taken = True
         else:

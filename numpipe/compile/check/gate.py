@@ -44,9 +44,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...arch.dtypes import OPERANDS
+from ...arch.products import Groups, Product
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
 from ...core.machine import Role
 from ..built import Built
 
@@ -77,7 +76,7 @@ class Sass:
     """The instructions of one kernel, and the control flow between them, read from nvdisasm's
     text."""
 
-    def __init__(self, text: str, target: Target = DEFAULT) -> None:
+    def __init__(self, text: str, target: Target) -> None:
         self.target = target
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
@@ -93,7 +92,7 @@ class Sass:
 
     def products(self) -> list[Instruction]:
         """Return the instructions of the tensor cores."""
-        return self.find(self.target.product)
+        return self.find(self.target.opcodes)
 
     def in_loop(self, instruction: Instruction) -> bool:
         """Whether an instruction can run again after it has run."""
@@ -249,13 +248,12 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """The products are those of the PTX."""
-    written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
-    asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
-    made = {
-        f"{found[1]} {found[2]}": i
-        for i in sass.products()
-        if (found := re.match(rf"({sass.target.product})\.(\d+x\d+x\d+)", i.opcode))
+    asked = {
+        f"{product.by_name[dtype].opcode} {product.made.format(*shape)}"
+        for product in sass.target.products
+        for *shape, dtype in re.findall(product.written, ptx)
     }
+    made = {" ".join(i.opcode.split(".")[:2]): i for i in sass.products()}
     for shape, instruction in made.items():
         if shape not in asked:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
@@ -267,23 +265,28 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
     """The waits for products, and the beginnings of their groups, are those of the PTX: the
     source's, and those that the pipelines add. A copy of a piece of code, as of an unrolled loop,
     copies its waits with its products."""
-    copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
-    written = Counter(
-        int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx)
-    )
+    for product in sass.target.products:
+        if product.groups:
+            yield from _waits(product, product.groups, sass, ptx)
+
+
+def _waits(product: Product, groups: Groups, sass: Sass, ptx: str) -> Iterator[str]:
+    written = max(1, ptx.count(product.statement))
+    copies = max(1, -(-len(sass.find(product.opcodes)) // written))
+    asked = Counter(int(left) for left in re.findall(groups.wait, ptx))
     made = [
         (int(found[1], 16), instruction)
-        for instruction in sass.find(r"WARPGROUP\.DEPBAR")
-        if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))
+        for instruction in sass.find(groups.waited)
+        if (found := re.search(groups.left, instruction.text))
     ]
     for left, count in sorted(Counter(left for left, _ in made).items()):
-        if count > copies * written[left]:
+        if count > copies * asked[left]:
             example = next(instruction for other, instruction in made if other == left)
             yield (
-                f"waits that leave {left} groups of products in flight: {count}, {written[left]} "
+                f"waits that leave {left} groups of products in flight: {count}, {asked[left]} "
                 f"in the PTX: among them {example}"
             )
-    begun, fences = sass.find(r"WARPGROUP\.ARRIVE"), ptx.count("wgmma.fence.sync.aligned")
+    begun, fences = sass.find(groups.begun), ptx.count(groups.fence)
     if len(begun) > copies * fences:
         yield (
             f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them "
@@ -308,7 +311,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
-        own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
+        own = sass.target.opcodes + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
             not unit.params.profile_space and not unit.gpus
         )

@@ -11,6 +11,8 @@ from ...intrinsics import barrier, cluster
 from ...plan.context_cuda import ContextType, cluster_place, own_part
 from ..memory.scratch_cuda import BarriersType, barrier_address
 from ..tiles.cluster_arrivals_cuda import rank
+from ..tiles.layouts import BLOCK
+from ..tiles.store_ring_cuda import registers_of
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, undefined
 from . import cluster_sums as source
 from .cluster_sums import SumsPlan
@@ -82,11 +84,14 @@ def _pieces(builder: Any, sums: SumsType) -> Any:
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:
     """Return the registers of each CTA's share of the columns, by its place along the axis."""
-    found, size, blocks = registers(builder, tile, value), sums.plan.size, tile.shape[0] // 64
-    width = tile.registers // blocks // size  # a block of 64 rows has its columns one after another
+    found, columns = registers(builder, tile, value), tile.shape[1] // sums.plan.size
     return [
-        [found[(block * size + share) * width + i] for block in range(blocks) for i in range(width)]
-        for share in range(size)
+        [
+            register
+            for row in range(0, tile.shape[0], BLOCK)
+            for register in found[registers_of(tile, row, share * columns, columns)]
+        ]
+        for share in range(sums.plan.size)
     ]
 
 

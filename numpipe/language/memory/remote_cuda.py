@@ -55,9 +55,7 @@ def _async_store_smem(
     away = builder.sub(there, own)
     value = convert(builder, args[1])
     if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
-        first = builder.zext(
-            builder.icmp_unsigned("==", builder.and_(lane, nb.const(3)), nb.const(0)), nb.i32
-        )
+        first = builder.zext(anywhere.owner(builder, tile.form.record), nb.i32)
         at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
         for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
             _send(builder, [builder.add(at(number), away), landed, first], [word])

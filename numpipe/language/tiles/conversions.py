@@ -35,6 +35,7 @@ from ...plan.context import Context, ContextFacts
 from .exchange import each_to_all, exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
+    BLOCK,
     COALESCED,
     COLUMN,
     EITHER,
@@ -179,13 +180,13 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
         return form, 0
     if layout == COALESCED:
         result = coalesced_form(plain, CAST)
-        return result, 64 * panel_width(result)
+        return result, BLOCK * panel_width(result)
     if panel_width(form) > 128:
         raise SpecError(
             f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
             f"{panel_width(form) // 8} bytes side by side, and 16 are moved: cast before astype"
         )
-    return plain, 64 * panel_width(form)
+    return plain, BLOCK * panel_width(form)
 
 
 def _chunks(form: Form, result: Form) -> tuple[Any, Any]:

@@ -40,7 +40,7 @@ from ...plan.context import Context, ContextFacts
 from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
+from .layouts import ACCUMULATOR, BLOCK, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
@@ -75,7 +75,7 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     nbytes = (
         0
         if along or alone(form, along)
-        else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+        else form.shape[0] // BLOCK * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
     )
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
