@@ -19,6 +19,7 @@ from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
+from ..plan.roles import role_of
 from ..plan.unit import Unit
 from ..sim.chosen_schedules import Guide
 
@@ -92,7 +93,7 @@ def run_role(
     `arrays` are those of each GPU, `scalars` those of its own.
     """
     # without a memory role none has it
-    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"
+    machine.role = role_of(machine.warpgroup, unit.memory_warpgroup)
     np_ = Context(unit, machine.role)
     griddep.wait()
     if (
@@ -107,7 +108,7 @@ def run_role(
     ]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
-    if machine.role == "memory":
+    if not machine.role.computes:
         setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
         one_lane(await_peers, np_)
@@ -121,7 +122,7 @@ def run_role(
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
-    if machine.role != "memory":
+    if machine.role.computes:
         one_lane(drain_stores, np_)
     if meets:
         cluster.wait()

@@ -22,8 +22,8 @@ from ..diagnostics import nan_report
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import wait_records
+from ..plan.protocol import BARRIERS
 from ..traces.deadlocks import Hint, blocked_on, deadlock
-from ..traces.protocol import BARRIERS
 from . import driver
 from .buffers import clear_flags
 from .driver_errors import forked

@@ -22,9 +22,9 @@ from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan.control_block import MOST_GPUS
 from ..plan.copy_plans import MapRequest
+from ..plan.protocol import BARRIERS, Ring
 from ..plan.resources import Resources
-from ..traces.events import Ring
-from ..traces.protocol import BARRIERS
+from ..plan.roles import role_of
 
 if TYPE_CHECKING:
     from ..plan.plans import RingPlan
@@ -189,8 +189,8 @@ class Image:
         return self.threads // 128
 
     def role(self, warpgroup: int) -> str:
-        """Return the role of a warpgroup of the CTA: "memory" or "compute"."""
-        return "memory" if warpgroup == self.memory_warpgroup else "compute"
+        """Return the name of the role of a warpgroup of the CTA."""
+        return role_of(warpgroup, self.memory_warpgroup).name
 
     def to_bytes(self) -> bytes:
         """Return the image as bytes for a file; `from_bytes` reads them."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.process_guards import in_child
 from ..core.symbols import symbol
-from ..traces.protocol import BARRIERS, MOMENTS
+from ..plan.protocol import BARRIERS, MOMENTS
 from . import driver
 from .attributes import Grid
 from .image import Image, Recording

@@ -61,7 +61,7 @@ def await_peers(np_: Context) -> None:
     unit = np_.unit
     if unit.meets_at_end:
         return
-    if np_.memory:
+    if np_.loads:
         for plan in shared_rings(unit):
             ring = Ring(np_, plan, (), (), (), counter(np_, plan.index))
             ring.first = np.int32(0)

@@ -16,18 +16,18 @@ NOTHING = nb.types.Tuple(())
 
 @cuda_meaning(source.await_peers)
 def _await_peers(typing_context: Any, np_: Any) -> Any:
-    memory = np_.role == "memory"
+    loads = np_.loads
     rings = (
         [
             RingType(np_, plan, NOTHING, NOTHING, 0, (), False)
             for plan in source.shared_rings(np_.unit)
         ]
-        if memory
+        if loads
         else []
     )
     sums = (
         []
-        if memory
+        if loads
         else [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
     )
     for ring in rings:
