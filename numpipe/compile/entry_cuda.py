@@ -49,7 +49,7 @@ from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.roles import COMPUTE, MEMORY, ROLES, Role
 from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
-from .check.roles import MEMORY_SUFFIX
+from .check.roles import SUFFIX
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
@@ -206,8 +206,6 @@ def build(
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        MEMORY.name: of_one_kernel(Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}"))),
-        COMPUTE.name: of_one_kernel(Helper(function)),
         "table_address": _operation(
             nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)
         ),
@@ -231,8 +229,11 @@ def build(
         "end_scheduler": end_scheduler,
         "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
         "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
-        **{f"{role}_context": new_context(unit, role) for role in ROLES},
     }
+    for role in ROLES:
+        instance = function if role.computes else _renamed(function, f"{name}{SUFFIX.format(role)}")
+        ns[role.name] = of_one_kernel(Helper(instance))
+        ns[f"{role}_context"] = new_context(unit, role)
     for number, array in enumerate(unit.arrays):
         names = [
             f"a{number}_ptr",

@@ -19,7 +19,6 @@ from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
-from ..plan.roles import role_of
 from ..plan.unit import Unit
 from ..sim.chosen_schedules import Guide
 
@@ -93,7 +92,7 @@ def run_role(
     `arrays` are those of each GPU, `scalars` those of its own.
     """
     # without a memory role none has it
-    machine.role = role_of(machine.warpgroup, unit.memory_warpgroup)
+    machine.role = unit.role(machine.warpgroup)
     np_ = Context(unit, machine.role)
     griddep.wait()
     if (
@@ -108,17 +107,17 @@ def run_role(
     ]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
-    if not machine.role.computes:
-        setmaxnreg.dec(unit.memory_registers)
-        one_lane(function, np_, *args, *scalars)
-        one_lane(await_peers, np_)
-        end_scheduler(np_)
-    else:
+    if machine.role.computes:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
         begin_compute(np_)
         function(np_, *args, *scalars)
         end_compute(np_)
+    else:
+        setmaxnreg.dec(unit.memory_registers)
+        one_lane(function, np_, *args, *scalars)
+        one_lane(await_peers, np_)
+        end_scheduler(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()

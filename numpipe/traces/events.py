@@ -11,7 +11,7 @@ from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
 from ..plan.protocol import KINDS, MOMENTS, Ring
 
-__all__ = ["Event"]
+__all__ = ["Event", "Ring"]
 
 UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
 """the kinds of events that are no warpgroup's, and the unit of the SM that they are shown on"""

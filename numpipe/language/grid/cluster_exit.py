@@ -66,7 +66,7 @@ def await_peers(np_: Context) -> None:
             ring = Ring(np_, plan, (), (), (), counter(np_, plan.index))
             ring.first = np.int32(0)
             await_released(ring)
-    else:
+    if np_.computes:
         for of in shared_sums(unit):
             consumed = BarrierRef(np_, of, unit.number(current().warpgroup), of.kind.shape, 0)
             # else this CTA had no tile; on the GPU the wait then passes at once

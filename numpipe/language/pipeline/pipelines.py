@@ -546,7 +546,7 @@ def _comes(loop: Loop, k: Any) -> bool:
     if loop.np.computes:
         return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
-    if not loop.single:
+    if loop.np.loads and not loop.single:
         if more:
             fill_step(loop, k)
         else:

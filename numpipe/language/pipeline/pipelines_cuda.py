@@ -375,7 +375,7 @@ def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: A
             1
         ]
     valid = builder.icmp_signed("<", k, loop.total)
-    if not kind.loop.single and not kind.loaded_before:
+    if kind.role.loads and not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
                 nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
