@@ -28,6 +28,7 @@ from numpipe.compile.check import gate
 from numpipe.core.op import helper
 from numpipe.errors import SpecError
 from numpipe.plan import resources
+from numpipe.plan.roles import COMPUTE, MEMORY
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import (
     BF16,
@@ -179,7 +180,7 @@ def test_kernel_uses_the_registers_it_says(name):
         *case.registers,
         40,
     )
-    memory = gate.highest_register(gate.role_code(sass(name), "memory"))
+    memory = gate.highest_register(gate.role_code(sass(name), MEMORY))
     assert 0 < memory <= 24, f"the memory role needs {memory} registers: it used to do with 16"
     assert f"USETMAXREG.DEALLOC.CTAPOOL {40:#x}" in sass_text(name)
     assert f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {case.registers[1]:#x}" in sass_text(name)
@@ -189,7 +190,7 @@ def test_kernel_uses_the_registers_it_says(name):
 @each_kernel
 def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     case, code = CASES[name], sass(name)
-    memory, compute = gate.role_code(code, "memory"), gate.role_code(code, "compute")
+    memory, compute = gate.role_code(code, MEMORY), gate.role_code(code, COMPUTE)
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
     assert {i.opcode for i in products} == {f"HGMMA.{case.products}"}
     assert {" ".join(re.findall("tnsp.", i.text)) for i in products} == {case.transposed}
@@ -210,7 +211,7 @@ def test_an_output_that_tma_cannot_address_is_written_by_rows():
     name = "output TMA cannot address"
     stores = Counter(
         i.opcode
-        for i in gate.role_code(sass(name), "compute")
+        for i in gate.role_code(sass(name), COMPUTE)
         if re.match(r"ST[GS]|UTMASTG", i.opcode)
     )
     assert stores == {"STG.E": 2 * 16, "STG.E.U16": 2 * 32, "STSM.16.M88.4": 2 * (2 * 4)}
@@ -555,7 +556,7 @@ helper:
 
 
 def test_reachable_code_follows_branches_and_calls_and_nothing_else():
-    code = gate.role_code(gate.Sass(FLOW, HOPPER), "memory")
+    code = gate.role_code(gate.Sass(FLOW, HOPPER), MEMORY)
     assert [i.address for i in code] == [
         0x00,
         0x10,

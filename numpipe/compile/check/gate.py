@@ -46,7 +46,7 @@ from dataclasses import dataclass
 
 from ...arch.products import Groups, Product
 from ...arch.target import Target
-from ...core.machine import Role
+from ...plan.roles import COMPUTE, MEMORY, Role
 from ..built import Built
 
 
@@ -167,7 +167,7 @@ def role_code(sass: Sass, who: Role) -> list[Instruction]:
     That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more
     of these: arrivals.
     """
-    starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
+    starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
     end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
@@ -301,8 +301,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory = role_code(sass, "memory")
-        compute = role_code(sass, "compute")
+        memory = role_code(sass, MEMORY)
+        compute = role_code(sass, COMPUTE)
         whose = "the {} role"
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
@@ -318,7 +318,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         # records of waits given up
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
         loads = "never" if private or unit.copies_in else "UTMALDG"
-        for code, who, pattern in ((memory, "memory", own), (compute, "compute", loads)):
+        for code, who, pattern in ((memory, MEMORY, own), (compute, COMPUTE, loads)):
             for instruction in code:
                 if re.match(pattern, instruction.opcode):
                     yield f"not the {who} role's business: {instruction}"
@@ -327,14 +327,14 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         for instruction in sass.find("USETMAXREG"):
             yield f"setmaxnreg without a memory role: {instruction}"
     for expected, who, code, *opcodes in (
-        (tickets, "memory", memory, "ATOMG"),
-        (tickets, "memory", memory, "STS"),
-        (tickets, "compute", compute, "LDS"),
-        (shared, "memory", memory, "UTMALDG"),
-        (shared, "memory", memory, "SYNCS.PHASECHK"),
-        (shared or private, "compute", compute, "SYNCS.PHASECHK"),
-        (private, "compute", compute, "UTMALDG"),
-        (unit.stores, "compute", compute, "UTMASTG", "UTMAREDG"),
+        (tickets, MEMORY, memory, "ATOMG"),
+        (tickets, MEMORY, memory, "STS"),
+        (tickets, COMPUTE, compute, "LDS"),
+        (shared, MEMORY, memory, "UTMALDG"),
+        (shared, MEMORY, memory, "SYNCS.PHASECHK"),
+        (shared or private, COMPUTE, compute, "SYNCS.PHASECHK"),
+        (private, COMPUTE, compute, "UTMALDG"),
+        (unit.stores, COMPUTE, compute, "UTMASTG", "UTMAREDG"),
     ):
         if expected and not any(i.opcode.startswith(tuple(opcodes)) for i in code):
             yield f"no {' or '.join(opcodes)} in {whose.format(who)}"

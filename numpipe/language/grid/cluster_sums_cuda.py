@@ -43,11 +43,11 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
         source.check(unit, name, None, str(nb.unliteral(acc)))
     tile = acc.settled("numpipe.combine")
     share = TileType(source.check(unit, name, tile.form, ""))
-    alone, memory = unit.sizes[name] == 1, np_.role == "memory"
+    alone = unit.sizes[name] == 1
     sums = (
-        None
-        if alone or memory
-        else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+        SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+        if np_.computes and not alone
+        else None
     )
     if sums is not None:
         nb.returns(typing_context, source.scattered, (sums, tile))

@@ -36,7 +36,7 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
-    if np_.memory:
+    if not np_.computes:
         return
     place = cluster_place(builder, dims)
     place[axis] = context.cast(builder, args[4], cluster_idx, I32)

@@ -79,7 +79,7 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     128 x i bytes.
     """
     result, nbytes = plan_cast(np_, site, tile, layout)
-    if np_.memory:
+    if not np_.computes:
         return Tile(None, result)
     if nbytes:
         if lanes_of(tile.form.layout) or lanes_of(result.layout):
@@ -111,7 +111,7 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
             f"{', '.join(map(repr, known))}, got {layout!r}"
         )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
         np_.unit.plan_exchange(
             nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout")
@@ -150,7 +150,7 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
     if result == form:
         return form, 0
     nbytes = form.dtype.itemsize * (form.shape[0] if flat else 64 * 64)
-    if not np_.memory:
+    if np_.computes:
         np_.unit.plan_exchange(
             nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout")
         )

@@ -38,7 +38,7 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
     form, nbytes = source.plan_cast(np_, site, tile, layout)
     result = TileType(form)
     _, builder, args = yield result(np_, site, tile, layout)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, tile, args[2], result))

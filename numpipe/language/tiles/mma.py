@@ -146,7 +146,7 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
     form = plan(acc, a, b)
-    if b.memory or (acc is not None and acc.inert):
+    if not b.role.computes or (acc is not None and acc.inert):
         return Tile(None, form) if acc is None else acc
     machine = current()
     left = None if isinstance(a, Tile) else operand(a.layout, 1)

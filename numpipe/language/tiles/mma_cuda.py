@@ -101,7 +101,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     product = TileType(form)
     text = _batch(form, a, b, fresh)
     context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
-    if b.role == "memory":
+    if not b.role.computes:
         return undefined(product) if fresh else args[0]
     shared = [
         (ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)
@@ -137,7 +137,7 @@ def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
     context, builder, args = yield result(plain, pending)
     values = [
         value
-        if not isinstance(part, InFlightType) or part.role == "memory"
+        if not isinstance(part, InFlightType) or not part.role.computes
         else through(builder, part.tile, value, text, [], "")
         for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)
     ]

@@ -150,7 +150,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
             f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} "
             f"bytes, {ROOM} at most: reduce parts of its columns, x[:, 0:512]"
         )
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
 
@@ -201,7 +201,7 @@ def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
         how = plan(np_, name, tile, axis, keepdims)
         form = how.result
-        if np_.memory:
+        if not np_.computes:
             return Tile(None, form) if form.shape else Inert(REDUCED)
         for _ in range(1 + (name in SPREADS) if how.nbytes else 0):
             exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
@@ -289,7 +289,7 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 def chosen(np_: Context, test: Any) -> Any:
     """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as
     nothing in it loads anything."""
-    return False if np_.memory and isinstance(test, Inert) else bool(test)
+    return False if not np_.computes and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
@@ -297,7 +297,7 @@ def behind_choice(np_: Context, value: Any) -> Any:
     """Return a value that an `if` decided by a vote may have changed: in the memory role an inert
     one for a number."""
     parts = (
-        Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part
+        Inert(VOTED) if not np_.computes and not isinstance(part, Tile) else part
         for part in leaves(value)
     )
     return tree_of(value).build(parts, made)

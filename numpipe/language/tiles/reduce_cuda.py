@@ -196,7 +196,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         TileType(form)
         if form.shape
         else InertType(source.REDUCED)
-        if np_.role == "memory"
+        if not np_.computes
         else type_of(form.dtype)
     )
 
@@ -212,7 +212,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         )
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result) if form.shape else nb.nothing(context)
     wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
@@ -320,7 +320,7 @@ for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.P
 # ---- a vote in an `if`
 @cuda_meaning(source.chosen)
 def _chosen(_context: Any, np_: Any, test: Any) -> Any:
-    if isinstance(test, InertType) and np_.role == "memory":
+    if isinstance(test, InertType) and not np_.computes:
         return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
     steers(test)
     if not isinstance(test, nb.types.Boolean):
@@ -333,7 +333,7 @@ def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
     before = trees.leaves(value)
     behind = [
         nb.unliteral(ty)
-        if np_.role != "memory"
+        if np_.computes
         else ty
         if isinstance(ty, TileLike)
         else InertType(source.VOTED)

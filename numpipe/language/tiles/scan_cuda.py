@@ -69,7 +69,7 @@ def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, "cumsum")
     result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
     values = registers(builder, tile, args[1])[: result.registers]
     if alone(form, along):
@@ -266,7 +266,7 @@ def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any
     form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
     result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
 
     def combine(one: Line, other: Line) -> Line:
@@ -315,7 +315,7 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
             for register in registers(builder, kind, part)[:width]
         ]
 
-    if np_.role == "memory":
+    if not np_.computes:
         scanned = [undefined(tile) for tile in tiles]
     else:
         scanned = _scanned(

@@ -121,7 +121,7 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
 def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
     """Combine values with elements of a shared tile, on the simulated SM."""
     tile: SmemTile = dst.tile if isinstance(dst, Indexed) else dst
-    if tile.memory:
+    if not tile.role.computes:
         return
     before_access(tile)
     settled = Form(

@@ -79,7 +79,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
     tile = dst.tile if indexed else dst
     context, builder, args = yield nb.types.void(dst, value)
-    if tile.role == "memory":
+    if not tile.role.computes:
         return
     fields = nb.fields(context, builder, dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]

@@ -54,7 +54,7 @@ def writing(
         if parts and isinstance(parts[axis], TileType)
     ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
-    ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
+    ring = not vectors and ref.role.computes and source.through_tma(ref.arg, axes, tile.form)
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -62,7 +62,7 @@ def writing(
     panel = (
         not vectors
         and not reduction
-        and ref.role == "compute"
+        and ref.role.computes
         and through_panel(ref.arg, axes, tile.form)
     )
     panel = panel and ref.unit.plan_row_stores()
@@ -108,7 +108,7 @@ def writing(
             nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
         elif stored:
             by_ring()
-        elif ref.role != "memory":
+        elif ref.role.computes:
             by_lanes()
 
     return emit
@@ -120,7 +120,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
         context, builder, args = yield nb.types.none(ref, index, tile)
-        if ref.role != "memory":
+        if ref.role.computes:
             at = settled(context, builder, ref, args[0], index, args[1], True)
             write_element(context, builder, ref, args[0], at, args[2], tile)
         return
@@ -130,7 +130,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
-        if ref.role != "memory"
+        if ref.role.computes
         else (starts(context, builder, index, args[1]))
     )
     write(

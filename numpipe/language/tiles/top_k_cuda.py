@@ -23,7 +23,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     values, columns, count = TileType(forms[0]), TileType(forms[1]), forms[2]
     pair = nb.types.Tuple([values, columns])
     context, builder, args = yield pair(np_, tile, k)
-    if np_.role == "memory":
+    if not np_.computes:
         return context.make_tuple(builder, pair, [undefined(values), undefined(columns)])
     half, kind = tile.dtype in HALVES, INT32 if tile.dtype == INT32 else FLOAT32
     elements = registers(builder, tile, args[1])

@@ -28,6 +28,7 @@ from numpipe.language.pipeline import pingpong as turns
 from numpipe.language.pipeline import steps
 from numpipe.plan.kernel_shape import SCHEDULES
 from numpipe.plan.plans import ArrayArg, BarrierPlace
+from numpipe.plan.roles import COMPUTE
 from numpipe.plan.shared_memory import SharedMemory
 from numpipe.plan.unit import Unit
 from numpipe.sim.warpgroup import Warpgroup
@@ -494,7 +495,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
         plan.slots for plan in built.unit.rings.values()
     ] == [cfg.depth]
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
-    compute = gate.role_code(gate.Sass(built.sass, HOPPER), "compute")
+    compute = gate.role_code(gate.Sass(built.sass, HOPPER), COMPUTE)
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]
     # at entry; take and pass; at the end
     assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]
