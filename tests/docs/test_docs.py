@@ -1,8 +1,7 @@
-"""README and docs: every code block runs on the simulated SM, links resolve, and generated files are
-up to date.
+"""README and docs: code blocks run on the simulated SM, links resolve, generated files are current.
 
-A ```` ```python ```` fence is executed; a ``no-run`` fence is compiled only; a ``gpu`` fence runs if
-there is a GPU (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace
+A ```` ```python ```` fence is executed; a ``no-run`` fence is compiled only; a ``gpu`` fence runs
+if there is a GPU (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace
 (docs/pages.py).
 """
 
