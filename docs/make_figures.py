@@ -1,8 +1,9 @@
 """Draw the pictures of docs: ``python docs/make_figures.py``.
 
-Each is drawn from traces that the code of a page recorded on the simulated SM. What was drawn
-stands in the file, as a digest, so that a test can tell whether a picture still shows what its page
-does (`stale`). Pictures of register tiles are those of `numpipe.show_layout`.
+Most are drawn from traces that the code of a page recorded on the simulated SM. Each file contains
+a digest of what was drawn, so that a test can tell whether a picture still shows what its page does
+(`stale`). Pictures of register tiles come from `numpipe.show_layout`, and the picture of the
+architecture from the table of rooms in docs/architecture.md (`architecture`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import html
 import io
 import json
 import os
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -187,6 +190,54 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 """name -> shape, and options, of the register tiles that are drawn"""
 
 
+ROOM = re.compile(r"^\| (\d+) \| `(\w+)` \| (.*) \|$", re.MULTILINE)
+SHADES = ("#dbeafe", "#e0f2fe", "#dcfce7", "#fef9c3", "#ffedd5")
+"""fills of boxes, from the top floor down; their text is dark on a light and on a dark page"""
+
+
+def architecture() -> str:
+    """Return the SVG of the rooms of the source: a row for each floor of the table of rooms in
+    docs/architecture.md, a box for each room with its name and what it contains."""
+    page = (pages.ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+    floors: dict[str, list[tuple[str, str]]] = {}
+    for floor, room, contents in ROOM.findall(page):
+        floors.setdefault(floor, []).append((room, contents.replace("`", "")))
+    width, left, gap, line = 860, 34, 8, 15
+    drawn: list[str] = []
+    y = gap
+    for number, (floor, rooms) in enumerate(floors.items()):
+        box = (width - left - gap * len(rooms)) // len(rooms)
+        texts = [textwrap.wrap(contents, int((box - 16) / 6.6)) for _, contents in rooms]
+        height = line * (1 + max(map(len, texts))) + 14
+        drawn.append(
+            f'<text x="16" y="{y + height / 2 + 5:.0f}" fill="#808080" '
+            f'text-anchor="middle">{floor}</text>'
+        )
+        fill = SHADES[number * len(SHADES) // len(floors)]
+        for column, ((room, _), lines) in enumerate(zip(rooms, texts, strict=True)):
+            x = left + column * (box + gap)
+            drawn.append(
+                f'<rect x="{x}" y="{y}" width="{box}" height="{height}" rx="5" fill="{fill}" '
+                'stroke="#64748b"/>'
+            )
+            for row, text in enumerate([room, *lines]):
+                bold = "" if row else ' font-weight="bold"'
+                drawn.append(
+                    f'<text x="{x + 8}" y="{y + 20 + row * line}" fill="#0f172a"{bold}>'
+                    f"{html.escape(text)}</text>"
+                )
+        y += height + gap
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" '
+            f'height="{y}" font-family="sans-serif" font-size="12">',
+            "<title>Rooms of the source; a room imports only from floors below its own</title>",
+            *drawn,
+            "</svg>\n",
+        ]
+    )
+
+
 def digest(traces: Titled) -> str:
     """Of what a picture shows: who did what, from when to when."""
     shown = [
@@ -247,6 +298,7 @@ def main() -> None:
         (FIGURES / f"{name}.svg").write_text(
             f"{numpipe.show_layout(shape, **options)}\n", encoding="utf8"
         )
+    (FIGURES / "architecture.svg").write_text(architecture(), encoding="utf8")
 
 
 if __name__ == "__main__":

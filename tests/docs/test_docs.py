@@ -22,6 +22,7 @@ from pages import GUIDE, PAGES, ROOT, Block, name, run
 import numpipe
 from numpipe import errors
 from numpipe.hazards import HAZARDS
+from tests.test_rooms import floors
 
 TABLES = set((ROOT / "docs" / "results").glob("*_*.md"))
 """what a benchmark wrote, which pages include"""
@@ -169,6 +170,12 @@ def test_every_picture_is_shown_by_the_page_whose_code_it_is_drawn_from() -> Non
         Path(link).name for page in PAGES for link in LINK.findall(page.read_text(encoding="utf8"))
     }
     assert {path.name for path in make_figures.FIGURES.glob("*.svg")} <= shown
+
+
+def test_the_picture_of_the_architecture_shows_the_table_of_rooms() -> None:
+    drawn = (make_figures.FIGURES / "architecture.svg").read_text(encoding="utf8")
+    assert drawn == make_figures.architecture(), "python docs/make_figures.py"
+    assert drawn.count("<rect") == len(floors()) > 10
 
 
 def test_the_notebook_is_the_guide() -> None:
