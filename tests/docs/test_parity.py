@@ -117,7 +117,7 @@ def rows() -> list[Row]:
     return found
 
 
-def tests() -> list[Row]:
+def listed() -> list[Row]:
     """The rows of parity_tests.txt, without its first line."""
     lines = TESTS.read_text(encoding="utf8").splitlines()[1:]
     return [tuple(line.split(" | ")) for line in lines]  # type: ignore[misc]
@@ -141,13 +141,13 @@ def names(file: Path) -> set[str]:
 
 
 def test_every_row_has_a_test_or_says_no() -> None:
-    assert [row[:2] for row in rows()] == [row[:2] for row in tests()]
-    for (section, theirs, ours), (*_, test) in zip(rows(), tests(), strict=True):
+    assert [row[:2] for row in rows()] == [row[:2] for row in listed()]
+    for (section, theirs, ours), (*_, test) in zip(rows(), listed(), strict=True):
         assert test != "none" or re.match(r"no\b", ours), (section, theirs)
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in tests() if row[2] != "none"], ids=lambda row: row[1][:40]
+    "row", [row for row in listed() if row[2] != "none"], ids=lambda row: row[1][:40]
 )
 def test_the_test_of_a_row_exists(row: Row) -> None:
     found = re.fullmatch(r"((?:gpu/|misuse/)?\w+\.py)::(\w+)(?:\[([^\]]+)\])?", row[2])
@@ -159,4 +159,4 @@ def test_the_test_of_a_row_exists(row: Row) -> None:
 
 
 def test_every_parameter_that_is_tried_has_a_row() -> None:
-    assert {case for row in tests() for case in re.findall(r"\[([^\]]+)\]$", row[2])} == set(HEEDED)
+    assert {case for row in listed() for case in re.findall(r"\[([^\]]+)\]$", row[2])} == set(HEEDED)
