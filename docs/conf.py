@@ -13,6 +13,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "results/*_*.md"]  # tables, which pages include
 html_theme = "furo"
 html_static_path = ["_static"]
+html_css_files = ["numpipe.css"]
 html_favicon = "_static/favicon.svg"
 html_title = f"numpipe {release}"
 myst_enable_extensions = ["colon_fence"]
