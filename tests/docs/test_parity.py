@@ -159,4 +159,6 @@ def test_the_test_of_a_row_exists(row: Row) -> None:
 
 
 def test_every_parameter_that_is_tried_has_a_row() -> None:
-    assert {case for row in listed() for case in re.findall(r"\[([^\]]+)\]$", row[2])} == set(HEEDED)
+    assert {case for row in listed() for case in re.findall(r"\[([^\]]+)\]$", row[2])} == set(
+        HEEDED
+    )
