@@ -60,10 +60,10 @@ def serialized(plan: Plan) -> bool:
 def may_be_serialized(plan: Plan) -> bool:
     """Whether ptxas may do so.
 
-    Of links in a loop, all of as many steps as the compiler knows, it takes an accumulator's
-    zeros for writes in flight, but not in every plan.
+    Where the compiler knows how many steps each link of a chain has, ptxas may take the zeros of
+    the next link's accumulator for writes to registers of products in flight.
     """
-    known = plan.static and plan.chained == "range" and plan.chain > 1
+    known = plan.static and plan.chain > 1
     return serialized(plan) or (known and plan.carry != "none" and plan.delay > 0)
 
 

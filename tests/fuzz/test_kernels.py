@@ -222,7 +222,23 @@ def test_a_kernel_that_is_refused_and_a_report_of_a_hazard_are_found() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
-def test_products_that_ptxas_serializes_though_they_are_plain_are_no_find() -> None:
-    """Links in a loop, of as many steps as the compiler knows: C7515, and right all the same."""
-    plan = Plan(delay=1, carry="tile", static=True, chain=2, extent=(2, 1, 1))
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(delay=1, carry="tile", static=True, chain=2, extent=(2, 1, 1)),
+        Plan(
+            builder="single",
+            slots=3,
+            delay=2,
+            carry="tile",
+            static=True,
+            chain=2,
+            chained="sites",
+            extent=(4, 1, 1),
+        ),
+    ],
+    ids=["links in a loop", "links one after the other"],
+)
+def test_products_that_ptxas_serializes_though_they_are_plain_are_no_find(plan: Plan) -> None:
+    """Links whose number of steps the compiler knows: C7515, and the products are right."""
     compiled(case_of(plan, plan.grids()[0]), 0)

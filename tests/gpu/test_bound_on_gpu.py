@@ -27,6 +27,7 @@ try:
     import torch
 except ImportError:
     torch: Any = None  # type: ignore[no-redef]
+ALONE = True  # it watches how much of the GPU's memory is free
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch is None, reason="PyTorch is not installed")]
 
 
