@@ -24,9 +24,11 @@ from typing import Any
 import pages
 
 import numpipe
+from numpipe.plan.protocol import COMPUTING
+from numpipe.plan.roles import ROLES
 
 FIGURES = pages.ROOT / "docs" / "figures"
-ROWS = ("compute", "memory", "copy in", "copy out", "tensor core")
+ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core")
 Titled = Sequence[tuple[str, numpipe.Trace]]
 _FRACTION = re.compile(r"(\d+\.\d\d)\d+(?=[ \"\n]|$)")  # of a point: a third of the file
 DIGEST = re.compile(r"<!-- drawn from ([0-9a-f]{16}) -->")
@@ -93,10 +95,10 @@ def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
             step = details["step"]
             issued[step] = min(issued.get(step, event.start), event.start)
             landed[step] = max(landed.get(step, 0), event.end)
-        elif event.kind == "note" and details["event"] in ("compute", "release"):
+        elif event.kind == "note" and details["event"] in (COMPUTING, "release"):
             step = details["step"]
             slots[step] = details["slot"]
-            if details["event"] == "compute":
+            if details["event"] == COMPUTING:
                 begun[step] = event.start
             else:
                 spans.append((details["slot"], "in use", step, begun[step], event.start))

@@ -29,7 +29,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from numpipe.arch.dtypes import FLOAT32, OPERANDS, Element, Operand, listed
+from numpipe.arch.dtypes import ELEMENTS, FLOAT32, Element, listed
+from numpipe.arch.products import WGMMA, Operand
 from numpipe.core.machine import InFlight, Mma, current
 from numpipe.core.op import op, ptx
 from numpipe.diagnostics.argument_checks import told, whole
@@ -57,12 +58,13 @@ class Accumulating:
 def element(dtype: str) -> tuple[Element, Operand]:
     """Return the record of an element type by its name in PTX, and its `Operand`; SpecError for
     other names."""
-    if dtype not in OPERANDS:
+    if dtype not in WGMMA.by_name:
         raise SpecError(
             f"wgmma: element type {dtype!r}; the instructions take "
-            f"{listed(map(repr, OPERANDS), 'or')}"
+            f"{listed(map(repr, WGMMA.by_name), 'or')}"
         )
-    return OPERANDS[dtype]
+    operand = WGMMA.by_name[dtype]
+    return ELEMENTS[operand.element], operand
 
 
 def legal_n(dtype: str) -> tuple[int, ...]:
@@ -184,7 +186,7 @@ def statement(
     ]
     sums = "f32" if left.sums == FLOAT32 else "s32"
     return (
-        f"wgmma.mma_async.sync.aligned.m64n{n}k{record.k}.{sums}.{of_a}.{of_b} "
+        f"{WGMMA.statement}.m{WGMMA.rows}n{n}k{WGMMA.k(record.dtype)}.{sums}.{of_a}.{of_b} "
         f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};"
     )
 
@@ -233,7 +235,7 @@ def accumulators(n: int) -> Any:
     PTX ISA: wgmma.mma_async, "Register Fragments".
     """
     check_n(n)
-    return np.zeros((64, n), np.float32)
+    return np.zeros((WGMMA.rows, n), np.float32)
 
 
 @op

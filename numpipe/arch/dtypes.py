@@ -1,7 +1,8 @@
 """Element types: each has a record of all that depends on the type.
 
-For 8-bit types and tf32 the code for products, conversions, TMA and the model reads nothing but
-these records, so another type of their kind is one more record.
+For 8-bit types and tf32 the code for conversions, TMA and the model reads nothing but these
+records, and the code for products the `Operand` of each (`products`), so another type of their kind
+is one more record of each.
 """
 
 from __future__ import annotations
@@ -19,46 +20,6 @@ FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
-
-K_BYTES = 32
-"""bytes of K that one wgmma multiplies (PTX ISA, "Asynchronous Warpgroup Level Matrix
-Multiply-Accumulate": shapes)"""
-EIGHTS = tuple(range(8, 257, 8))
-INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A type as an operand of ``wgmma.mma_async`` (PTX ISA, "wgmma.mma_async").
-
-    name     name of the type in the instruction
-    family   operands of one family may be multiplied with each other
-    opcode   opcode of the product in machine code
-    sums     type of the accumulator
-    majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or
-             "mn"
-    widths   every N for which m64nN exists
-    ignored  how many low bits of an element the tensor core ignores
-    """
-
-    name: str
-    family: str
-    opcode: str = "HGMMA"
-    sums: np.dtype[Any] = FLOAT32
-    majors: tuple[str, ...] = ("k",)
-    widths: tuple[int, ...] = EIGHTS
-    ignored: int = 0
-
-    @property
-    def unit(self) -> str:
-        """Return what N has to be a multiple of, for messages."""
-        return "8" if self.widths == EIGHTS else "16, or 8 or 24,"
-
-    @property
-    def from_registers(self) -> bool:
-        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types
-        only."""
-        return "mn" in self.majors
 
 
 @dataclass(frozen=True)
@@ -88,8 +49,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of arrays. `tile` or `operand` is None where it has no register tiles, or no
-    products.
+    """An element type of arrays. `tile` is None where it has no register tiles.
 
     name        its name in NumPy, ml_dtypes and PyTorch
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
@@ -101,7 +61,6 @@ class Element:
     tma: str
     reductions: str = ""
     tile: Packing | None = None
-    operand: Operand | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -124,11 +83,6 @@ class Element:
         """Return whether TMA can fill elements outside of an array with NaN."""
         return "FLOAT" in self.tma
 
-    @property
-    def k(self) -> int:
-        """Return how many elements of K one wgmma multiplies."""
-        return K_BYTES // self.dtype.itemsize
-
 
 def listed(names: Any, last: str = "and") -> str:
     """Join names for a message.
@@ -144,24 +98,19 @@ def _half(ptx: str, widen: tuple[str, str]) -> Packing:
     return Packing(2, "h", FLOAT32, widen, f"cvt.rn.{ptx}x2.f32 $0, $2, $1;")
 
 
-def _integer(sign: str, name: str) -> tuple[Packing, Operand]:
+def _integer(sign: str, name: str) -> Packing:
     widen = f"bfe.{sign}32 $0, $1, 0, 8;", f"bfe.{sign}32 $0, $1, 8, 8;"
-    return (
-        Packing(2, "i", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;"),
-        Operand(name, "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS),
-    )
+    return Packing(2, "i", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;")
 
 
-def _float8(name: str, largest: float) -> tuple[Packing, Operand]:
+def _float8(name: str, largest: float) -> Packing:
     both = (
         f"{{ .reg .b16 two, lo, hi; .reg .b32 wide; cvt.u16.u32 two, $1; cvt.rn.f16x2.{name}x2 "
         "wide, two; "
         "mov.b32 {lo, hi}, wide; cvt.f32.f16 $0, "
     )
     narrow = f"{{ .reg .b16 two; cvt.rn.satfinite.{name}x2.f32 two, $2, $1; cvt.u32.u16 $0, two; }}"
-    return Packing(2, "", FLOAT32, (f"{both}lo; }}", f"{both}hi; }}"), narrow, largest), Operand(
-        name, "float8", "QGMMA"
-    )
+    return Packing(2, "", FLOAT32, (f"{both}lo; }}", f"{both}hi; }}"), narrow, largest)
 
 
 _F16 = _half(
@@ -179,34 +128,29 @@ _BF16 = _half(
         "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }",
     ),
 )
-_BOTH = "k", "mn"
 _BITS = "and or xor"
 
 _RECORDS = (
     Element("bool", "UINT8", tile=Packing(1, "b", INT32)),
-    Element("int8", "UINT8", "", *_integer("s", "s8")),
+    Element("int8", "UINT8", "", _integer("s", "s8")),
     Element("int16", "UINT16"),
     Element("int32", "INT32", f"add min max {_BITS}", Packing(1, "i", INT32)),
     Element("int64", "INT64", "min max"),
-    Element("uint8", "UINT8", "", *_integer("u", "u8")),
+    Element("uint8", "UINT8", "", _integer("u", "u8")),
     Element("uint16", "UINT16"),
     Element("uint32", "UINT32", f"add min max inc dec {_BITS}", Packing(1, "i", UINT32)),
     Element("uint64", "UINT64", f"add min max {_BITS}"),
-    Element("float16", "FLOAT16", "add min max", _F16, Operand("f16", "float16", majors=_BOTH)),
-    Element("float32", "FLOAT32", "add", Packing(1, "f"), Operand("tf32", "tf32", ignored=13)),
+    Element("float16", "FLOAT16", "add min max", _F16),
+    Element("float32", "FLOAT32", "add", Packing(1, "f")),
     Element("float64", "FLOAT64", "add"),
-    Element(
-        "bfloat16", "BFLOAT16", "add min max", _BF16, Operand("bf16", "bfloat16", majors=_BOTH)
-    ),
-    Element("float8_e4m3fn", "UINT8", "", *_float8("e4m3", 448.0)),
-    Element("float8_e5m2", "UINT8", "", *_float8("e5m2", 57344.0)),
+    Element("bfloat16", "BFLOAT16", "add min max", _BF16),
+    Element("float8_e4m3fn", "UINT8", "", _float8("e4m3", 448.0)),
+    Element("float8_e5m2", "UINT8", "", _float8("e5m2", 57344.0)),
 )
 
 ELEMENTS = {record.name: record for record in _RECORDS}
 """Element types of arrays, by name."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
-OPERANDS = {record.operand.name: (record, record.operand) for record in _RECORDS if record.operand}
-"""Operand types of wgmma, by their names in PTX, with what their records say of operands."""
 TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
 """Types of register tiles of an array's elements."""
 INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
@@ -219,22 +163,8 @@ REDUCTIONS = {
 """The types that the TMA's reductions in global memory take, by operation."""
 
 
-def operand(dtype: np.dtype[Any]) -> Operand | None:
-    """Return the record of a type as an operand of wgmma; None if it cannot be one."""
-    record = BY_DTYPE.get(dtype)
-    return record.operand if record else None
-
-
 def packing(dtype: np.dtype[Any]) -> Packing:
     """Return how a type that has register tiles lies in them."""
     record = BY_DTYPE[dtype].tile
     assert record is not None
     return record
-
-
-KINDS = tuple(
-    listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
-    + " (as tf32)" * (family == "tf32")
-    for family in dict.fromkeys(kind.family for _, kind in OPERANDS.values())
-)
-"""Types that may be multiplied with each other, as messages list them."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .dtypes import K_BYTES, OPERANDS, Element
+from .products import Product
 
 SECTOR, LINE = 32, 128
 """bytes that the L2 reads at a time, and bytes that it keeps together"""
@@ -26,34 +26,22 @@ class Target:
     """32-bit registers of an SM"""
     lane_registers: int
     """32-bit registers of a lane, at most"""
-    multiply_adds: int
-    """multiply-adds of 16-bit elements that all tensor cores of an SM do in a cycle"""
-    smem_rate: int
-    """bytes a cycle that the tensor cores read from shared memory"""
     advisories: str
     """regular expression of ptxas' notes on products that it serialises, and on registers"""
 
+    products: tuple[Product, ...] = field(repr=False)
+    """its matrix products, the one that kernels use unless they name another first"""
+
     @property
-    def product(self) -> str:
+    def product(self) -> Product:
+        """Return the product that kernels use unless they name another."""
+        return self.products[0]
+
+    @property
+    def opcodes(self) -> str:
         """Return a regular expression that matches the opcodes of matrix products in SASS:
         ``HGMMA|IGMMA|…``."""
-        return "|".join(sorted({kind.opcode for _, kind in OPERANDS.values()}))
-
-    def rate(self, element: Element) -> int:
-        """Return the multiply-adds of an SM in a cycle, on elements of a type: a wgmma takes the
-        same time with any type.
-
-        >>> from .dtypes import ELEMENTS
-        >>> from .hopper import HOPPER
-        >>> [HOPPER.rate(ELEMENTS[name]) for name in ("int8", "float16", "float32")]
-        [4096, 2048, 1024]
-        """
-        return self.multiply_adds * 2 // element.dtype.itemsize
-
-    def product_cycles(self, n: int) -> float:
-        """Return the cycles of a wgmma m64nN with A in shared memory: it multiplies, or waits for
-        both operands to be read."""
-        return max(64 * n * K_BYTES / 2 / self.multiply_adds, (64 + n) * K_BYTES / self.smem_rate)
+        return "|".join(product.opcodes for product in self.products)
 
     def registers_of(self, warpgroups: int) -> int:
         """Return how many registers a lane has at launch in a CTA of `warpgroups`: a multiple of

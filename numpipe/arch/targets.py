@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .products import WGMMA
 from .target import Target
 
 HOPPER = Target(
@@ -12,9 +13,8 @@ HOPPER = Target(
     smem_bytes=232448,
     registers=65536,
     lane_registers=255,
-    multiply_adds=2048,
-    smem_rate=128,
     advisories=r"C75\d\d",
+    products=(WGMMA,),
 )
 
 

@@ -29,8 +29,9 @@ from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetEr
 from ..language.grid import tile_scheduler
 from ..language.memory import prefetched
 from ..language.pipeline import pipelines
-from ..launch.image import Image
 from ..plan import resources, wait_records
+from ..plan.image import Image
+from ..plan.roles import COMPUTE, MEMORY
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, error_lines, register_budget
@@ -148,7 +149,7 @@ def front_end(
         raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (
             None if expected else error
         )
-    for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
+    for name in unit.rings_of[COMPUTE] - unit.rings_of[MEMORY] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
         whose = (
             prefetched

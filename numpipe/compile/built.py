@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.process_guards import COMPILES
 from ..diagnostics.argument_checks import told, word
 from ..diagnostics.errors import SpecError, TargetError
-from ..launch.image import Image
+from ..plan.image import Image
 
 if TYPE_CHECKING:
     from ..plan.unit import Unit

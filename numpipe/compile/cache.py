@@ -1,7 +1,7 @@
 """Images of compiled kernels on disk, so that a process finds what another one compiled.
 
 Each kernel has a file, named by its key (`fingerprint`), in `folder()`; NUMPIPE_CACHE=0 turns the
-cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`).
+cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`plan.image`).
 Nothing of it is executed before both agree; a file that does not agree is deleted and the kernel is
 compiled again. Files are written under another name and renamed, so a reader sees a whole file or
 none.
@@ -29,7 +29,7 @@ from ..core import records
 from ..diagnostics import log
 from ..diagnostics.errors import ImageError
 from ..diagnostics.regular_files import content, put
-from ..launch.image import Image
+from ..plan.image import Image
 
 VARIABLE = "NUMPIPE_CACHE_DIR"
 WAIT = 120.0

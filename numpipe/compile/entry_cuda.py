@@ -46,9 +46,10 @@ from ..language.tiles.refs_cuda import new_ref
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context_cuda import define_axes, keep_grid, new_context
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
+from ..plan.roles import COMPUTE, MEMORY, ROLES, Role
 from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
-from .check.roles import MEMORY_SUFFIX
+from .check.roles import SUFFIX
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
@@ -205,8 +206,6 @@ def build(
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "memory": of_one_kernel(Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}"))),
-        "compute": of_one_kernel(Helper(function)),
         "table_address": _operation(
             nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)
         ),
@@ -230,9 +229,11 @@ def build(
         "end_scheduler": end_scheduler,
         "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
         "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
-        "memory_context": new_context(unit, "memory"),
-        "compute_context": new_context(unit, "compute"),
     }
+    for role in ROLES:
+        instance = function if role.computes else _renamed(function, f"{name}{SUFFIX.format(role)}")
+        ns[role.name] = of_one_kernel(Helper(instance))
+        ns[f"{role}_context"] = new_context(unit, role)
     for number, array in enumerate(unit.arrays):
         names = [
             f"a{number}_ptr",
@@ -242,7 +243,7 @@ def build(
         argtypes += [nb.types.int64] * len(names)
         state = "ROLE_np, " if profiled else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
-        for role in ("memory", "compute"):
+        for role in ROLES:
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
     own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
@@ -250,13 +251,13 @@ def build(
     argtypes = [*argtypes, *scalars]
     arguments = [*arguments, *names[:own]]
     inner = ", ".join(arguments)
-    for role, emit in itertools.product(("memory", "compute"), (begin_profile, end_profile)):
+    for role, emit in itertools.product(ROLES, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
             nb.types.void,
             lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
         )
 
-    def run(role: str, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:
+    def run(role: Role, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
         return [
             f"{np_} = {role}_context()",
@@ -264,17 +265,17 @@ def build(
             *[f"begin_gpus({np_}, table)"] * bool(unit.gpus),
             *[f"begin_profile_{role}({np_})"] * profiled,
             *before,
-            f"{function}{np_}, {inner.replace('ROLE', role)})",
+            f"{function}{np_}, {inner.replace('ROLE', role.name)})",
             *behind,
             *[f"end_profile_{role}({np_})"] * profiled,
         ]
 
     late = unit.clustered and not profiled
     if unit.clustered:
-        ns["memory"] = of_one_kernel(Helper(_leaving(ns["memory"], len(arguments))))
+        ns[MEMORY.name] = of_one_kernel(Helper(_leaving(ns[MEMORY.name], len(arguments))))
     begin_launch = ["begin_launch(table)"] * bool(unit.gpus)
     compute = run(
-        "compute",
+        COMPUTE,
         ["begin_compute(compute_np)"],
         "compute(",
         ["end_compute(compute_np)", *["drain_stores(compute_np)"] * (not late)],
@@ -284,7 +285,7 @@ def build(
     else:
         memory = [
             *begin_launch,
-            *run("memory", (), "one_lane(memory, ", ["end_scheduler(memory_np)"]),
+            *run(MEMORY, (), "one_lane(memory, ", ["end_scheduler(memory_np)"]),
         ]
         compute = [
             "if is_memory():",

@@ -31,7 +31,6 @@ from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
-Role = Literal["memory", "compute"]
 EVICTION_POLICIES = ("evict_first", "evict_last")
 """What L2 may do with the lines of a TMA copy (PTX ISA, "createpolicy")."""
 
@@ -108,7 +107,8 @@ class Machine(Protocol):
 
     warpgroup: int
     """index in the CTA"""
-    role: Role
+    role: Any
+    """what it does with the kernel function (numpipe.plan.roles.Role)"""
     lanes: Lanes
     cta: tuple[int, int, int]
     """blockIdx (x, y, z)"""
@@ -412,7 +412,7 @@ class Lane(Protocol):
         """Begin a round of a `while` loop."""
 
     warpgroup: int
-    role: Role
+    role: Any
     cta: tuple[int, int, int]
     grid: tuple[int, int, int]
     unit: Any
@@ -472,7 +472,7 @@ def failure(
     """Return an error of an operation above the simulator, with a report; its `reports.Party` has
     `did` and `where`."""
     machine, result = current(), error(message)
-    now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
+    now = Party(did, machine.warpgroup, machine.role.name, machine.cta, **where)
     result.report = Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix)
     return result
 

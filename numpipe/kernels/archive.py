@@ -1,7 +1,7 @@
 """The file that `Kernel.export` writes and `numpipe.load` reads: a manifest and images.
 
 The first line is a `Manifest` as JSON: the kernel's parameters and options, its functions of shapes
-and its signatures. The machine code of each signature follows, as `launch.image` has it, in the
+and its signatures. The machine code of each signature follows, as `plan.image` has it, in the
 order of the manifest's entries. ``head -1 k.numpipe | jq`` shows the manifest.
 
 The host evaluates nothing of a file but its functions of shapes, which are `Expression`s: a small,
@@ -24,8 +24,8 @@ from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..diagnostics.regular_files import content, put
 from ..launch.attributes import Attributes
-from ..launch.image import Image
 from ..plan.folded_grids import MOST
+from ..plan.image import Image
 from ..plan.plans import ArrayArg
 
 VERSION = 3

@@ -18,7 +18,7 @@ from ..diagnostics.argument_checks import PATH, require
 from ..diagnostics.errors import ImageError, SpecError, TargetError
 from ..diagnostics.frames import brief
 from ..launch.attributes import of_options
-from ..launch.image import Image
+from ..plan.image import Image
 from ..plan.params import CompilerParams
 from ..plan.specs import persistent
 from ..plan.split import Grid, SplitOptions

@@ -92,7 +92,7 @@ def run_role(
     `arrays` are those of each GPU, `scalars` those of its own.
     """
     # without a memory role none has it
-    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"
+    machine.role = unit.role(machine.warpgroup)
     np_ = Context(unit, machine.role)
     griddep.wait()
     if (
@@ -107,21 +107,21 @@ def run_role(
     ]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
-    if machine.role == "memory":
-        setmaxnreg.dec(unit.memory_registers)
-        one_lane(function, np_, *args, *scalars)
-        one_lane(await_peers, np_)
-        end_scheduler(np_)
-    else:
+    if machine.role.computes:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
         begin_compute(np_)
         function(np_, *args, *scalars)
         end_compute(np_)
+    else:
+        setmaxnreg.dec(unit.memory_registers)
+        one_lane(function, np_, *args, *scalars)
+        one_lane(await_peers, np_)
+        end_scheduler(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
-    if machine.role != "memory":
+    if machine.role.computes:
         one_lane(drain_stores, np_)
     if meets:
         cluster.wait()

@@ -23,7 +23,7 @@ from ..diagnostics.argument_checks import FLAG, NONE, SERIES, require, whole
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError
 from ..diagnostics.frames import brief
 from ..diagnostics.progress_bar import progress_bar
-from ..launch.image import Image
+from ..plan.image import Image
 from ..plan.resources import Resources
 from .kernel import Kernel
 from .variants import Variant

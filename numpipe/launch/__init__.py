@@ -50,6 +50,7 @@ Importing this touches no GPU and needs no CUDA package; the driver is opened on
 GPU.
 """
 
+from ..plan.image import Image
 from .array_info import (
     ArrayInfo,
     check_sizes,
@@ -66,7 +67,6 @@ from .current_gpu import VARIABLE as TARGET_VARIABLE
 from .current_gpu import Choice, Device, choose_target, gpu_state
 from .device_array import DeviceArray
 from .host_calls import Staging, run
-from .image import Image
 from .launcher import Launch, Prepared
 from .output_arrays import check_writable, describe_fresh, empty_like_kind, maker
 from .overlapping_outputs import check_overlap

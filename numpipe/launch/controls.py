@@ -25,7 +25,7 @@ from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
 from . import debug_reports, driver
 
 if TYPE_CHECKING:
-    from .image import Image
+    from ..plan.image import Image
     from .local_gpus import LocalGpus
     from .torch_gpus import TorchGpus
 

@@ -22,12 +22,12 @@ from ..diagnostics import nan_report
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import wait_records
+from ..plan.image import Image, Mbarrier
+from ..plan.protocol import BARRIERS
 from ..traces.deadlocks import Hint, blocked_on, deadlock
-from ..traces.protocol import BARRIERS
 from . import driver
 from .buffers import clear_flags
 from .driver_errors import forked
-from .image import Image, Mbarrier
 
 __all__ = ["last_failure"]
 

@@ -30,6 +30,7 @@ import numpy as np
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from ..plan.control_block import WORDS_BYTES, section_bytes
+from ..plan.image import Image
 from . import driver, streams
 from .array_info import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .attributes import MAX_GRID, PLAIN, PORTABLE_CLUSTER, Attributes, Grid
@@ -37,7 +38,6 @@ from .buffers import workspace
 from .current_gpu import spell
 from .debug_reports import WATCH
 from .driver_errors import IMAGES, naming
-from .image import Image
 from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
 from .table import Table

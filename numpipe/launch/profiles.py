@@ -20,10 +20,10 @@ import numpy as np
 
 from ..core.process_guards import in_child
 from ..core.symbols import symbol
-from ..traces.protocol import BARRIERS, MOMENTS
+from ..plan.image import Image, Recording
+from ..plan.protocol import BARRIERS, MOMENTS
 from . import driver
 from .attributes import Grid
-from .image import Image, Recording
 
 if TYPE_CHECKING:
     from ..plan.profiling import Part

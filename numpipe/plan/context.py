@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from ..core.inert import Inert
-from ..core.machine import Role, current
+from ..core.machine import current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import STATE, TURN
+from .roles import Role
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size", "num_programs", "program_id"]
@@ -36,7 +37,7 @@ class ContextFacts:
     """The facts of a `Context` and of its Numba type that are known when the kernel is compiled."""
 
     unit: Unit
-    role: str
+    role: Role
     state: Any
     """the words of the warpgroup's state (`plans.STATE`), by index"""
 
@@ -50,27 +51,27 @@ class ContextFacts:
         self.state[TURN] = warpgroup
 
     @property
-    def memory(self) -> bool:
-        return self.role == "memory"
+    def loads(self) -> bool:
+        return self.role.loads
 
     @property
     def computes(self) -> bool:
-        return self.role != "memory"
+        return self.role.computes
 
     @property
     def several(self) -> bool:
         """Whether the warpgroup is one of several compute warpgroups."""
-        return not self.memory and self.unit.compute_wgs > 1
+        return self.computes and self.unit.compute_wgs > 1
 
     @property
     def in_turns(self) -> bool:
         """Whether the warpgroup takes turns with others (`turns`)."""
-        return not self.memory and self.unit.turns > 1
+        return self.computes and self.unit.turns > 1
 
     @property
     def sharing(self) -> bool:
         """Whether the warpgroup is a compute warpgroup that shares each tile with the others."""
-        return not self.memory and self.unit.turns < 2
+        return self.computes and self.unit.turns < 2
 
 
 class Context(ContextFacts, Hidden):
@@ -271,9 +272,9 @@ def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute
     warpgroup computes."""
     return (
-        Inert("the warpgroup axis")
-        if np_.memory
-        else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+        np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+        if np_.computes
+        else Inert("the warpgroup axis")
     )
 
 
@@ -286,7 +287,7 @@ def gpu_index(np_: Context) -> Any:
 def own_part(unit: Unit, region: Region) -> int:
     """Return the address of this warpgroup's bytes of a region."""
     machine = current()
-    return region.at(0 if machine.role == "memory" else unit.number(machine.warpgroup))
+    return region.at(unit.number(machine.warpgroup) if machine.role.computes else 0)
 
 
 @op

@@ -18,13 +18,14 @@ from .cluster_ranks import Dims
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
+from .roles import Role
 from .unit import Unit
 
 I32 = nb.types.int32
 
 
 class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, unit: Unit, role: str) -> None:
+    def __init__(self, unit: Unit, role: Role) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
 
@@ -70,7 +71,7 @@ class CompiledContext(source.ContextFacts):
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
-def new_context(unit: Unit, role: str) -> Any:
+def new_context(unit: Unit, role: Role) -> Any:
     """Return an operation that makes the context of a role, with counters on the stack, which LLVM
     takes into registers."""
 
@@ -80,7 +81,7 @@ def new_context(unit: Unit, role: str) -> Any:
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
         np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
-        if role == "compute":
+        if role.computes:
             own = uniform(builder, compute_warpgroup(builder, unit))
             builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
         return np_
@@ -158,10 +159,10 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
             function, argtypes = next(rest)
-            if not np_.memory:
+            if np_.computes:
                 nb.returns(typing_context, function, argtypes)
             context, builder, args = yield nb.types.void(np_, *given)
-            if not np_.memory:
+            if np_.computes:
                 try:
                     rest.send((context, builder, args))
                 except StopIteration as end:
@@ -326,9 +327,9 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
-    result = InertType("the warpgroup axis") if np_.memory else I32
+    result = I32 if np_.computes else InertType("the warpgroup axis")
     context, builder, args = yield result(np_)
-    if np_.memory:
+    if not np_.computes:
         return nb.nothing(context)
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 

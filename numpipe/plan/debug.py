@@ -20,6 +20,7 @@ from ..core.op import op, outside
 from ..diagnostics.errors import CompileError, SimulationError, SpecError
 from ..diagnostics.format import Field, Kind, fields, kind_of, missing, parse, render
 from .context import Context
+from .roles import Role
 
 __all__ = ["debug_print", "device_assert"]
 
@@ -84,10 +85,10 @@ def device_assert(condition: Any, message: str = "") -> NoReturn:
     raise outside("device_assert")
 
 
-def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
+def prefix(kernel: str, role: Role, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
     """Return the beginning of a line, which says whose it is; arguments may be printf's
     conversions."""
-    who = "memory" if role == "memory" else f"compute {warpgroup}"
+    who = f"{role} {warpgroup}" if role.computes else role
     return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
 
 
@@ -148,9 +149,9 @@ def check(
     if not condition:
         machine = current()
         who = (
-            "the memory role"
-            if np_.memory
-            else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
+            f"{np_.role} warpgroup {np_.unit.number(machine.warpgroup)}"
+            if np_.computes
+            else f"the {np_.role} role"
         )
         who = who if getattr(machine, "lane", None) is None else f"lane {machine.lane} of {who}"  # type: ignore[attr-defined]
         raise SimulationError(

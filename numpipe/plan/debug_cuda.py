@@ -75,7 +75,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
     The lane is chosen by its number: elect.sync would wait for lanes that are elsewhere, and no TMA
     follows.
     """
-    if np_.role == "memory":
+    if np_.role.lanes == "one":
         yield
         return
     lane = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -100,7 +100,7 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, format, *values)
     with _speaker(builder, np_):
         given = list(nb.block_index(builder))
-        if np_.role == "compute":
+        if np_.computes:
             given.append(compute_warpgroup(builder, np_.unit))
         given += [
             _argument(context, builder, field, ty, args[1 + field.number]) for field, ty in printed

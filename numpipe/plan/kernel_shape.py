@@ -22,6 +22,7 @@ from .folded_grids import along_x
 from .layout import Layout
 from .params import CompilerParams
 from .plans import ArrayArg
+from .roles import Role, role_of
 
 SCHEDULES = "cooperative", "pingpong"
 GPU_AXIS = "gpu"
@@ -149,6 +150,10 @@ class KernelShape:
             if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs
             else self.compute_wgs
         )
+
+    def role(self, warpgroup: int) -> Role:
+        """Return the role of a warpgroup of the CTA."""
+        return role_of(warpgroup, self.memory_warpgroup)
 
     def number(self, warpgroup: int) -> int:
         """Return the number of a warpgroup of the CTA among the compute warpgroups."""

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..arch.dtypes import K_BYTES
+from ..arch.products import WGMMA
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
 
@@ -203,8 +203,8 @@ def operand(layout: Layout, k_axis: int) -> Operand:
         leading = 16 if major == "k" else leading
     elif major == "mn":
         leading, stride = stride, leading
-    rows = range(0, by_k.shape[0], 64) if k_axis == 1 else (0,)
-    steps = range(0, by_k.shape[1], K_BYTES // layout.itemsize)
+    rows = range(0, by_k.shape[0], WGMMA.rows) if k_axis == 1 else (0,)
+    steps = range(0, by_k.shape[1], WGMMA.k_bytes // layout.itemsize)
     return Operand(
         major,
         leading,

@@ -11,12 +11,12 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from ..traces.protocol import BARRIERS, MOMENTS, SlotBarrier
 from .block import Block
 from .budget import Region
 from .cluster_ranks import ALONE, Dims, shifts
 from .copy_plans import CopyPlan
 from .layout import Layout
+from .protocol import BARRIERS, MOMENTS, SlotBarrier
 
 # int32 words of a warpgroup's state, one group behind the other; each name but STATE and the first
 # two is where a group begins

@@ -31,8 +31,8 @@ from typing import Any, NoReturn
 
 from ..core.machine import current
 from ..core.op import constant, op, outside
-from ..traces.protocol import MOMENTS
 from .context import Context
+from .protocol import MOMENTS
 
 __all__ = ["region"]
 

@@ -15,6 +15,7 @@ from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
 from . import profiling as source
 from .plans import PROFILE
+from .roles import Role
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -84,7 +85,7 @@ def define_profile(builder: Any) -> None:
     block.initializer, block.align = nb.ir.Constant(kind, None), 16
 
 
-def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
+def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     """Prepare, at a role's beginning, where the warpgroup's events go. Lanes that do not record
     have no room."""
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
@@ -96,7 +97,7 @@ def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
     lane = builder.and_(thread, nb.const(127))
     first = builder.icmp_unsigned("==", lane, nb.const(0))
     # one lane of the warp, elected later
-    records = builder.icmp_unsigned("<", lane, nb.const(32)) if role == "memory" else first
+    records = builder.icmp_unsigned("<", lane, nb.const(32)) if role.lanes == "one" else first
     three = nb.ir.LiteralStructType([nb.i32] * 3)
     found = nb.emit_asm(
         builder,
@@ -111,7 +112,7 @@ def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
         builder.store(builder.extract_value(found, number), pointer)
 
 
-def end_profile(builder: Any, _unit: Unit, _role: str, state: Any) -> None:
+def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
     """Record the end of a warpgroup, and how many events there were."""
     held = [builder.load(pointer) for pointer in _words(builder, state)]
     nb.emit_asm(builder, nb.void, held, _END, "r,r,r,r,~{memory}")

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..arch.dtypes import operand
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES, Region
@@ -148,7 +147,7 @@ class SharedMemory(KernelShape):
         where there are none."""
 
         def family(array: ArrayArg) -> str | None:
-            return getattr(operand(array.dtype), "family", None)
+            return getattr(self.target.product.operand(array.dtype), "family", None)
 
         for plan in self.load_rings:
             arrays = [self.arrays[number] for number in plan.args if family(self.arrays[number])]

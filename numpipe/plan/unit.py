@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
-from ..traces.events import Ring
-from ..traces.protocol import BARRIERS
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import Block, cut
 from .budget import PANEL_BYTES, Region
@@ -26,6 +24,8 @@ from .copy_plans import MapRequest
 from .layout import ATOM
 from .nested_tuples import leaves
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
+from .protocol import BARRIERS, Ring
+from .roles import ROLES, Role
 from .shared_memory import SharedMemory
 
 Plan = TypeVar("Plan", bound=RingPlan)
@@ -38,9 +38,7 @@ class Unit(SharedMemory):
 
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    rings_of: dict[str, set[str]] = field(
-        default_factory=lambda: {"memory": set(), "compute": set()}
-    )
+    rings_of: dict[Role, set[str]] = field(default_factory=lambda: {role: set() for role in ROLES})
     """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
@@ -402,7 +400,7 @@ class Unit(SharedMemory):
             who = f" of warpgroup {copy}" * (plan.private > 1)
             for part in plan.parts_of(row.name):
                 arrivals = row.arrivals * (
-                    1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part])
+                    1 if row.completes.loads else self.readers(plan) * len(plan.peers[part])
                 )
                 first = plan.header.at(copy) + plan.barrier_offset(row.name, part)
                 whose = self.whose(plan, part, row.name)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party
-from ..traces.protocol import BARRIERS
+from ..plan.protocol import BARRIERS
+from ..plan.roles import COMPUTE, MEMORY
 from . import clocks, mbarriers, race_report, sites
 from .state import SM, Access, Mbarrier
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from ..plan.plans import RingPlan
 
 _FULL, _EMPTY = (
-    next(row for row in BARRIERS.values() if row.completes == role)
-    for role in ("memory", "compute")
+    next(row for row in BARRIERS.values() if row.completes is role) for role in (MEMORY, COMPUTE)
 )
 """the barriers of a slot that say that its tile has landed, and that it may be filled again"""
 _VERBS = {
@@ -149,7 +149,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     before = Party(
         "TMA load that has yet to be issued",
         loader.warpgroup,
-        loader.role,
+        loader.role.name,
         loader.cta,
         race_report.lines_of(loader),
         plan.name,

@@ -41,6 +41,7 @@ class Touch:
         "phase",
         "reduction",
         "site",
+        "steers",
         "what",
     )
 
@@ -55,6 +56,8 @@ class Touch:
     ) -> None:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
+        self.steers = access.kind == LOAD and access.agent.role.loads
+        """whether the memory role read an element of an array, which steers it"""
         self.last_note = access.last_note
         self.last_wait = access.last_wait
         self.phase = access.phase
@@ -64,11 +67,6 @@ class Touch:
         self.reduction = reduction
         self.flipped = flipped
         self.code = 0
-
-    @property
-    def steers(self) -> bool:
-        """Whether the memory role read an element of an array, which steers it."""
-        return self.kind == LOAD and self.agent.role == "memory"
 
     def describe(self) -> str:
         kind = (

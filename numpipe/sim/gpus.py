@@ -93,7 +93,7 @@ def _too_late(
         "the memory role reads it, and the compute role signals: a tile that it loads behind it, "
         "and that the compute role computes with, tells; or the numbers in an array of this GPU, "
         "which a kernel before has brought"
-        if who.role == "memory" and what.startswith("load")
+        if who.role.loads and what.startswith("load")
         else (
             f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before "
             "its kernel ends"

@@ -18,7 +18,7 @@ import functools
 import numpy as np
 
 from ..diagnostics.errors import SimulationError
-from ..traces.protocol import BARRIERS, WARPS
+from ..plan.protocol import BARRIERS, WARPS
 from . import deadlock_search, race_report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
 from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES

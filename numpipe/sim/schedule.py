@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..arch.targets import DEFAULT
+from ..arch.products import WGMMA
 from .footprints import WRITE
 
 Place = tuple[int, int, int]
@@ -67,7 +67,7 @@ class Costs:
     (a store)"""
     tma_bytes: int = 64
     """bytes a cycle through the copy port (L2 to one SM)"""
-    fma: int = DEFAULT.multiply_adds
+    fma: int = WGMMA.multiply_adds
     """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2
     cycles, of any type"""
     generic_bytes: int = 128

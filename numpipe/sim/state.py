@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from ..core.machine import Role, TensorMap
+from ..core.machine import TensorMap
 from ..diagnostics.reports import Party
+from ..plan.roles import COMPUTE
 from .clocks import Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
@@ -164,7 +165,9 @@ class Mbarrier:
 
 def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) -> Party:
     """Return one side of a report; `where` holds further fields of `Party`."""
-    return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), gpu=agent.gpu, **where)
+    return Party(
+        did, agent.warpgroup, str(agent.role), agent.cta, lines(site), gpu=agent.gpu, **where
+    )
 
 
 class Reached:
@@ -283,7 +286,7 @@ class Warpgroup(Warps):
         super().__init__(sm.clocks, 4 * (number + sm.wide * sm.place))
         self.sm = sm
         self.warpgroup = number
-        self.role: Role = "compute"
+        self.role = COMPUTE
         self.cta = sm.cta
         self.grid = sm.grid
         self.unit = sm.unit
@@ -312,7 +315,7 @@ class Warpgroup(Warps):
     def identity(self) -> Party:
         """The warpgroup's number, role, CTA and GPU, which accesses to global memory remember when
         the CTA has ended."""
-        return Party("", self.warpgroup, self.role, self.cta, gpu=self.gpu)
+        return Party("", self.warpgroup, self.role.name, self.cta, gpu=self.gpu)
 
     @property
     def title(self) -> str:

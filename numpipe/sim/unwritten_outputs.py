@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
+from ..plan.roles import COMPUTE
 from . import gmem_accesses, race_report
 from .gmem import GlobalMemory
 
@@ -58,7 +59,7 @@ def unwritten(
         if last is not None
         else f"{what}\n  fix:    {fix}"
     )
-    now = Party("stores nothing there", 0, "compute") if last is None else last.party()
+    now = Party("stores nothing there", 0, COMPUTE.name) if last is None else last.party()
     return race_report.failed(
         SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix)
     )

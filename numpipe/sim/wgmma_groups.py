@@ -26,7 +26,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arch.dtypes import FLOAT16, FLOAT32, K_BYTES, KINDS, operand
+from ..arch.dtypes import FLOAT16, FLOAT32
+from ..arch.products import WGMMA
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
 from . import race_report, sites
@@ -75,7 +76,7 @@ class Operand:
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in
         which their sums are exact."""
-        bits, kind = memory.take(self.chunks), operand(dtype)
+        bits, kind = memory.take(self.chunks), WGMMA.operand(dtype)
         assert kind is not None
         if dtype == FLOAT16:
             return _OF_HALVES.take(bits.view(np.uint16))
@@ -138,19 +139,19 @@ class Plan:
                 last += 1
             left = tuple(tuple(a for a, _ in block) for block in steps[first:last])
             operands = (
-                None if from_registers else _operand(mma.a_major, 64, left),
+                None if from_registers else _operand(mma.a_major, WGMMA.rows, left),
                 _operand(mma.b_major, mma.n, (right,)),
             )
-            self.parts.append((slice(64 * first, 64 * last), *operands))
+            self.parts.append((slice(WGMMA.rows * first, WGMMA.rows * last), *operands))
             first = last
-        self.rows = 64 * len(steps)
+        self.rows = WGMMA.rows * len(steps)
         self.touched = sorted(
             {t for _, a, b in self.parts for t in (a.touched if a else ()) + b.touched}
         )
         self.extent = self.touched[0][0], max(hi for _, hi in self.touched)
         self.majors = mma.a_major, mma.b_major
         self.products = sum(len(block) for block in steps)
-        kind = operand(mma.dtype)
+        kind = WGMMA.operand(mma.dtype)
         self.sums = FLOAT32 if kind is None else kind.sums
         self.dtypes = mma.dtype, mma.b_dtype or mma.dtype
         self.what = f"{'' if self.sums == FLOAT32 else 'int32 '}{self.rows}x{mma.n}"
@@ -158,13 +159,13 @@ class Plan:
 
 def check(who: Warpgroup, mma: Mma) -> None:
     """Raise SimulationError unless the hardware has this instruction."""
-    left, right = operand(mma.dtype), operand(mma.b_dtype or mma.dtype)
+    left, right = map(WGMMA.operand, (mma.dtype, mma.b_dtype or mma.dtype))
     if left is None or right is None or left.family != right.family:
         raise race_report.illegal(
             who,
             "wgmma on "
             f"{mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
-            f"tensor core takes {'; '.join(KINDS)}",
+            f"tensor core takes {'; '.join(WGMMA.kinds)}",
         )
     if mma.n not in left.widths:
         raise race_report.illegal(
@@ -455,7 +456,9 @@ def issue(
         products.registers.append((result, a, a.tobytes()))
     if isinstance(before, Accumulator):
         before.successor = access.site
-    cycles = plan.products * 64 * K_BYTES * mma.n // (2 * sm.costs.fma)  # the same of all types
+    cycles = (
+        plan.products * WGMMA.rows * WGMMA.k_bytes * mma.n // (2 * sm.costs.fma)
+    )  # the same of all types
     sm.scheduler.touch(("issued", who.first_warp, products.issued), ARRIVE)
     products.queue.append((result, before, plan, rows, cycles))
     if len(products.queue) == 1:

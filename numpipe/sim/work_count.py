@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..arch.dtypes import BY_DTYPE
 from ..core import machine as _machine
-from ..core.machine import InFlight, Lanes, Mma, Role, TensorMap
+from ..core.machine import InFlight, Lanes, Mma, TensorMap
 from ..plan.cluster_ranks import place_of, rank_of
+from ..plan.protocol import COMPUTING
+from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
 from .schedule import WorkCounter
 
@@ -95,7 +96,7 @@ class Counter:
     ) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
-        self.role: Role = "compute"
+        self.role = COMPUTE
         self.lanes: Lanes = "all"
         self.live = self.accumulators = 0
         """registers a lane of accumulators, now and at most"""
@@ -163,12 +164,13 @@ class Counter:
         self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
     ) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
-        record = BY_DTYPE[mma.dtype]
-        assert record.operand is not None
-        self.work["flop",] += 2 * 64 * mma.n * record.k * count
-        self.work["tensor", self.warpgroup] += round(count * self.unit.target.product_cycles(mma.n))
+        product = self.unit.target.product
+        kind = product.operand(mma.dtype)
+        assert kind is not None
+        self.work["flop",] += 2 * product.rows * mma.n * product.k(mma.dtype) * count
+        self.work["tensor", self.warpgroup] += round(count * product.cycles(mma.n))
         self.work["products", self.warpgroup] += count
-        result = Accumulator(self, (64 * len(mma.steps), mma.n), record.operand.sums)
+        result = Accumulator(self, (product.rows * len(mma.steps), mma.n), kind.sums)
         if isinstance(accumulator, Accumulator):
             accumulator.taken = True
         else:
@@ -266,14 +268,12 @@ class Counter:
         """Begin a round of a `while` loop."""
 
     def note(self, event: str, **details: Any) -> None:
-        if event == "compute":
+        if event == COMPUTING:
             self.work["steps", self.warpgroup] += 1
         elif event == "fill":
             self.work["fills", details["ring"]] += 1
         elif event == "tile begin" and (
-            self.role == "compute"
-            if self.unit.turns > 1
-            else self.warpgroup == self.unit.first_compute
+            self.role.computes if self.unit.turns > 1 else self.warpgroup == self.unit.first_compute
         ):
             self.work["tiles",] += 1
 

@@ -1,14 +1,12 @@
-"""The record of a run, simulated and on a GPU alike: the protocol of a ring, the events, and what
-is made of them.
+"""The record of a run, simulated and on a GPU alike: the events, and what is made of them.
 
-Read ``protocol`` first: its tables are the one place where the barriers of a slot and the moments
-of a step are listed, and addresses, names, reports, timelines and profiles follow from them. Then
-``events``, what a run leaves.
+Read `plan.protocol` first: its tables are the one place where the barriers of a slot and the
+moments of a step are listed, and addresses, names, reports, timelines and profiles follow from
+them. Then ``events``, what a run leaves.
 
 =============  =====================================================================================
 file           concept
 =============  =====================================================================================
-``protocol``   the barriers of a ring's slots, who arrives, what is noted, what takes time
 ``events``     an event, and the events of a run; ``trace``: `numpipe.Trace`, with all that it can
                show
 ``spans``      what a warpgroup did at every moment, and its tiles and regions

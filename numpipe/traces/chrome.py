@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..plan.protocol import KINDS, MOMENTS, OF_A_RING
 from . import spans
 from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups
-from .protocol import KINDS, MOMENTS, OF_A_RING
 
 Json = dict[str, Any]
 

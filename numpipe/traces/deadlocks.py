@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..diagnostics.reports import Barrier, Party, Report
-from .protocol import BARRIERS
+from ..plan.protocol import BARRIERS
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
@@ -125,18 +125,12 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
             several = len({(party.gpu, party.cta) for party in waiting}) > 1
-            hints.append(
-                _no_bytes(barrier, row is not None and row.completes == "memory" and several)
-            )
+            hints.append(_no_bytes(barrier, row is not None and row.completes.loads and several))
         elif barrier.waiters and barrier.pending:
             hints.append(
-                (
-                    _no_arrival
-                    if row is None
-                    else _no_load
-                    if row.completes == "memory"
-                    else _no_release
-                )(barrier, waiting)
+                (_no_arrival if row is None else _no_load if row.completes.loads else _no_release)(
+                    barrier, waiting
+                )
             )
     return hints
 
@@ -238,13 +232,12 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has
     finished, did not release it."""
-    some = barrier.pending < barrier.count
+    some, row = barrier.pending < barrier.count, BARRIERS[barrier.kind]
     done = [who for who, times in barrier.arrived for _ in range(times)]
     missing = [
         party
         for party in waiting
-        if party.role == "compute"
-        and done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals
+        if party.role == row.completes.name and done.count(_name(party, waiting)) < row.arrivals
     ]
     late = [
         party
@@ -280,7 +273,8 @@ def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """Return the hint for a slot that nobody filled: what keeps the memory role from it is the
     cause, unless it has finished."""
-    loaders = [party for party in waiting if party.role == "memory"]
+    role = BARRIERS[barrier.kind].completes.name
+    loaders = [party for party in waiting if party.role == role]
     over = any(party.did == FINISHED for party in loaders)
     who = (
         ", ".join(

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
-from .protocol import KINDS, MOMENTS
+from ..plan.protocol import KINDS, MOMENTS, Ring
 
 __all__ = ["Event", "Ring"]
 
@@ -88,23 +88,6 @@ class Event:
         return self.note in MOMENTS and not MOMENTS[self.note].of
 
 
-@dataclass(frozen=True)
-class Ring:
-    """A ring that events name: a load ring, or that of an `output`.
-
-    index    rings of one index are one, which several pipelines use
-    private  whether each warpgroup has one
-    turns    whether compute warpgroups take turns on its steps, so that each step has one reader
-    """
-
-    name: str
-    index: int
-    slots: int
-    private: bool
-    output: bool
-    turns: bool = False
-
-
 class Recording:
     """The events of a run; `numpipe.Trace` is a recording that can be drawn, summed up, checked and
     saved."""
@@ -129,7 +112,7 @@ class Recording:
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
         self.events.append(
-            Event(who.cta, who.warpgroup, who.role, start, end, kind, details, who.gpu)
+            Event(who.cta, who.warpgroup, who.role.name, start, end, kind, details, who.gpu)
         )
 
     def of(self, kind: str, cta: Place | None = None) -> list[Event]:

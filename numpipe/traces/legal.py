@@ -30,12 +30,14 @@ from typing import Any
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
-from .events import Event, Recording, Ring, cta_name, of_ctas, of_warpgroups
+from ..plan.protocol import COMPUTING, Ring
+from ..plan.roles import COMPUTE
+from .events import Event, Recording, cta_name, of_ctas, of_warpgroups
 
 COMPARED = (
     "fill",
     "wait",
-    "compute",
+    COMPUTING,
     "release",
     "store",
     "tile begin",
@@ -77,7 +79,7 @@ def check(trace: Recording) -> None:
             for number, own in warpgroups.items()
             if "lost" in own[-1].details or own[-1].kind != "end"
         }
-        compute = [number for number, own in warpgroups.items() if own[-1].role == "compute"]
+        compute = [number for number, own in warpgroups.items() if own[-1].role == COMPUTE.name]
         for ring, users in rings.items():
             rules = _Rules(trace.clock, cut, ring.slots)
             rules.steps(users, ring.turns)
@@ -116,7 +118,7 @@ def _actions(events: list[Event], named: _Named) -> list[_Action]:
         place: dict[str, Any] | None = None
         what = event.note or event.kind
         if event.kind == "note" and not event.aside:
-            place = event.details if what in ("fill", "compute", "release", "store") else None
+            place = event.details if what in ("fill", COMPUTING, "release", "store") else None
             filling = event.details if what == "fill" else None
         elif event.kind == "issue":
             place = filling
@@ -211,13 +213,13 @@ class _Rules:
                     )
                 last = before.get((action.what, action.operand))
                 due = 0 if last is None else last.step + 1
-                if turns and action.what in ("compute", "release"):
+                if turns and action.what in (COMPUTING, "release"):
                     due = max(due, action.step)
                 # waits may be repeated
                 repeated = action.step < due and action.what in ("fill", "release", "store")
                 if action.step > due or repeated:
                     # the body waits, or the release does it
-                    if action.what == "compute" and action.operand is not None:
+                    if action.what == COMPUTING and action.operand is not None:
                         continue
                     released = "too-many-arrivals" if action.step < due else "too-few-arrivals"
                     hazard = released if action.what == "release" else "wrong-phase"
@@ -259,7 +261,7 @@ class _Rules:
         issues = _by_step((action for number in fillers for action in ring[number]), "issue")
         for number in readers:
             done = ring.get(number, [])
-            computed, released = _by_step(done, "compute"), _by_step(done, "release")
+            computed, released = _by_step(done, COMPUTING), _by_step(done, "release")
             for issue in _each(issues):
                 self.refill(issue, released, computed, number)
             for compute in _each(computed):
@@ -366,7 +368,7 @@ class _Rules:
                 written = [
                     action
                     for action in actions[number]
-                    if action.what == "compute" and action.order < own.order
+                    if action.what == COMPUTING and action.order < own.order
                 ]
                 for other in stored.values():
                     theirs = other.get(step, {}).get(None)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.protocol import BARRIERS, COMPUTING, KINDS, MOMENTS, OF_A_RING, Moment
 from .events import Event
-from .protocol import BARRIERS, KINDS, MOMENTS, OF_A_RING, Moment
 
 MEANS = {
-    "compute": "computing",
+    COMPUTING: "computing",
     "store": "storing",
     "issue": "issuing copies",
     "data": "waiting for data",
@@ -72,7 +72,7 @@ def spans(events: Iterable[Event]) -> list[Span]:
             place = place if event.aside else event.details
             note = MOMENTS.get(event.note, Moment(event.note))
             if note.computing == "begins":
-                mode = "compute", place
+                mode = COMPUTING, place
             elif note.computing == "ends" or (
                 note.computing == "releases"
                 and mode[1].get("ring") == place.get("ring")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..plan.protocol import COMPUTING
 from .events import Event, Place, Recording, cta_name, of_ctas, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 
@@ -222,7 +223,7 @@ def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
             computed := [
                 s
                 for s in between(tile.start, tile.end)
-                if s.kind == "compute" and s.start >= tile.start
+                if s.kind == COMPUTING and s.start >= tile.start
             ]
         )
     ]

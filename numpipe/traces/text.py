@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..diagnostics.argument_checks import FUNCTION, NONE, finite, require, whole
+from ..plan.protocol import COMPUTING
 from .events import Place, Recording
 from .rows import Row, Wanted, view
 
 _LETTERS = {
-    "compute": "#",
+    COMPUTING: "#",
     "store": "S",
     "issue": "L",
     "data": ".",

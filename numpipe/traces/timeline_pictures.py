@@ -14,6 +14,8 @@ from typing import Any
 
 from ..diagnostics.argument_checks import NONE, PATH, STRING, each, require
 from ..diagnostics.errors import SpecError
+from ..plan.protocol import COMPUTING
+from ..plan.roles import ROLES
 from .events import UNITS, Place
 from .rows import Bar, View, view
 from .spans import MEANS, Span
@@ -22,12 +24,12 @@ from .trace import Trace
 __all__ = ["timeline"]
 
 Cta = Place | int
-ROWS = ("compute", "memory", "copy in", "copy out", "tensor core", "tiles", "regions")
+ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core", "tiles", "regions")
 """what `rows` may name, beside ``wg0``, ``wg1`` …"""
 
 # Okabe and Ito's colours; (face, hatch, colour of text on it)
 _LOOKS = {
-    "compute": ("#0072b2", "", "white"),
+    COMPUTING: ("#0072b2", "", "white"),
     "store": ("#e69f00", "", "black"),
     "issue": ("#000000", "", "white"),
     "data": ("#f7ef9a", "////", "black"),

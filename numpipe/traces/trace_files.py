@@ -13,8 +13,9 @@ from typing import Any, get_type_hints
 from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
+from ..plan.protocol import Ring
 from .chrome import Json, plain, trace_events
-from .events import Event, Recording, Ring
+from .events import Event, Recording
 from .text import timeline
 
 FORMAT = 1

@@ -20,7 +20,7 @@ from numpipe import bench
 from numpipe.__main__ import main
 from numpipe.bench.__main__ import main as bench_main
 from numpipe.errors import NumpipeError
-from numpipe.launch.image import Image
+from numpipe.plan.image import Image
 from numpipe.tools.tune import winners
 from tests.abuse.arguments import ROOT, doubled, trace
 from tests.abuse.rule import answered

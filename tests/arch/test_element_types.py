@@ -11,10 +11,10 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
-from numpipe.arch.dtypes import ELEMENTS, INTEGER_WIDTHS, OPERANDS, Element
+from numpipe.arch.dtypes import ELEMENTS, Element
+from numpipe.arch.products import INTEGER_WIDTHS, WGMMA
 from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
-from numpipe.sim.wgmma_groups import operand as kind_of
 from tests.kernels.compilers import compiles
 from tests.kernels.element_kernels import (
     E4M3,
@@ -121,18 +121,19 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
     pair: str,
 ) -> None:
     a, b = operands(pair, (128, 64, 256), np.random.default_rng(1))
-    record, other = (next(r for r, _ in OPERANDS.values() if r.dtype == x.dtype) for x in (a, b))
-    given = a, b, np.zeros((128, 64), kind_of(a.dtype).sums)
+    record, other = (WGMMA.by_dtype[x.dtype] for x in (a, b))
+    k = WGMMA.k(a.dtype)
+    given = a, b, np.zeros((128, 64), record.sums)
     how = {"depth": 128 // a.dtype.itemsize}
-    types = f"{record.operand.name}.{other.operand.name}"
-    shape = f"64x64x{record.k}"
+    types = f"{record.name}.{other.name}"
+    shape = f"64x64x{k}"
     ptx, sass = product.inspect("ptx", *given, **how), product.inspect("sass", *given, **how)
     assert set(
         re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.\w+\.(\w+\.\w+)", ptx)
-    ) == {(str(record.k), types)}
-    made = gate.Sass(sass).find(HOPPER.product)
-    assert len(made) == 4 and {i.opcode.partition(".")[0] for i in made} == {record.operand.opcode}
-    assert all(i.opcode.startswith(f"{record.operand.opcode}.{shape}") for i in made)
+    ) == {(str(k), types)}
+    made = gate.Sass(sass, HOPPER).find(HOPPER.opcodes)
+    assert len(made) == 4 and {i.opcode.partition(".")[0] for i in made} == {record.opcode}
+    assert all(i.opcode.startswith(f"{record.opcode}.{shape}") for i in made)
     assert product.inspect("gate", *given, **how) == ()
 
 
@@ -149,8 +150,8 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
     a, b = operands(f"{S8} x {S8}", (128, 64, 256), np.random.default_rng(1))
     given = a, b, np.zeros((128, 64), np.int32)
     ptx, sass = (product.inspect(what, *given, depth=128) for what in ("ptx", "sass"))
-    assert list(gate.tensor_cores(gate.Sass(sass), ptx)) == []
-    found = list(gate.tensor_cores(gate.Sass(sass.replace("IGMMA", "QGMMA")), ptx))
+    assert list(gate.tensor_cores(gate.Sass(sass, HOPPER), ptx)) == []
+    found = list(gate.tensor_cores(gate.Sass(sass.replace("IGMMA", "QGMMA"), HOPPER), ptx))
     assert found[0].startswith("a product nobody asked for") and found[1:] == [
         "no IGMMA 64x64x32, although the PTX has it"
     ]
@@ -190,7 +191,7 @@ def test_reading_sums_of_integers_in_flight_is_a_race() -> None:
 def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     def predicted(dtype: Any, k: int) -> Any:
         a = numpipe.ArrayType((4096, k), dtype)
-        to = numpipe.ArrayType((4096, 4096), kind_of(np.dtype(dtype)).sums)
+        to = numpipe.ArrayType((4096, 4096), WGMMA.by_dtype[np.dtype(dtype)].sums)
         return numpipe.explain(
             product, a, a, to, depth=128 // np.dtype(dtype).itemsize, compiled=False
         )
@@ -202,5 +203,7 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)
     assert cores["float32"] == pytest.approx(2 * cores["float16"], rel=0.25)
     assert [
-        HOPPER.rate(record) for record in map(ELEMENTS.get, whole) if isinstance(record, Element)
+        HOPPER.product.rate(record)
+        for record in map(ELEMENTS.get, whole)
+        if isinstance(record, Element)
     ] == [4096, 2048, 1024]

@@ -26,7 +26,7 @@ from numpipe.__main__ import main
 from numpipe.compile import cache, compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.kernels.variants import Variant
-from numpipe.launch.image import Image
+from numpipe.plan.image import Image
 
 pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 X = ArrayType((128, 128), np.float32)
@@ -420,7 +420,7 @@ def test_the_command_tells_and_clears(
 MAKES = """
 import os, sys, time
 from numpipe.compile import cache
-from numpipe.launch.image import Image
+from numpipe.plan.image import Image
 
 def make():
     open(f"{sys.argv[1]}/made{os.getpid()}", "w").close()

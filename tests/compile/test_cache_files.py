@@ -21,7 +21,7 @@ import pytest
 
 from numpipe.__main__ import main
 from numpipe.compile import cache
-from numpipe.launch.image import Image
+from numpipe.plan.image import Image
 from tests.kernels.launch_kernels import image as image_of
 from tests.kernels.threads import in_threads
 

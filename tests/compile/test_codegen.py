@@ -21,12 +21,14 @@ import pytest
 import gemm as example
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, ds
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.build import toolchain
 from numpipe.compile.built import Built
 from numpipe.compile.check import gate
 from numpipe.core.op import helper
 from numpipe.errors import SpecError
 from numpipe.plan import resources
+from numpipe.plan.roles import COMPUTE, MEMORY
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import (
     BF16,
@@ -144,7 +146,7 @@ def compiled_ahead(request):
 
 @functools.cache
 def sass(name: str) -> gate.Sass:
-    return gate.Sass(sass_text(name))
+    return gate.Sass(sass_text(name), HOPPER)
 
 
 @functools.cache
@@ -178,7 +180,7 @@ def test_kernel_uses_the_registers_it_says(name):
         *case.registers,
         40,
     )
-    memory = gate.highest_register(gate.role_code(sass(name), "memory"))
+    memory = gate.highest_register(gate.role_code(sass(name), MEMORY))
     assert 0 < memory <= 24, f"the memory role needs {memory} registers: it used to do with 16"
     assert f"USETMAXREG.DEALLOC.CTAPOOL {40:#x}" in sass_text(name)
     assert f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {case.registers[1]:#x}" in sass_text(name)
@@ -188,7 +190,7 @@ def test_kernel_uses_the_registers_it_says(name):
 @each_kernel
 def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     case, code = CASES[name], sass(name)
-    memory, compute = gate.role_code(code, "memory"), gate.role_code(code, "compute")
+    memory, compute = gate.role_code(code, MEMORY), gate.role_code(code, COMPUTE)
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
     assert {i.opcode for i in products} == {f"HGMMA.{case.products}"}
     assert {" ".join(re.findall("tnsp.", i.text)) for i in products} == {case.transposed}
@@ -209,7 +211,7 @@ def test_an_output_that_tma_cannot_address_is_written_by_rows():
     name = "output TMA cannot address"
     stores = Counter(
         i.opcode
-        for i in gate.role_code(sass(name), "compute")
+        for i in gate.role_code(sass(name), COMPUTE)
         if re.match(r"ST[GS]|UTMASTG", i.opcode)
     )
     assert stores == {"STG.E": 2 * 16, "STG.E.U16": 2 * 32, "STSM.16.M88.4": 2 * (2 * 4)}
@@ -334,9 +336,9 @@ def test_a_wait_for_products_that_nobody_wrote_is_found(line, instead, finding):
 
 def test_an_unrolled_loop_has_its_waits_as_often_as_its_products():
     once = [line for line in sass_text(PLAIN).splitlines() if re.search(r"HGMMA|WARPGROUP", line)]
-    assert list(gate.waits(gate.Sass("\n".join(once * 2)), ptx(PLAIN))) == []
+    assert list(gate.waits(gate.Sass("\n".join(once * 2), HOPPER), ptx(PLAIN))) == []
     waits = [line for line in once if "DEPBAR" in line]
-    assert len(list(gate.waits(gate.Sass("\n".join(once * 2 + waits)), ptx(PLAIN)))) == 1
+    assert len(list(gate.waits(gate.Sass("\n".join(once * 2 + waits), HOPPER), ptx(PLAIN)))) == 1
 
 
 def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
@@ -381,8 +383,10 @@ def sass_of(kernel: Any) -> str:
     """The code of a function of a tensor map and a number, as Numba compiles it."""
     from numpipe.core import numba as nb
 
-    library = nb.compile_kernel(kernel, (nb.types.int64, nb.types.int32), threads=256)._codelibrary
-    return nb.disassemble(nb.link(nb.to_ltoir(library), "kernel")[0])
+    library = nb.compile_kernel(
+        kernel, (nb.types.int64, nb.types.int32), threads=256, target=HOPPER
+    )._codelibrary
+    return nb.disassemble(nb.link(nb.to_ltoir(library, HOPPER), "kernel", HOPPER)[0])
 
 
 def test_a_lane_elected_by_its_number_is_found():
@@ -395,7 +399,7 @@ def test_a_lane_elected_by_its_number_is_found():
                 mbarrier.arrive_expect_tx(1024 + 8 * step, 8192)
                 cp_async_bulk.load(2048 + 8192 * step, tensor_map, (0, step), 1024 + 8 * step)
 
-    code = gate.Sass(sass_of(kernel))
+    code = gate.Sass(sass_of(kernel), HOPPER)
     assert code.find("UTMALDG")
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
 
@@ -414,7 +418,7 @@ def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_i
                     cuda.syncwarp(0xFFFFFFFF)
 
     text = sass_of(kernel)
-    code = gate.Sass(text)
+    code = gate.Sass(text, HOPPER)
     met = {
         code.instructions[code.instructions.index(each) + 1].opcode
         for each in code.find("WARPSYNC.COLLECTIVE")
@@ -422,7 +426,7 @@ def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_i
     # NOP: they have met, which is all that bar.warp.sync is
     assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}
     assert list(gate.waterfalls(code)) == []
-    looped = gate.Sass(text.replace("VOTE.ALL P0, P0 ;", "UTMALDG.2D [UR12], [UR10] ;", 1))
+    looped = gate.Sass(text.replace("VOTE.ALL P0, P0 ;", "UTMALDG.2D [UR12], [UR10] ;", 1), HOPPER)
     [found] = gate.waterfalls(looped)
     assert found.startswith("a loop over the active lanes: ") and "WARPSYNC.COLLECTIVE" in found
 
@@ -552,7 +556,7 @@ helper:
 
 
 def test_reachable_code_follows_branches_and_calls_and_nothing_else():
-    code = gate.role_code(gate.Sass(FLOW), "memory")
+    code = gate.role_code(gate.Sass(FLOW, HOPPER), MEMORY)
     assert [i.address for i in code] == [
         0x00,
         0x10,

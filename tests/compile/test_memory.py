@@ -17,6 +17,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.build import front_end, toolchain
 from tests.kernels.many_kernels import multiplying, printing
 
@@ -158,10 +159,10 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
     def four_times(x: Any) -> Any:
         return twice(twice(x))
 
-    with kernel_compiler.compiling_for():
+    with kernel_compiler.compiling_for(HOPPER):
         once = twice.compile_device((types.int32,))
     typed(printing(8))
-    with kernel_compiler.compiling_for():
+    with kernel_compiler.compiling_for(HOPPER):
         again = twice.compile_device((types.int32,))
         caller = four_times.compile_device((types.int32,))
     assert again is once and once.library in caller.library._linking_libraries

@@ -17,6 +17,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.build import toolchain
 
 if toolchain() is not None:
@@ -50,7 +51,7 @@ def test_numba_is_left_as_it_was() -> None:
         ]
 
     before = names()
-    with kernel_compiler.compiling_for():
+    with kernel_compiler.compiling_for(HOPPER):
         assert not any(now is then for now, then in zip(names(), before, strict=True))
     assert names() == before
 
@@ -98,7 +99,7 @@ def in_another_thread(work: Callable[[], Any]) -> Any:
             answers.append(error)
 
     thread = threading.Thread(target=run)
-    with kernel_compiler.compiling_for():
+    with kernel_compiler.compiling_for(HOPPER):
         thread.start()
         thread.join(0.5)
     thread.join()

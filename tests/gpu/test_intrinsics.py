@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from numpipe.arch.targets import HOPPER
 from numpipe.core import machine as _machine
 from numpipe.core.op import helper
 from numpipe.intrinsics import (
@@ -45,7 +46,11 @@ def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threa
         for t in argtypes
     ]
     return nb.link(
-        nb.to_ltoir(nb.compile_kernel(kernel, types, threads=threads)._codelibrary), kernel.__name__
+        nb.to_ltoir(
+            nb.compile_kernel(kernel, types, threads=threads, target=HOPPER)._codelibrary, HOPPER
+        ),
+        kernel.__name__,
+        HOPPER,
     )[0]
 
 

@@ -44,6 +44,7 @@ def probe(
         majors,
         maps,
         Resources(32, 0, 0, 0, 128, 0, 0, ()),
+        target="sm_90a",
     )
 
 

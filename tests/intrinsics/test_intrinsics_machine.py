@@ -34,6 +34,7 @@ from numpipe.intrinsics import (
     stmatrix,
     wgmma,
 )
+from numpipe.plan.roles import COMPUTE
 from numpipe.sim import simulate
 
 
@@ -51,7 +52,7 @@ class Recorder:
     """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its
     parameters."""
 
-    warpgroup, role, cta, grid, rank, unit = 1, "compute", (3, 2, 1), (10, 5, 2), 6, None
+    warpgroup, role, cta, grid, rank, unit = 1, COMPUTE, (3, 2, 1), (10, 5, 2), 6, None
 
     def __init__(self, lanes: str = "all") -> None:
         self.lanes = lanes

@@ -335,7 +335,7 @@ def compiled(source: str, parameters: dict[str, Any], threads: int = 128) -> Any
         names,
     )
     return nb.compile_kernel(
-        names["kernel"], tuple(parameters.values()), threads=threads
+        names["kernel"], tuple(parameters.values()), threads=threads, target=HOPPER
     )._codelibrary
 
 
@@ -353,7 +353,7 @@ def table_kernel(keywords: bool) -> Any:
 
 @cache
 def table_ptx(keywords: bool) -> str:
-    return nb.to_ptx(table_kernel(keywords))
+    return nb.to_ptx(table_kernel(keywords), HOPPER)
 
 
 def name_of(case: Case) -> str:
@@ -385,7 +385,7 @@ def test_keyword_calls_are_the_same_statements() -> None:
 
 
 def test_ptxas_assembles_every_statement() -> None:
-    cubin, _ = nb.link(nb.to_ltoir(table_kernel(False)), "table")
+    cubin, _ = nb.link(nb.to_ltoir(table_kernel(False), HOPPER), "table", HOPPER)
     assert cubin[:4] == b"\x7fELF"
 
 
@@ -395,7 +395,8 @@ def test_coordinates_reach_ptx_innermost_first() -> None:
             "cp_async_bulk.load(addr, tmap, (11, i, 33), bar)\n"
             "cp_async_bulk.store(tmap, (44, 55), addr)",
             PARAMETERS,
-        )
+        ),
+        HOPPER,
     )
     value = dict(re.findall(rf"(?:mov|ld\.param)\.u32\s+({R}), (\d+|\[)", ptx))
     loaded = re.search(rf"bytes \[{R}\], \[{RD}, {{({R}), ({R}), ({R})}}\]", ptx)
@@ -410,8 +411,8 @@ def test_wait_may_be_unrolled() -> None:
     library = compiled(
         "for step in range(4):\n    mbarrier.wait(addr + 8 * step, step, step)", PARAMETERS
     )
-    assert nb.to_ptx(library).count("bra WAIT;") == 4
-    nb.link(nb.to_ltoir(library), "waits")
+    assert nb.to_ptx(library, HOPPER).count("bra WAIT;") == 4
+    nb.link(nb.to_ltoir(library, HOPPER), "waits", HOPPER)
 
 
 def test_thread_index_folds() -> None:
@@ -422,7 +423,8 @@ def test_thread_index_folds() -> None:
             "if special.warpgroup_index() == 1:\n    mbarrier.inval(addr)\n"
             "    if special.thread_index() >> 7 == 0:\n        mbarrier.arrive(addr)",
             PARAMETERS,
-        )
+        ),
+        HOPPER,
     )
     assert "mbarrier.inval" in ptx
     assert "mbarrier.arrive" not in ptx
@@ -462,7 +464,7 @@ def mainloop(n: int, dtype: str, a_major: str, b_major: str) -> Any:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("n", "dtype", "a_major", "b_major"), VARIANTS)
 def test_wgmma_statement(n: int, dtype: str, a_major: str, b_major: str) -> None:
-    ptx = nb.to_ptx(mainloop(n, dtype, a_major, b_major))
+    ptx = nb.to_ptx(mainloop(n, dtype, a_major, b_major), HOPPER)
     flags = f"1, 1, 1, {int(a_major == 'mn')}, {int(b_major == 'mn')}"
     found = re.findall(
         rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{dtype}\.{dtype} "
@@ -478,7 +480,7 @@ def test_wgmma_statement(n: int, dtype: str, a_major: str, b_major: str) -> None
 def test_wgmma_loop_is_neither_serialised_nor_spilled(
     n: int, dtype: str, a_major: str, b_major: str
 ) -> None:
-    _, log = nb.link(nb.to_ltoir(mainloop(n, dtype, a_major, b_major)), "mainloop")
+    _, log = nb.link(nb.to_ltoir(mainloop(n, dtype, a_major, b_major), HOPPER), "mainloop", HOPPER)
     assert "C75" not in log and "Potential Performance Loss" not in log, log
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log, log
 
@@ -488,12 +490,12 @@ def test_missing_wait_is_what_the_link_log_reports() -> None:
     source = MAINLOOP.format(n=64, dtype="bf16", a_major="k", b_major="k").replace(
         "acc = wgmma.wait(acc, n=0)", "pass"
     )
-    _, log = nb.link(nb.to_ltoir(compiled(source, PARAMETERS)), "unwaited")
+    _, log = nb.link(nb.to_ltoir(compiled(source, PARAMETERS), HOPPER), "unwaited", HOPPER)
     assert "C75" in log
 
 
 def test_descriptor_of_a_runtime_address_keeps_its_constant_fields() -> None:
-    ptx = nb.to_ptx(compiled("out[0] = wgmma.descriptor(addr, 16, 1024, 128)", PARAMETERS))
+    ptx = nb.to_ptx(compiled("out[0] = wgmma.descriptor(addr, 16, 1024, 128)", PARAMETERS), HOPPER)
     assert str(wgmma.descriptor(0, 16, 1024, 128)) in ptx
 
 
@@ -621,8 +623,10 @@ def test_kernel_of_the_documentation_compiles(tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, str(file), "exec"), names)
     types = (nb.types.int32[:, ::1], nb.types.int64, nb.types.int32)
-    library = nb.compile_kernel(names["tile_words"].py_func, types, threads=128)._codelibrary
-    _, log = nb.link(nb.to_ltoir(library), "page")
+    library = nb.compile_kernel(
+        names["tile_words"].py_func, types, threads=128, target=HOPPER
+    )._codelibrary
+    _, log = nb.link(nb.to_ltoir(library, HOPPER), "page", HOPPER)
     assert "0 bytes spill stores" in log
 
 
@@ -631,7 +635,7 @@ def test_a_constant_of_the_module_is_an_immediate() -> None:
         setmaxnreg.inc(REGISTERS)
 
     assert "setmaxnreg.inc.sync.aligned.u32 232;" in nb.to_ptx(
-        nb.compile_kernel(kernel, (), threads=384)._codelibrary
+        nb.compile_kernel(kernel, (), threads=384, target=HOPPER)._codelibrary, HOPPER
     )
 
 

@@ -27,6 +27,7 @@ def image(
         "cubin": b"cubin",
         "threads": 384,
         "smem_bytes": 200_000,
+        "target": "sm_90a",
         **fields,
     }
     majors = ("row",) * len(arrays) if majors is None else majors

@@ -10,10 +10,10 @@ from unittest import mock
 
 from numpipe import Trace
 from numpipe.kernels.variants import Variant
-from numpipe.launch.image import Image
 from numpipe.launch.profiles import trace_of
 from numpipe.plan import profiling as profile
 from numpipe.plan import resources
+from numpipe.plan.image import Image
 from numpipe.traces.events import Event
 
 Moment = tuple[str, int, int, int, int]

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from numpipe.core.machine import Machine, Mma, TensorMap
+from numpipe.plan.roles import MEMORY
 from numpipe.sim import Trace, simulate
 
 F16 = np.dtype(np.float16)
@@ -91,7 +92,7 @@ class Gemm:
         if self.bug != "barriers not synchronised":
             machine.bar_sync(0, 384)
         if machine.warpgroup == 2:
-            machine.role = "memory"
+            machine.role = MEMORY
             machine.setmaxnreg("dec", 40)
             machine.scoped("one", self.produce, (machine,))
         else:

@@ -24,7 +24,7 @@ from numpipe.core.records import record
 from numpipe.kernels.kernel import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import Image, MapRequest
-from numpipe.launch.image import Mbarrier, Recording
+from numpipe.plan.image import Mbarrier, Recording
 from tests.kernels import image_kernels
 from tests.kernels.compilers import compiles
 from tests.kernels.image_kernels import KINDS, arguments

@@ -29,7 +29,8 @@ from __future__ import annotations
 import numpy as np
 
 from numpipe import SerializedWgmma, SpecError
-from numpipe.arch.dtypes import KINDS, TILES, listed
+from numpipe.arch.dtypes import TILES, listed
+from numpipe.arch.products import WGMMA
 from numpipe.core.inert import REASON
 from tests.kernels.refusals import A, B, C, Cases
 
@@ -543,7 +544,7 @@ refused(
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16",
+    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got bfloat16 and float16",
     kind=SpecError,
     fix={'"bfloat16"': "y.dtype"},
 )

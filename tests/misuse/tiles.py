@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from numpipe import SpecError
-from numpipe.arch.dtypes import KINDS, TILES, listed
+from numpipe.arch.dtypes import TILES, listed
+from numpipe.arch.products import WGMMA
 from tests.kernels.refusals import A, B, C, Cases
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
@@ -23,19 +24,19 @@ a_product = refused(
         acc = numpipe.wgmma(acc, x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float32 and float16",
+    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float32 and float16",
     kind=SpecError,
     args=(A.astype("f4"), B, C),
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and float8_e4m3fn",
+    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float16 and float8_e4m3fn",
     kind=SpecError,
     args=(A, B.astype(E4M3), C),
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got int16 and int16",
+    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got int16 and int16",
     kind=SpecError,
     args=(A.astype(np.int16), B.astype(np.int16), C),
 )
@@ -47,7 +48,7 @@ refused.also(
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and bfloat16",
+    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float16 and bfloat16",
     kind=SpecError,
     args=(A, B.astype(BF16), C),
 )

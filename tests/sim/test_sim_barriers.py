@@ -10,6 +10,7 @@ from greenlet import greenlet
 
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError, SpecError
 from numpipe.intrinsics import ldmatrix, stmatrix
+from numpipe.plan.roles import MEMORY
 from numpipe.sim import Trace, default_registers, simulate
 from tests.kernels.sim_pipelines import each_warp, one
 
@@ -311,7 +312,7 @@ def test_a_barrier_number_may_pass_from_one_warpgroup_to_another(seed):
 # ---- registers -----------------------------------------------------------------------------------
 def budget(memory, compute, seed):
     def producer(machine):
-        machine.role = "memory"
+        machine.role = MEMORY
         machine.setmaxnreg("dec", memory)
 
     def consumer(machine):

@@ -18,7 +18,6 @@ import re
 from dataclasses import dataclass
 
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
 from ...diagnostics.errors import Position, SerializedWgmma, SpecError
 from ...plan import resources
 from ...plan.unit import Unit
@@ -104,7 +103,7 @@ ADVISORIES = {
 gate"""
 
 
-def advisories_of(log: str, target: Target = DEFAULT) -> list[Advisory]:
+def advisories_of(log: str, target: Target) -> list[Advisory]:
     """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own
     words."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]

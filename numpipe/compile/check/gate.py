@@ -44,10 +44,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...arch.dtypes import OPERANDS
+from ...arch.products import Groups, Product
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
-from ...core.machine import Role
+from ...plan.roles import COMPUTE, MEMORY, Role
 from ..built import Built
 
 
@@ -77,7 +76,7 @@ class Sass:
     """The instructions of one kernel, and the control flow between them, read from nvdisasm's
     text."""
 
-    def __init__(self, text: str, target: Target = DEFAULT) -> None:
+    def __init__(self, text: str, target: Target) -> None:
         self.target = target
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
@@ -93,7 +92,7 @@ class Sass:
 
     def products(self) -> list[Instruction]:
         """Return the instructions of the tensor cores."""
-        return self.find(self.target.product)
+        return self.find(self.target.opcodes)
 
     def in_loop(self, instruction: Instruction) -> bool:
         """Whether an instruction can run again after it has run."""
@@ -168,7 +167,7 @@ def role_code(sass: Sass, who: Role) -> list[Instruction]:
     That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more
     of these: arrivals.
     """
-    starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
+    starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
     end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
@@ -249,13 +248,12 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """The products are those of the PTX."""
-    written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
-    asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
-    made = {
-        f"{found[1]} {found[2]}": i
-        for i in sass.products()
-        if (found := re.match(rf"({sass.target.product})\.(\d+x\d+x\d+)", i.opcode))
+    asked = {
+        f"{product.by_name[dtype].opcode} {product.made.format(*shape)}"
+        for product in sass.target.products
+        for *shape, dtype in re.findall(product.written, ptx)
     }
+    made = {" ".join(i.opcode.split(".")[:2]): i for i in sass.products()}
     for shape, instruction in made.items():
         if shape not in asked:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
@@ -267,23 +265,28 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
     """The waits for products, and the beginnings of their groups, are those of the PTX: the
     source's, and those that the pipelines add. A copy of a piece of code, as of an unrolled loop,
     copies its waits with its products."""
-    copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
-    written = Counter(
-        int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx)
-    )
+    for product in sass.target.products:
+        if product.groups:
+            yield from _waits(product, product.groups, sass, ptx)
+
+
+def _waits(product: Product, groups: Groups, sass: Sass, ptx: str) -> Iterator[str]:
+    written = max(1, ptx.count(product.statement))
+    copies = max(1, -(-len(sass.find(product.opcodes)) // written))
+    asked = Counter(int(left) for left in re.findall(groups.wait, ptx))
     made = [
         (int(found[1], 16), instruction)
-        for instruction in sass.find(r"WARPGROUP\.DEPBAR")
-        if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))
+        for instruction in sass.find(groups.waited)
+        if (found := re.search(groups.left, instruction.text))
     ]
     for left, count in sorted(Counter(left for left, _ in made).items()):
-        if count > copies * written[left]:
+        if count > copies * asked[left]:
             example = next(instruction for other, instruction in made if other == left)
             yield (
-                f"waits that leave {left} groups of products in flight: {count}, {written[left]} "
+                f"waits that leave {left} groups of products in flight: {count}, {asked[left]} "
                 f"in the PTX: among them {example}"
             )
-    begun, fences = sass.find(r"WARPGROUP\.ARRIVE"), ptx.count("wgmma.fence.sync.aligned")
+    begun, fences = sass.find(groups.begun), ptx.count(groups.fence)
     if len(begun) > copies * fences:
         yield (
             f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them "
@@ -298,8 +301,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory = role_code(sass, "memory")
-        compute = role_code(sass, "compute")
+        memory = role_code(sass, MEMORY)
+        compute = role_code(sass, COMPUTE)
         whose = "the {} role"
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
@@ -308,14 +311,14 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
-        own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
+        own = sass.target.opcodes + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
             not unit.params.profile_space and not unit.gpus
         )
         # records of waits given up
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
         loads = "never" if private or unit.copies_in else "UTMALDG"
-        for code, who, pattern in ((memory, "memory", own), (compute, "compute", loads)):
+        for code, who, pattern in ((memory, MEMORY, own), (compute, COMPUTE, loads)):
             for instruction in code:
                 if re.match(pattern, instruction.opcode):
                     yield f"not the {who} role's business: {instruction}"
@@ -324,14 +327,14 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         for instruction in sass.find("USETMAXREG"):
             yield f"setmaxnreg without a memory role: {instruction}"
     for expected, who, code, *opcodes in (
-        (tickets, "memory", memory, "ATOMG"),
-        (tickets, "memory", memory, "STS"),
-        (tickets, "compute", compute, "LDS"),
-        (shared, "memory", memory, "UTMALDG"),
-        (shared, "memory", memory, "SYNCS.PHASECHK"),
-        (shared or private, "compute", compute, "SYNCS.PHASECHK"),
-        (private, "compute", compute, "UTMALDG"),
-        (unit.stores, "compute", compute, "UTMASTG", "UTMAREDG"),
+        (tickets, MEMORY, memory, "ATOMG"),
+        (tickets, MEMORY, memory, "STS"),
+        (tickets, COMPUTE, compute, "LDS"),
+        (shared, MEMORY, memory, "UTMALDG"),
+        (shared, MEMORY, memory, "SYNCS.PHASECHK"),
+        (shared or private, COMPUTE, compute, "SYNCS.PHASECHK"),
+        (private, COMPUTE, compute, "UTMALDG"),
+        (unit.stores, COMPUTE, compute, "UTMASTG", "UTMAREDG"),
     ):
         if expected and not any(i.opcode.startswith(tuple(opcodes)) for i in code):
             yield f"no {' or '.join(opcodes)} in {whose.format(who)}"

@@ -17,12 +17,13 @@ from typing import Any
 
 from ...core.symbols import symbol
 from ...diagnostics.errors import CompileError
+from ...plan.roles import ROLES, Role
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from ..lift.nodes import walk
 
-MEMORY_SUFFIX = "_memory_role"
-"""the end of the name of the memory role's instance of a kernel"""
+SUFFIX = "_{}_role"
+"""the end of the name of a role's instance of a kernel, where the role does not compute"""
 _FORBIDDEN = (
     (
         "a grid, CTA or warp barrier",
@@ -94,22 +95,25 @@ def violation(function: str) -> tuple[str, str] | None:
 
 
 def check(unit: Unit, library: Any, lifted: Lifted) -> None:
-    """Raise CompileError when something forbidden reaches the memory role."""
+    """Raise CompileError when something forbidden reaches a role that does not compute."""
     if not unit.warp_specialized:
         return
     bodies = functions(library)
-    root = next(name for name in bodies if f"{symbol(unit.kernel)}{MEMORY_SUFFIX}" in name)
-    for path in reachable(bodies, root):
-        found = violation(bodies[path[-1]])
-        if found:
-            raise CompileError(_blame(unit, lifted, path, *found))
+    for role in (role for role in ROLES if not role.computes):
+        own = f"{symbol(unit.kernel)}{SUFFIX.format(role)}"
+        for path in reachable(bodies, next(name for name in bodies if own in name)):
+            found = violation(bodies[path[-1]])
+            if found:
+                raise CompileError(_blame(unit, role, lifted, path, *found))
 
 
-def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
+def _blame(
+    unit: Unit, role: Role, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str
+) -> str:
     """Return the message, at the call in the source of the function that does it, or of one on the
     way to it."""
     message = (
-        f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the "
+        f"kernel {unit.kernel}: {what}{{}} reaches the {role} role, where one lane runs the "
         "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
         "tile), which know their role"
     )

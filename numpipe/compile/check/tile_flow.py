@@ -42,6 +42,7 @@ from ...language.pipeline.pipelines_cuda import StepsType
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
+from ...plan.roles import COMPUTE
 from ..lift.positions import Positions
 from .register_budget import LiveTile, Products, needed
 
@@ -64,7 +65,7 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
     compute role's to `seen`."""
 
     def look(function: Any, types: dict[str, Any]) -> None:
-        if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
+        if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {COMPUTE}:
             _Function(function, types, positions, seen).look()
 
     return look

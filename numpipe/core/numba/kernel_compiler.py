@@ -15,7 +15,6 @@ from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
 from ..instrumentation import INSTRUMENTATION, NOTHING, Instrumentation
 from . import lines
 from .kernel_entries import drop_entries
@@ -91,7 +90,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def compiling_for(
-    target: Target = DEFAULT, few_meanings: bool = False, place: Place | None = None
+    target: Target, few_meanings: bool = False, place: Place | None = None
 ) -> Iterator[None]:
     """Have Numba compile for an architecture with or without a GPU, with NVVM's log in its errors.
 
@@ -190,7 +189,7 @@ def compile_kernel(
     argtypes: Sequence[Any],
     *,
     threads: int,
-    target: Target = DEFAULT,
+    target: Target,
     typed: Typed | None = None,
     few_meanings: bool = False,
     place: Place | None = None,

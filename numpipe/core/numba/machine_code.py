@@ -11,7 +11,6 @@ from numba.cuda import codegen
 from numba.cuda.cudadrv import nvvm
 
 from ...arch.target import Target
-from ...arch.targets import DEFAULT
 
 __all__ = ["calls", "disassemble", "link", "rewrite_ir", "to_ltoir", "to_ptx", "undefined_symbols"]
 
@@ -21,7 +20,7 @@ def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
     library._llvm_strs = [change(text) for text in library.llvm_strs]
 
 
-def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
+def to_ltoir(library: Any, target: Target) -> bytes:
     """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would
     compile it as relocatable code, in which ptxas ignores setmaxnreg and serialises wgmma."""
     # Numba would load NVRTC, to ask it whether there is this architecture
@@ -33,12 +32,12 @@ def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
     return bytes(made[target.capability])
 
 
-def to_ptx(library: Any, target: Target = DEFAULT) -> str:
+def to_ptx(library: Any, target: Target) -> str:
     """Return the PTX after link-time optimisation, which becomes SASS."""
     return str(library.get_lto_ptx(cc=target.capability)).rstrip("\0")
 
 
-def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]:
+def link(ltoir: bytes, name: str, target: Target) -> tuple[bytes, str]:
     """Link a whole program by nvJitLink; returns (cubin, log with registers, spills and C75xx
     notes)."""
     from cuda.bindings import nvjitlink

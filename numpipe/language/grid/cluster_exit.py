@@ -61,12 +61,12 @@ def await_peers(np_: Context) -> None:
     unit = np_.unit
     if unit.meets_at_end:
         return
-    if np_.memory:
+    if np_.loads:
         for plan in shared_rings(unit):
             ring = Ring(np_, plan, (), (), (), counter(np_, plan.index))
             ring.first = np.int32(0)
             await_released(ring)
-    else:
+    if np_.computes:
         for of in shared_sums(unit):
             consumed = BarrierRef(np_, of, unit.number(current().warpgroup), of.kind.shape, 0)
             # else this CTA had no tile; on the GPU the wait then passes at once

@@ -16,19 +16,18 @@ NOTHING = nb.types.Tuple(())
 
 @cuda_meaning(source.await_peers)
 def _await_peers(typing_context: Any, np_: Any) -> Any:
-    memory = np_.role == "memory"
     rings = (
         [
             RingType(np_, plan, NOTHING, NOTHING, 0, (), False)
             for plan in source.shared_rings(np_.unit)
         ]
-        if memory
+        if np_.loads
         else []
     )
     sums = (
-        []
-        if memory
-        else [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
+        [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
+        if np_.computes
+        else []
     )
     for ring in rings:
         nb.returns(typing_context, await_released, (ring,))

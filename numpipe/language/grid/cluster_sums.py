@@ -50,6 +50,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import FLOAT32
+from ...arch.register_layouts import LANES
 from ...core.arith import sub
 from ...core.lanes import each_warp
 from ...core.machine import current
@@ -63,7 +64,7 @@ from ...plan.layout import ATOM
 from ...plan.unit import Unit
 from ..memory import phases
 from ..memory.scratch import BarrierRef
-from ..tiles.layouts import ACCUMULATOR, Form, places
+from ..tiles.layouts import ACCUMULATOR, GROUP, Form, places, record
 from ..tiles.tile import Tile
 
 WHAT = "partial sums"
@@ -111,7 +112,7 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
         )
     rows, columns = form.shape
     size = unit.sizes[axis]
-    if columns % (8 * size):
+    if columns % (GROUP * size):
         raise SpecError(
             f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a "
             f"multiple of 8, and this one has {columns}: make them a multiple of {8 * size}, or "
@@ -160,12 +161,10 @@ def _elements(shape: tuple[int, int]) -> np.ndarray:
     down, right = (
         np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True)
     )
-    warp, lane = np.arange(4)[:, None, None, None], np.arange(32)[None, None, :, None]
-    found: np.ndarray = (
-        (16 * warp + lane // 4 + down[None, :, None]) * shape[1]
-        + 2 * (lane % 4)
-        + right[None, :, None]
+    row, column = (
+        own.reshape(4, 1, 32, 1) for own in record(shape, ACCUMULATOR).own(np.arange(LANES))
     )
+    found: np.ndarray = (row + down[None, :, None]) * shape[1] + column + right[None, :, None]
     return found.reshape(4, -1, 4)
 
 

@@ -11,6 +11,8 @@ from ...intrinsics import barrier, cluster
 from ...plan.context_cuda import ContextType, cluster_place, own_part
 from ..memory.scratch_cuda import BarriersType, barrier_address
 from ..tiles.cluster_arrivals_cuda import rank
+from ..tiles.layouts import BLOCK
+from ..tiles.store_ring_cuda import registers_of
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, undefined
 from . import cluster_sums as source
 from .cluster_sums import SumsPlan
@@ -41,11 +43,11 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
         source.check(unit, name, None, str(nb.unliteral(acc)))
     tile = acc.settled("numpipe.combine")
     share = TileType(source.check(unit, name, tile.form, ""))
-    alone, memory = unit.sizes[name] == 1, np_.role == "memory"
+    alone = unit.sizes[name] == 1
     sums = (
-        None
-        if alone or memory
-        else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+        SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+        if np_.computes and not alone
+        else None
     )
     if sums is not None:
         nb.returns(typing_context, source.scattered, (sums, tile))
@@ -82,11 +84,14 @@ def _pieces(builder: Any, sums: SumsType) -> Any:
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:
     """Return the registers of each CTA's share of the columns, by its place along the axis."""
-    found, size, blocks = registers(builder, tile, value), sums.plan.size, tile.shape[0] // 64
-    width = tile.registers // blocks // size  # a block of 64 rows has its columns one after another
+    found, columns = registers(builder, tile, value), tile.shape[1] // sums.plan.size
     return [
-        [found[(block * size + share) * width + i] for block in range(blocks) for i in range(width)]
-        for share in range(size)
+        [
+            register
+            for row in range(0, tile.shape[0], BLOCK)
+            for register in found[registers_of(tile, row, share * columns, columns)]
+        ]
+        for share in range(sums.plan.size)
     ]
 
 

@@ -26,7 +26,7 @@ _LANES = 232
 def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     none = isinstance(work, nb.types.NoneType)
     source.check(acc, None if none else work)
-    adds = not none and work.role != "memory"
+    adds = not none and work.role.computes
     if adds:
         nb.returns(typing_context, source.combined, (work, acc, part))
     context, builder, args = yield acc(acc, part, work)

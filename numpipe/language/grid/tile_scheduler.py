@@ -97,7 +97,7 @@ def check_cluster(unit: Unit, site: str) -> None:
 # ---- who does what
 def fetches(np_: Context) -> bool:
     """Whether a lane of this warpgroup fetches."""
-    return np_.memory or (
+    return np_.loads or (
         not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0
     )
 
@@ -240,7 +240,7 @@ def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     """Pass the next work index on, after a tile's last pipeline, so that others need not wait until
     the tile is stored."""
     if_fetching(np_, send, ring)
-    only_if(np_, "memory", keep)
+    only_if(np_, "loads", keep)
     only_if(np_, "sharing", take, ring)
 
 

@@ -45,14 +45,14 @@ def _first_lane(builder: Any, unit: Unit) -> Any:
 
 @cuda_meaning(source.if_fetching)
 def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-    fetches = np_.memory or not np_.unit.warp_specialized
+    fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
         nb.returns(typing_context, function, (np_, *args))
     context, builder, values = yield nb.types.void(np_, function, *args)
     if fetches:
         with (
             contextlib.nullcontext()
-            if np_.memory
+            if np_.loads
             else builder.if_then(_first_lane(builder, np_.unit))
         ):
             nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
@@ -126,7 +126,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
     context, builder, args = yield nb.types.void(np_)
-    if unit.work_ring is None or (unit.warp_specialized and np_.role != "memory"):
+    if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
         others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], nb.const(1))

@@ -72,7 +72,7 @@ class RemoteTile:
     def __getitem__(self, index: Any) -> Tile:
         parts, starts = part_of(self.tile, index)
         form = load_form(self.tile, parts, f"{REF}(…)[…]")
-        if self.tile.memory:
+        if not self.tile.role.computes:
             return Tile(None, form)
         machine = current()
 
@@ -107,6 +107,6 @@ def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) 
     cluster has not.
     """
     axis = check(np_, tile, cluster_idx, cluster_dim)
-    return RemoteTile(
-        tile, 0 if np_.memory else rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from")
-    )
+    if not np_.computes:
+        return RemoteTile(tile, 0)
+    return RemoteTile(tile, rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from"))

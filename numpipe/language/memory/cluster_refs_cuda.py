@@ -42,7 +42,7 @@ def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_d
     axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
     result = RemoteTileType(tile)
     context, builder, args = yield result(np_, tile, cluster_idx, cluster_dim)
-    if np_.memory:
+    if not np_.computes:
         return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
     place[axis] = context.cast(builder, args[2], cluster_idx, I32)
@@ -59,7 +59,7 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
     parts, starts = part_of(whole, index)
     result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
     context, builder, args = yield result(ref, index)
-    if whole.role == "memory":
+    if not whole.role.computes:
         return undefined(result)
     fields = nb.fields(context, builder, ref, args[0])
     place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")

@@ -90,7 +90,7 @@ def check_load(
     check_landing(LOAD, dst, barrier)
     check_copied(LOAD, np_.unit, src, dst)
     check_predicate(LOAD, np_, predicate)
-    if not np_.memory:
+    if np_.computes:
         np_.unit.copies_in = True
     sharing = np_.unit.tile_sharing(
         dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD
@@ -137,7 +137,7 @@ def check_store(
             f"whole 16-byte chunks: store a register tile, {array.name}[…] = tile"
         )
     check_predicate(STORE, np_, predicate)
-    if not np_.memory:
+    if np_.computes:
         np_.unit.copies_out = True
     return plan_of(dst, src, written=True, reduction=reduction)
 
@@ -260,7 +260,7 @@ def check_groups(given: Any) -> int:
 
 def check_predicate(operation: str, np_: Any, value: Any) -> None:
     """Raise SpecError for a predicate that is no bool; the memory role has none."""
-    if not (np_.memory or arith.kind(value) is bool or arith.is_integer(value)):
+    if np_.computes and not (arith.kind(value) is bool or arith.is_integer(value)):
         raise SpecError(f"{operation}: predicate must be a bool, got {called(value)}")
 
 
@@ -389,7 +389,7 @@ def copy_gmem_to_smem(
     barrier, and for axes that the cluster has not.
     """
     plan, sharing = check_load(np_, src, dst, barrier, predicate, collective_axes)
-    if not np_.memory:
+    if np_.computes:
         before_async(dst)
         one_lane(
             load,
@@ -430,7 +430,7 @@ def copy_smem_to_gmem(
     where shapes or types differ, for inputs, and for arrays that the TMA cannot write.
     """
     plan = check_store(np_, src, dst, predicate, commit_group, reduction_op)
-    if not np_.memory:
+    if np_.computes:
         before_async(src)
         one_lane(store, Transfer(plan, dst, src.address), bool(predicate), commit_group)
 
@@ -445,7 +445,7 @@ def commit_smem(np_: Context) -> None:
     of the kernel's own, unless `CompilerParams` say `unsafe_no_auto_barriers`; others have to be
     told, by `barrier_arrive` behind it.
     """
-    if not np_.memory:
+    if np_.computes:
         fence_and_meet()
 
 
@@ -453,7 +453,7 @@ def commit_smem(np_: Context) -> None:
 def commit_smem_to_gmem_group(np_: Context) -> None:
     """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA,
     "cp.async.bulk.commit_group")."""
-    if not np_.memory:
+    if np_.computes:
         one_lane(cp_async_bulk.commit_group)
 
 
@@ -472,7 +472,7 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
     """
     pending = check_groups(n)
     read = check_flag(WAIT, "wait_read_only", wait_read_only)
-    if not np_.memory:
+    if np_.computes:
         one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
         meet()
 
@@ -488,5 +488,5 @@ def async_prefetch(np_: Context, src: Any) -> None:
     "cp.async.bulk.prefetch.tensor"). Raises SpecError for arrays that the TMA cannot address.
     """
     plan = check_prefetch(np_, src)
-    if not np_.memory:
+    if np_.computes:
         one_lane(issue, Transfer(plan, src), "prefetch")

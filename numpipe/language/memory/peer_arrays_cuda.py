@@ -189,7 +189,7 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))
-        if not np_.memory:
+        if np_.computes:
             report(builder, np_.unit, what, 0, rank, nb.const(np_.unit.gpus), outside, True)
         rank = builder.select(outside, me, rank)
     return builder.select(

@@ -350,7 +350,7 @@ def as_lane(value: Any) -> Any:
     if isinstance(value, SmemTile):
         return LaneTile(**vars(value))
     if isinstance(value, Slots):
-        return Slots(value.plan, value.address, value.memory, LaneTile)
+        return Slots(value.plan, value.address, value.role, LaneTile)
     if isinstance(value, tuple):
         return mapped(as_lane, value)
     if isinstance(value, functools.partial):

@@ -115,6 +115,6 @@ def arrive(barrier):  # type: ignore[no-untyped-def]
 def test(barrier: BarrierRef) -> Any:
     """Return whether the next phase is complete: one answer for the whole warpgroup."""
     check_test(barrier)
-    if barrier.np.memory:
+    if not barrier.np.computes:
         return Inert(STATE)
     return current().mbar_test(barrier.address, barrier.np.phases.get(barrier.address, 0) & 1)

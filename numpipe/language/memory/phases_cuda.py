@@ -62,7 +62,7 @@ def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
 @cuda_meaning(source.test)
 def _test(_context: Any, barrier: Any) -> Any:
     source.check_test(barrier)
-    if barrier.context.memory:
+    if not barrier.context.computes:
         yield InertType(source.STATE)(barrier)
         return None
     context, builder, args = yield nb.types.boolean(barrier)

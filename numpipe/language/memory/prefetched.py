@@ -42,6 +42,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...intrinsics import cp_async_bulk, mbarrier, memory
 from ...plan.allocations import SMEM, Barrier, Scratch
 from ...plan.context import Context, only_if, own_part
+from ...plan.roles import Role
 from ..tiles.load import STEERING, load, without_value
 from ..tiles.refs import GmemRef, whole_slices
 from .copies import OTHER_WARPS
@@ -115,13 +116,13 @@ def no_value(name: str) -> str:
 class TableFacts:
     """The facts of a `Prefetched` and of its Numba type."""
 
-    memory: bool
+    role: Role
     specialized: bool
 
     @property
     def issues(self) -> bool:
         """Whether this is the memory role, whose one lane issues the copy for all."""
-        return self.memory
+        return self.role.loads
 
     @property
     def alone(self) -> bool:
@@ -139,13 +140,13 @@ class Prefetched(TableFacts):
         address: int,
         landed: BarrierRef,
         size: int,
-        memory: bool,
+        role: Role,
         specialized: bool,
     ) -> None:
         self.ref = ref
         self.address = address
         self.landed = landed
-        self.memory = memory
+        self.role = role
         self.specialized = specialized
         array = ref.array
         whole = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0 and current().moves
@@ -162,7 +163,7 @@ class Prefetched(TableFacts):
         parts, array = whole_slices(index), self.ref.array
         inert = check_index(self.ref.name, self.ndim, parts)
         if inert is not None:
-            return Inert(inert) if self.memory else load(self.ref, index)
+            return load(self.ref, index) if self.role.computes else Inert(inert)
         inside = all(0 <= int(part) < size for part, size in zip(parts, array.shape, strict=True))
         offset = (
             int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize
@@ -239,7 +240,7 @@ def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetc
         own_part(np_.unit, tile.memory),
         landed,
         tile.kind.shape[0],
-        np_.memory,
+        np_.role,
         np_.unit.warp_specialized,
     )
     begin(found)

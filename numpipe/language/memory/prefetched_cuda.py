@@ -28,7 +28,7 @@ class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, ref: GmemType, landed: BarriersType) -> None:
         self.ref = ref
         self.landed = landed
-        self.memory = landed.context.memory
+        self.role = landed.context.role
         self.specialized = ref.unit.warp_specialized
         super().__init__(name=f"prefetched({ref}, {landed})")
 
@@ -115,7 +115,8 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
         return None
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
-    unknown = without_value(arg, whole_slices(index)) if inert is not None and table.memory else ""
+    lacks = inert is not None and not table.role.computes
+    unknown = without_value(arg, whole_slices(index)) if lacks else ""
     context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(
         table, index
     )

@@ -146,7 +146,7 @@ def async_store_smem(
     check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     src = cast_to_store(src, dst.dtype)
     axis = check(np_, src, dst, barrier, cluster_idx, cluster_dim)
-    if np_.memory:
+    if not np_.computes:
         return
     to = rank_along(SEND, np_, axis, cluster_idx, cluster_dim, "store to")
     each_warp(

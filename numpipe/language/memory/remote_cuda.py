@@ -36,7 +36,7 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
-    if np_.memory:
+    if not np_.computes:
         return
     place = cluster_place(builder, dims)
     place[axis] = context.cast(builder, args[4], cluster_idx, I32)
@@ -55,9 +55,7 @@ def _async_store_smem(
     away = builder.sub(there, own)
     value = convert(builder, args[1])
     if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
-        first = builder.zext(
-            builder.icmp_unsigned("==", builder.and_(lane, nb.const(3)), nb.const(0)), nb.i32
-        )
+        first = builder.zext(anywhere.owner(builder, tile.form.record), nb.i32)
         at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
         for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
             _send(builder, [builder.add(at(number), away), landed, first], [word])

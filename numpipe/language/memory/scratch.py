@@ -29,6 +29,7 @@ from ...core.op import op
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context, own_part
+from ...plan.roles import Role
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
@@ -44,9 +45,9 @@ class Slots:
     one."""
 
     def __init__(
-        self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile
+        self, plan: SmemPlan, address: int, role: Role, tile: type[SharedTile] = SmemTile
     ) -> None:
-        self.plan, self.address, self.memory, self.tile = plan, address, memory, tile
+        self.plan, self.address, self.role, self.tile = plan, address, role, tile
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,7 +67,7 @@ class Slots:
         check_slots(lead, parts)
         number = linear(lead, parts[: len(lead)])
         tile = self.tile(
-            self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True
+            self.address + number * kind.stride, kind.layout, kind.dtype, self.role, True
         )
         return tile.at[parts[len(lead) :]] if len(parts) > len(lead) else tile
 
@@ -279,11 +280,11 @@ def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tuple(_refs(np_, part) for part in tree)
     if isinstance(tree, SmemPlan):
-        slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.memory)
+        slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.role)
         return slots if tree.slots else slots.at[()]
-    copy = np_.unit.number(current().warpgroup) if tree.memory.owners and not np_.memory else 0
+    copy = np_.unit.number(current().warpgroup) if tree.memory.owners and np_.computes else 0
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
-    if not np_.memory:
+    if np_.computes:
         for number in range(tree.kind.count):
             current().mbar_init_at_entry(
                 ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True

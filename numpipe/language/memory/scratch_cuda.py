@@ -14,6 +14,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
 from ...plan.outside_cuda import within
+from ...plan.roles import Role
 from ...plan.unit import Unit
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import scratch as source
@@ -23,7 +24,7 @@ I32 = nb.types.int32
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
     def __init__(
-        self, plan: SmemPlan, debugged: Unit | None, role: str, tile: type[SharedType] = SmemType
+        self, plan: SmemPlan, debugged: Unit | None, role: Role, tile: type[SharedType] = SmemType
     ) -> None:
         self.plan, self.tile = plan, tile(plan.kind.layout, plan.kind.dtype, debugged, role, True)
         super().__init__(name=f"slots({plan}, {self.tile})")
@@ -45,7 +46,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
             parts[: len(lead)],
             index,
             args[1],
-            None if self.tile.role == "memory" else self.tile.debugged,
+            self.tile.debugged if self.tile.role.computes else None,
             self.tile.together,
         )
         address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
@@ -83,7 +84,7 @@ class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
             parts,
             index,
             args[1],
-            None if self.context.role == "memory" else self.context.unit.debugged,
+            self.context.unit.debugged if self.context.computes else None,
         )
         first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
         return nb.struct(context, builder, result, np=have.np, first=first)

@@ -96,7 +96,7 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool =
     it.
     """
     check_wait(np_, semaphore, value)
-    if not np_.memory:
+    if np_.computes:
         await_together(np_, semaphore, value, 0)
     elif waits_for_loads(loads):
         await_value(np_, semaphore, value, 0)
@@ -130,7 +130,7 @@ def _check(np_: Any, what: str, semaphore: Any) -> str:
 
 def _check_signal(np_: Any, semaphore: Any, rank: Any, add: Any) -> None:
     what = _check(np_, "numpipe.signal(semaphore, rank)", semaphore)
-    if not np_.memory:
+    if np_.computes:
         check_integer(what, "rank", rank)
         check_integer(what, "add", add)
 

@@ -42,7 +42,7 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
     if unit.params.debug:
         size = builder.extract_value(gmem_value(context, builder, semaphore.ref, view.ref).shape, 0)
         outside = builder.icmp_unsigned(">=", index, size)
-        if semaphore.ref.role != "memory":
+        if semaphore.ref.role.computes:
             report(
                 builder,
                 unit,
@@ -94,10 +94,10 @@ def _wait(
     typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True
 ) -> Any:
     source.check_wait(np_, semaphore, value)
-    if not source.waits_for_loads(loads) and np_.memory:
+    if not source.waits_for_loads(loads) and not np_.computes:
         yield nb.types.void(np_, site, semaphore, I32, loads)
         return
-    function = source.await_value if np_.memory else source.await_together
+    function = source.await_together if np_.computes else source.await_value
     what = f"the wait for {semaphore.ref.arg.name} @ {nb.literal(site)}"
     if what not in np_.unit.places:
         np_.unit.places.append(what)

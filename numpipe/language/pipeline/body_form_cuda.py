@@ -13,6 +13,7 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.nested_tuples_cuda import build_value, leaf_values, leaves
+from ...plan.roles import Role
 from ..memory.per_lane import check_lane_carry
 from ..memory.per_lane_cuda import as_lane, mapped
 from ..tiles.layouts import ACCUMULATOR, said
@@ -214,7 +215,7 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 
 
 # ---- types of carries
-def _in_flight(carry: Any, role: str) -> Any:
+def _in_flight(carry: Any, role: Role) -> Any:
     """Return the type of a part of a carry, where a tile may be in flight."""
     accumulator = (
         isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR

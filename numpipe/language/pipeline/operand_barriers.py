@@ -38,7 +38,7 @@ from typing import Any, NoReturn
 from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import Tree
-from ...traces.protocol import BARRIERS
+from ...plan.protocol import BARRIERS
 from ..memory import phases
 from ..memory.scratch import BarrierRef, one_barrier
 from .ring import Ring, await_ready, note, release_delayed, step_of
@@ -93,7 +93,7 @@ def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tup
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     """Return the barriers of step k that the body is given: one ready, then one consumed barrier
     for each operand."""
-    if loop.manual and not loop.np.memory:
+    if loop.manual and loop.np.computes:
         for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
             note(ring, "begin", step_of(ring, k, 0), 0)
     return tuple(
@@ -214,9 +214,9 @@ def apply(
     """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else
     ``function(ring, part, k)``."""
     if check_use(operation, kind, barrier):
-        if not barrier.np.memory:
+        if barrier.np.computes:
             own(barrier)
-    elif not barrier.ring.np.memory:
+    elif barrier.ring.np.computes:
         function(barrier.ring, barrier.part, barrier.k)
 
 

@@ -54,16 +54,16 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
     def typer(typing_context: Any, barrier: Any) -> Any:
         argtypes: tuple[Any, ...]
         if source.check_use(operation.__name__, kind, barrier):
-            called, argtypes, memory = own, (barrier,), barrier.context.memory
+            called, argtypes, computes = own, (barrier,), barrier.context.computes
         else:
             part, number = nb.immediate(barrier.part)
             called = function
             argtypes = (barrier.ring, part, I32)
-            memory = barrier.ring.context.memory
-        if not memory:
+            computes = barrier.ring.context.computes
+        if computes:
             nb.returns(typing_context, called, argtypes)
         context, builder, args = yield nb.types.void(barrier)
-        if not memory:
+        if computes:
             if called is function:
                 value = nb.fields(context, builder, barrier, args[0])
                 args = value.ring, number, value.k

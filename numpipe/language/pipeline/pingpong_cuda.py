@@ -10,6 +10,7 @@ from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
 from ...plan.context_cuda import ContextType
+from ...plan.roles import COMPUTE
 from ...plan.unit import Unit
 from . import pingpong as source
 
@@ -23,7 +24,7 @@ def _external(operation: Any) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         _, builder, args = yield nb.types.void(np_)
-        if np_.role != "memory":
+        if np_.computes:
             nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
 
 
@@ -40,7 +41,7 @@ def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
 def define_turns(context: Any, module: Any, unit: Unit) -> None:
     """Define, in the entry module, the functions that read and write the counters of this kernel's
     rings."""
-    pointer, np_ = nb.i32.as_pointer(), ContextType(unit, "compute")
+    pointer, np_ = nb.i32.as_pointer(), ContextType(unit, COMPUTE)
     with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(context, builder, state)
         for plan in unit.handed_over():

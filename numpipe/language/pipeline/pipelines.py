@@ -401,7 +401,7 @@ def steps_over(
     not `apart` follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
     total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
-    if pipe.unequal and not pipe.np.memory:
+    if pipe.unequal and pipe.np.computes:
         own = np.int32(
             max(
                 0,
@@ -523,11 +523,11 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
     with running(
         loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))
     ):
-        if loop.np.memory and not nested and not loop.single:
+        if loop.np.loads and not nested and not loop.single:
             produce(loop)
             return
         k = np.int32(0)
-        if loop.single and not loop.np.memory:
+        if loop.single and loop.np.computes:
             begin_alone(loop)
         while _comes(loop, k):
             given, barriers = tiles(loop, k), barriers_of(loop, k)
@@ -543,10 +543,10 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
 
 def _comes(loop: Loop, k: Any) -> bool:
     """Do what this role does before step k, and return whether there is such a step."""
-    if not loop.np.memory:
+    if loop.np.computes:
         return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
-    if not loop.single:
+    if loop.np.loads and not loop.single:
         if more:
             fill_step(loop, k)
         else:

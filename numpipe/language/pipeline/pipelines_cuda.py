@@ -134,7 +134,7 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     def exhausted(self) -> bool:
         """Whether the first `next` does everything: in the memory role, all loads of an innermost
         loop."""
-        return self.role == "memory" and not self.nested and not self.loop.single
+        return self.role.loads and not self.nested and not self.loop.single
 
     @property
     def loaded_before(self) -> bool:
@@ -146,7 +146,7 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
         ptxas copied descriptors in the main loop inside.
         """
         return (
-            self.role == "memory"
+            self.role.loads
             and self.once
             and not self.exhausted
             and not self.loop.single
@@ -170,7 +170,7 @@ def steps_type(
     """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see
     `pipelines.steps_over`."""
     arrays, shared = source.arrays_of(pipe, refs, nested)
-    rings, loading = [], pipe.np.memory and not pipe.single
+    rings, loading = [], pipe.np.loads and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
             pipe.unit.rings_of[pipe.np.role].add(plan.name)
@@ -262,7 +262,7 @@ def steps_value(
         outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
         passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed),
     )
-    if kind.single and steps.role == "compute":
+    if kind.single and steps.role.computes:
         nb.call(context, builder, begin_alone, (kind,), (loop,))
     if steps.loaded_before:
         _load_once(context, builder, kind, loop)
@@ -273,7 +273,7 @@ def steps_value(
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
     """Return how many steps this warpgroup runs."""
-    if not pipe.unequal or pipe.np.memory:
+    if not pipe.unequal or not pipe.np.computes:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
     kind, count = nb.call_value(
@@ -370,12 +370,12 @@ def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
 
 def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     """`pipelines._comes`."""
-    if kind.role != "memory":
+    if kind.role.computes:
         return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
             1
         ]
     valid = builder.icmp_signed("<", k, loop.total)
-    if not kind.loop.single and not kind.loaded_before:
+    if kind.role.loads and not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
                 nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))

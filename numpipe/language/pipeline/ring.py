@@ -68,8 +68,8 @@ from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
 from ...plan.context import Context, counter, set_counter
 from ...plan.plans import RingPlan
+from ...plan.protocol import MOMENTS
 from ...plan.unit import Unit
-from ...traces.protocol import MOMENTS
 from ..tiles import products_in_flight
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
@@ -392,7 +392,7 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
     plan, stage = ring.plan, int(stage_of(ring, slot))
     return tuple(
-        SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
+        SmemTile(stage + offset, layout, ref.array.dtype, ring.np.role, plan.written)
         for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True)
     )
 

@@ -38,7 +38,7 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
 
     Raises SpecError where `after` is no register tile.
     """
-    if np_.memory or after is None:
+    if not np_.computes or after is None:
         return
     if not isinstance(after, Tile):
         raise no_tile(np_.unit.kernel, type(after).__name__)

@@ -32,11 +32,11 @@ _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
 @cuda_meaning(source.schedule_fence)
 def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
     none = isinstance(after, nb.types.NoneType)
-    if np_.role == "compute" and not none and not isinstance(after, (TileType, InFlightType)):
+    if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
-    tile = None if none or np_.role == "memory" else after.settled("schedule_fence(after)")
+    tile = after.settled("schedule_fence(after)") if np_.computes and not none else None
     _, builder, args = yield nb.types.void(np_, after)
-    if np_.role == "compute":
+    if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:
             nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")

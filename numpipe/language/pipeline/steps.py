@@ -193,7 +193,7 @@ class LoopFacts:
         self.rings, self.outs = tuple(rings[: len(pipe.rings)]), tuple(rings[len(pipe.rings) :])
         self.places = places(len(arrays), pipe.rings, pipe.outs)
         self.unequal = pipe.unequal and not pipe.single
-        computes = not pipe.np.memory
+        computes = pipe.np.computes
         self.pending = pending_groups(self.rings, groups) if computes else None
         self.passes_turn = bool(last) and computes
         self.tokens = turns if self.unequal and computes else ()

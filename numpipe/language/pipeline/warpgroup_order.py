@@ -127,6 +127,6 @@ def end_tokens(np_: Context) -> None:
 
 def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int], None]) -> None:
     """Call ``function(np_, number)`` for each token, in one of the compute warpgroups."""
-    if not np_.memory and np_.unit.number(current().warpgroup) == warpgroup:
+    if np_.computes and np_.unit.number(current().warpgroup) == warpgroup:
         for number in range(len(np_.unit.tokens)):
             only_if(np_, "several", function, number)

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...plan.layout import Layout, swizzled
+from .layouts import BLOCK, FRAGMENTS, GROUP
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,12 @@ def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
 def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
     """Return the accesses of every lane, in the order of their registers; without `matrices`
     (ldmatrix, stmatrix) each lane moves its own pairs of 16-bit columns."""
-    registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
+    elements = len(FRAGMENTS.places((BLOCK, layout.shape[1])))
+    registers = elements * max(layout.itemsize, 2) // 4
     block_bytes = (
-        64 * layout.width
+        BLOCK * layout.width
         if layout.inner == 1
-        else 64 * layout.itemsize // layout.width * layout.panel_stride
+        else BLOCK * layout.itemsize // layout.width * layout.panel_stride
     )
     return [
         Access(
@@ -117,14 +119,14 @@ def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
             access.xor,
             access.add + block * block_bytes,
         )
-        for block in range(layout.shape[0] // 64)
+        for block in range(layout.shape[0] // BLOCK)
         for access in _of_a_block(layout, matrices)
     ]
 
 
 def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
     """Return the accesses of the first 64 rows."""
-    groups, width = range(layout.shape[1] // 8), layout.width
+    groups, width = range(layout.shape[1] // GROUP), layout.width
     if layout.itemsize == 2 and matrices:
         return [
             Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j))

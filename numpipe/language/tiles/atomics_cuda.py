@@ -55,7 +55,7 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
 
 
 def _debugged(context: Any, builder: Any, dst: Any, view: Any, start: list[Any]) -> None:
-    if dst.ref.unit.params.debug and dst.ref.role == "compute":
+    if dst.ref.unit.params.debug and dst.ref.role.computes:
         report_view(
             builder,
             dst,

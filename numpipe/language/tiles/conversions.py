@@ -35,6 +35,7 @@ from ...plan.context import Context, ContextFacts
 from .exchange import each_to_all, exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
+    BLOCK,
     COALESCED,
     COLUMN,
     EITHER,
@@ -78,7 +79,7 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     128 x i bytes.
     """
     result, nbytes = plan_cast(np_, site, tile, layout)
-    if np_.memory:
+    if not np_.computes:
         return Tile(None, result)
     if nbytes:
         if lanes_of(tile.form.layout) or lanes_of(result.layout):
@@ -110,7 +111,7 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
             f"{', '.join(map(repr, known))}, got {layout!r}"
         )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
         np_.unit.plan_exchange(
             nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout")
@@ -149,7 +150,7 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
     if result == form:
         return form, 0
     nbytes = form.dtype.itemsize * (form.shape[0] if flat else 64 * 64)
-    if not np_.memory:
+    if np_.computes:
         np_.unit.plan_exchange(
             nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout")
         )
@@ -179,13 +180,13 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
         return form, 0
     if layout == COALESCED:
         result = coalesced_form(plain, CAST)
-        return result, 64 * panel_width(result)
+        return result, BLOCK * panel_width(result)
     if panel_width(form) > 128:
         raise SpecError(
             f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
             f"{panel_width(form) // 8} bytes side by side, and 16 are moved: cast before astype"
         )
-    return plain, 64 * panel_width(form)
+    return plain, BLOCK * panel_width(form)
 
 
 def _chunks(form: Form, result: Form) -> tuple[Any, Any]:

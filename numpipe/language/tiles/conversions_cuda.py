@@ -15,7 +15,7 @@ from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
 from .elementwise_cuda import place_of
-from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
+from .layouts import ACCUMULATOR, BLOCK, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .row_layouts import lanes_of
 from .shared_tiles_cuda import converge, read_registers
@@ -38,7 +38,7 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
     form, nbytes = source.plan_cast(np_, site, tile, layout)
     result = TileType(form)
     _, builder, args = yield result(np_, site, tile, layout)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, tile, args[2], result))
@@ -84,7 +84,7 @@ def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
     """Return (row, column, columns) of each panel in which a coalesced tile is moved."""
     columns = panel_width(tile.form) // tile.dtype.itemsize
     return itertools.product(
-        range(0, tile.shape[0], 64), range(0, tile.shape[1], columns), (columns,)
+        range(0, tile.shape[0], BLOCK), range(0, tile.shape[1], columns), (columns,)
     )
 
 
@@ -96,7 +96,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
-        if (r or 0) // 64 * 64 == row and (c or 0) == column:
+        if (r or 0) // BLOCK * BLOCK == row and (c or 0) == column:
             start = run_offset(tile.form, thread, (r or 0) - row)
             for n in range(0, each, 4):
                 yield first * each // vector + n, min(4, each), swizzled(start + 4 * n, width).value
@@ -149,16 +149,10 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     lane of each quad has two of each 64.
     """
     base = nb.external(builder, EXCHANGE, nb.i32)
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
     row, column = place_of(builder, have)
     by_row, by_column = (builder.add(base, builder.shl(own, nb.const(2))) for own in (row, column))
     along_columns = have.layout == ROW
-    chosen = (
-        builder.icmp_unsigned("<", thread, nb.const(4))
-        if along_columns
-        else (builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
-    )
-    chosen = builder.zext(chosen, nb.i32)
+    chosen = builder.zext(anywhere.owner(builder, have.form.record), nb.i32)
     words = to_words(builder, have, values)
     barrier(builder)
     for i, (down, right) in enumerate(places(have.shape, have.layout)):

@@ -85,7 +85,7 @@ def write_element(
 ) -> None:
     """Store a number, or reduce it into the array, by one lane; nothing in the memory role."""
     machine = current()
-    if machine.role == "memory":
+    if not machine.role.computes:
         return
     check_inside(
         ref, tuple(index), (), what, "the GPU writes nothing", "the GPU writes nothing", "stores to"

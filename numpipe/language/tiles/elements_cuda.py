@@ -51,7 +51,7 @@ def write_element(
 ) -> None:
     """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role
     emits nothing."""
-    if ref.role == "memory":
+    if not ref.role.computes:
         return
     dtype = ref.arg.dtype
     block = Block(context, builder, ref, array, index, ())

@@ -385,7 +385,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     Raises SpecError for other shapes and types.
     """
     form = full_form(shape, value, dtype)
-    if isinstance(value, NoValue) or current().role == "memory":
+    if isinstance(value, NoValue) or not current().role.computes:
         return Tile(None, form)
     return Tile(np.full(form.shape, _in_type(value, form.dtype), form.dtype), form)
 
@@ -415,7 +415,7 @@ def iota(shape: Any, axis: int = 0) -> Tile:
     that no tile has.
     """
     form, along = iota_form(shape, axis)
-    if current().role == "memory":
+    if not current().role.computes:
         return Tile(None, form)
     index = np.arange(form.shape[along], dtype=np.int32).reshape(
         [-1 if i == along else 1 for i in range(len(form.shape))]

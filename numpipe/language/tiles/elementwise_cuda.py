@@ -21,7 +21,7 @@ from ...core.formula_cuda import Value
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import own_place, places, sources
+from .layouts import places, sources
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
@@ -371,8 +371,8 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) that a lane has as its own in a tile of this layout."""
-    row, column = own_place(
-        tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    row, column = tile.form.record.own(
+        Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
     )
     return row.value, column.value
 

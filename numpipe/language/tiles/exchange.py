@@ -23,6 +23,7 @@ from ...core.machine import current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
 from ...plan.unit import Unit
+from .layouts import BLOCK
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart,
@@ -53,7 +54,7 @@ def of_rows(count: int) -> _Chunks:
     >>> of_rows(64)[1].tolist()
     [64, 80, 96, 112]
     """
-    return np.concatenate([_spread(64) + 256 * block for block in range(count // 64)], axis=1)
+    return np.concatenate([_spread(BLOCK) + at for at in range(0, 4 * count, 4 * BLOCK)], axis=1)
 
 
 def of_columns(count: int) -> _Chunks:
@@ -64,7 +65,7 @@ def of_columns(count: int) -> _Chunks:
 
 def rows(width: int) -> _Chunks:
     """Return a panel of 64 rows of `width` bytes: each warp has 16 rows."""
-    return _spread(16 * width)
+    return _spread(BLOCK // 4 * width)
 
 
 def room(unit: Unit) -> int:

@@ -43,7 +43,7 @@ def _barrier() -> None:
 @op
 def before_access(tile: SmemTile) -> None:
     """Order the warpgroup's own loads from, and stores to, a tile: called before each."""
-    if tile.writable and not tile.memory and automatic():
+    if tile.writable and tile.role.computes and automatic():
         _barrier()
 
 
@@ -51,6 +51,6 @@ def before_access(tile: SmemTile) -> None:
 def before_async(*tiles: SmemTile) -> None:
     """Order stores to tiles before something asynchronous (wgmma, a TMA copy) reads or writes
     them."""
-    if any(tile.writable and not tile.memory for tile in tiles) and automatic():
+    if any(tile.writable and tile.role.computes for tile in tiles) and automatic():
         current().fence_proxy_async()
         _barrier()

@@ -16,7 +16,7 @@ ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
     _, builder, _ = yield nb.types.void(*tiles)
-    if any(tile.writable and tile.role != "memory" for tile in tiles):
+    if any(tile.writable and tile.role.computes for tile in tiles):
         nb.external(builder, symbol, nb.void)
 
 

@@ -67,7 +67,7 @@ def settled(
                     one,
                     size,
                     builder.icmp_unsigned(">=", one, size),
-                    ref.role == "compute" and not (vector or ref.by_lane),
+                    ref.role.computes and not (vector or ref.by_lane),
                 )
         if stored and not vector and mode != "clip":
             each = [

@@ -19,8 +19,6 @@ from .layouts import (
     Form,
     by_rows,
     coalesced_form,
-    own_place,
-    places,
 )
 from .row_layouts import ROWS, lanes_of
 from .tile import check_form
@@ -87,12 +85,10 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
     A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in
     its low half.
     """
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for lane in range(32):
-        own = own_place(form, 32 * warp + lane)
-        for number, (row, column) in enumerate(places(form.shape, form.layout)):
-            at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
-            found.setdefault(at, []).append((lane, number // packing(form.dtype).per_register))
+    found, each = {}, packing(form.dtype).per_register
+    for (row, column), every in form.record.holders(form.shape).items():
+        if lanes := [(lane % 32, n // each) for lane, n in every if lane // 32 == warp]:
+            found[-1 if row is None else row, -1 if column is None else column] = lanes
     return found
 
 

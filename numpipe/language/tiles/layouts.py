@@ -54,15 +54,20 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.products import WGMMA
+from ...arch.register_layouts import WARP, WARPS, Bits, Place, RegisterLayout, Registers
 from ...diagnostics.errors import SpecError
 from . import row_layouts
 from .row_layouts import ROWS, lanes_for, lanes_of, word_of
 
-ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
+FRAGMENTS = WGMMA.accumulator
+"""the record of the layout that tiles of two dimensions have unless they are cast or small"""
+ACCUMULATOR, ROW, COLUMN, EITHER = FRAGMENTS.name, "row", "column", "either"
 COALESCED = "coalesced"
-Place = tuple[int | None, int | None]
-"""(row, column) of an element, less those of the lane; None along a dimension that a layout does
-not have"""
+BLOCK, GROUP = FRAGMENTS.units
+"""rows and columns after which an accumulator's layout repeats"""
+WIDEST = WGMMA.widest
+"""columns of an accumulator, at most"""
 
 
 def coalesced(vector: int) -> str:
@@ -123,10 +128,10 @@ def fits(shape: tuple[int, ...]) -> bool:
     """Return whether a shape of two dimensions is that of an accumulator."""
     return (
         len(shape) == 2
-        and shape[0] >= 64
-        and not shape[0] % 64
-        and 8 <= shape[1] <= 256
-        and not shape[1] % 8
+        and shape[0] >= BLOCK
+        and not shape[0] % BLOCK
+        and GROUP <= shape[1] <= WIDEST
+        and not shape[1] % GROUP
     )
 
 
@@ -159,6 +164,16 @@ class Form:
     shape: tuple[int, ...]
     dtype: np.dtype
     layout: str = ACCUMULATOR
+
+    @property
+    def record(self) -> RegisterLayout:
+        """The record of its layout: `record`."""
+        return record(self.shape, self.layout)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The elements of a lane: `places`."""
+        return places(self.shape, self.layout)
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}" + (
@@ -219,7 +234,8 @@ def layout_of(shape: tuple[int, ...]) -> str:
 def vector_layout(size: int, what: str) -> str:
     """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise
     SpecError for neither."""
-    row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
+    row = size % GROUP == 0 and GROUP <= size <= WIDEST
+    column = size % BLOCK == 0 and size >= BLOCK
     if not row and not column:
         raise SpecError(
             f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a "
@@ -228,16 +244,29 @@ def vector_layout(size: int, what: str) -> str:
     return EITHER if row and column else ROW if row else COLUMN
 
 
-def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
-    """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy
-    array or an LLVM value."""
-    if lanes_of(form.layout):
-        return row_layouts.own_place(form.shape, form.layout, thread)
-    if vector := vector_of(form.layout):
-        shift = lanes_across(form.shape[1], vector).bit_length() - 1
-        lane = thread & 31
-        return ((thread & 96) >> 1) + (lane >> shift), (lane & ((1 << shift) - 1)) * vector
-    return ((thread & 96) >> 1) + ((thread & 31) >> 2), (thread & 3) << 1
+@functools.lru_cache(maxsize=1024)
+def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
+    """Return the record of the layout of a tile of this shape; of a vector in either layout, that
+    of its row.
+
+    >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
+    ((64, 64), (0,))
+    """
+    if lanes_of(layout):
+        return row_layouts.record(shape, layout)
+    if vector := vector_of(layout):
+        across = lanes_across(shape[1], vector)
+        return RegisterLayout(
+            layout,
+            ((Bits(WARPS, BLOCK // 4), Bits(WARP & -across, 1)), (Bits(across - 1, vector),)),
+            (
+                Registers(0, BLOCK),
+                Registers(1, across * vector),
+                Registers(0, 32 // across, across // 2),
+                Registers(1, 1, vector),
+            ),
+        )
+    return FRAGMENTS if layout == ACCUMULATOR else FRAGMENTS.along(int(layout != COLUMN))
 
 
 def panel_width(form: Form) -> int:
@@ -249,7 +278,7 @@ def panel_width(form: Form) -> int:
 def run_offset(form: Form, thread: Any, down: int) -> Any:
     """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has
     `down` rows below its own."""
-    row, column = own_place(form, thread)
+    row, column = form.record.own(thread)
     return (row + down) * panel_width(form) + column * form.dtype.itemsize
 
 
@@ -264,31 +293,7 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     """
     if layout == EITHER:
         return places(shape, ROW) + places(shape, COLUMN)
-    rows, columns = shape[0], shape[-1]
-    if lanes_of(layout):
-        return row_layouts.places(shape, layout)
-    if vector := vector_of(layout):
-        across = lanes_across(columns, vector)
-        return tuple(
-            (block + step, panel + i)
-            for block in range(0, rows, 64)
-            for panel in range(0, columns, across * vector)
-            for step in range(0, 16, 32 // across)
-            for i in range(vector)
-        )
-    if layout == ROW:
-        return tuple((None, 8 * j + odd) for j in range(columns // 8) for odd in (0, 1))
-    if layout == COLUMN:
-        return tuple(
-            (64 * block + 8 * half, None) for block in range(rows // 64) for half in (0, 1)
-        )
-    return tuple(
-        (64 * block + 8 * half, 8 * j + odd)
-        for block in range(rows // 64)
-        for j in range(columns // 8)
-        for half in (0, 1)
-        for odd in (0, 1)
-    )
+    return record(shape, layout).places(shape)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -351,7 +356,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
                     'numpipe.layout_cast(v, "row")'
                 )
         layout = layout_of(shape)
-        if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
+        if layout == ACCUMULATOR and not fits(shape):
             raise SpecError(
                 f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
                 f"of {shape}, which is none: (64 x j, 8 x i) with at most 256 columns"

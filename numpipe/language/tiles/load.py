@@ -177,7 +177,7 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     other layouts.
     """
     form = load_form(view, layout)
-    if current().role == "memory":
+    if not current().role.computes:
         return Tile(None, form)
     value = np.zeros(form.shape, form.dtype)
     _read_block(view.ref, view.axes, view.start, value)
@@ -190,7 +190,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     array, given = ref.array, whole_slices(index)
     axes, form = plan(ref, parts := plain(given))
     machine = current()
-    if machine.role == "memory" and (
+    if not machine.role.computes and (
         form is not None or (unknown := without_value(ref.arg, parts))
     ):
         return Inert(unknown) if form is None else Tile(None, form)

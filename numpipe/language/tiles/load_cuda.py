@@ -159,8 +159,8 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     parts, arg = plain(whole_slices(index)), ref.arg
     axes, form = source.plan(ref, parts)
     tile = None if form is None else TileType(form)
-    unknown = source.without_value(arg, parts) if tile is None and ref.role == "memory" else ""
-    memory = ref.role == "memory" and (tile is not None or bool(unknown))
+    unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
+    memory = not ref.role.computes and (tile is not None or bool(unknown))
     result = tile or (
         InertType(unknown)
         if memory
@@ -207,7 +207,7 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout))
     ref = view.ref
     context, builder, args = yield tile(view, layout)
-    if ref.role == "memory":
+    if not ref.role.computes:
         return undefined(tile)
     fields = nb.fields(context, builder, view, args[0])
     start = nb.cgutils.unpack_tuple(builder, fields.start)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BY_DTYPE, KINDS
-from ...arch.dtypes import operand as element_operand
+from ...arch.products import WGMMA
 from ...core.machine import Mma, current
 from ...core.op import called, op
 from ...diagnostics.errors import SpecError
@@ -41,10 +40,11 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
     if isinstance(form, Form):
         _check_registers(form)
     (m, depth), (k, n) = left, right = form.shape, b.layout.shape
-    one, other = element_operand(a.dtype), element_operand(b.dtype)
+    one, other = WGMMA.operand(a.dtype), WGMMA.operand(b.dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(
-            f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}"
+            f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got {a.dtype} and "
+            f"{b.dtype}"
         )
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
@@ -59,11 +59,11 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
             raise SpecError(
                 f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
             )
-    step = BY_DTYPE[a.dtype].k
-    if k % step or m % 64 or n not in one.widths:
+    step = WGMMA.k(a.dtype)
+    if k % step or m % WGMMA.rows or n not in one.widths:
         raise SpecError(
-            f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of "
-            f"{one.unit} and at most 256"
+            f"wgmma: a {left} x b {right}: M must be a multiple of {WGMMA.rows}, K of {step}, N of "
+            f"{one.unit} and at most {one.widths[-1]}"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
@@ -83,7 +83,7 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
             raise SpecError(
                 f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels"
             )
-    return Form((m, n), one.sums)
+    return Form((m, n), one.sums, WGMMA.accumulator.name)
 
 
 def _check_registers(a: Form) -> None:
@@ -96,7 +96,7 @@ def _check_registers(a: Form) -> None:
             f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
             "accumulator's layout, packed: combine it with a tile first"
         )
-    kind = element_operand(a.dtype)
+    kind = WGMMA.operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(
             f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A "
@@ -115,7 +115,7 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
     cb = descriptor(0, b.leading, b.stride, b.swizzle)
     right = [cb + (y >> 4) for y in b.offsets[0]]
     if a is None:
-        return (tuple((0, y) for y in right),) * (rows // 64)
+        return (tuple((0, y) for y in right),) * (rows // WGMMA.rows)
     ca = descriptor(0, a.leading, a.stride, a.swizzle)
     return tuple(
         tuple((ca + (x >> 4), y) for x, y in zip(row, right, strict=True)) for row in a.offsets
@@ -146,7 +146,7 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
     form = plan(acc, a, b)
-    if b.memory or (acc is not None and acc.inert):
+    if not b.role.computes or (acc is not None and acc.inert):
         return Tile(None, form) if acc is None else acc
     machine = current()
     left = None if isinstance(a, Tile) else operand(a.layout, 1)

@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
-from ...arch.dtypes import operand as element_operand
+from ...arch.products import WGMMA
+from ...arch.register_layouts import LANES
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics.wgmma import check_pending, statement
@@ -47,23 +48,24 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
     descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
-    block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
+    blocks, sums = rows // WGMMA.rows, TileType(form).registers
+    block, first = sums // blocks, sums * (1 if fresh else 2)
     counts = a.registers if isinstance(a, TileType) else 1
+    step_registers = WGMMA.rows * WGMMA.k_bytes // 4 // LANES
     left = operand(a.layout, 1) if isinstance(a, SmemType) else None
-    types = ".".join(kind.name for kind in map(element_operand, (a.dtype, b.dtype)) if kind)
+    types = ".".join(kind.name for kind in map(WGMMA.operand, (a.dtype, b.dtype)) if kind)
     text = ["wgmma.fence.sync.aligned;"]
     for j in range(len(right.offsets[0])):
-        for i in range(rows // 64):
-            sums = [f"${i * block + r}" for r in range(block)]
-            at = first + i * counts // (rows // 64) + 4 * j
-            source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
+        for i in range(blocks):
+            at = first + i * counts // blocks + step_registers * j
+            given = ", ".join(f"${at + n}" for n in range(step_registers))
             step = statement(
                 columns,
                 types,
                 left.major if left else "k",
                 right.major,
-                sums,
-                source_a,
+                [f"${i * block + r}" for r in range(block)],
+                "da" if left else f"{{{given}}}",
                 "db",
                 "0" if fresh and j == 0 else "1",
             )
@@ -99,7 +101,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     product = TileType(form)
     text = _batch(form, a, b, fresh)
     context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
-    if b.role == "memory":
+    if not b.role.computes:
         return undefined(product) if fresh else args[0]
     shared = [
         (ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)
@@ -135,7 +137,7 @@ def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
     context, builder, args = yield result(plain, pending)
     values = [
         value
-        if not isinstance(part, InFlightType) or part.role == "memory"
+        if not isinstance(part, InFlightType) or not part.role.computes
         else through(builder, part.tile, value, text, [], "")
         for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)
     ]

@@ -28,7 +28,7 @@ def no_nan(np_: Context, site: str, target: str, value: Any) -> Any:
     """Return a value that ``target = value`` stores; raise SimulationError where one of its
     elements is NaN."""
     tile = isinstance(value, Tile)
-    if np_.memory or not (
+    if not np_.computes or not (
         value.dtype in CHECKED if tile else isinstance(value, (float, np.floating))
     ):
         return value

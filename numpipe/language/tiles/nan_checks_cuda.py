@@ -21,7 +21,7 @@ from .tile_cuda import TileType, assembled, part_of_either, registers
 def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
     context, builder, args = yield value(np_, site, target, value)
     unit, stored = np_.unit, args[3]
-    if np_.role == "memory" or not unit.params.debug:
+    if not np_.computes or not unit.params.debug:
         return stored
     what = f"{nb.literal(target)} @ {nb.literal(site)}"
     if isinstance(value, TileType) and value.dtype in source.CHECKED:

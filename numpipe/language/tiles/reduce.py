@@ -43,6 +43,7 @@ the same in all lanes that hold them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,8 @@ from ...plan.context import Context, ContextFacts
 from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
-from .row_layouts import ROWS, groups, lanes_of, word_of
+from .layouts import ACCUMULATOR, COLUMN, GROUP, ROW, Form, only_accumulator
+from .row_layouts import ROWS, lanes_of, word_of
 from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
@@ -136,14 +137,12 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     if along is None:
         # there are no numbers of bfloat16
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)
-        alone = form.layout in (ROW, EITHER) or bool(
-            lanes and groups(form.shape, form.layout)[0] == 1
-        )
+        alone = form.record.warps == 1
         elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
-        alone = along == 1 or bool(lanes and groups(form.shape, form.layout)[0] == 1)
+        alone = along == 1 or form.record.warps == 1
         result = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else ""))
         nbytes = 0 if alone else 4 * size * each
     if nbytes > ROOM:
@@ -151,48 +150,26 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
             f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} "
             f"bytes, {ROOM} at most: reduce parts of its columns, x[:, 0:512]"
         )
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
 
 
-def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
-    """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8
-    columns, lanes of a quad, two each."""
-    word, lanes = word_of(layout), lanes_of(layout)
-    rows, columns = (
-        (1, value.size)
-        if word in (ROW, EITHER)
-        else (value.size, 1)
-        if word == COLUMN
-        else value.shape
-    )
-    if lanes:
-        warps, within = groups((rows, columns), layout)
-        return value.reshape(
-            rows // warps // within,
-            warps,
-            1,
-            within,
-            *((-1, lanes, 2) if columns > 1 else (1,) * 3),
-        )
-    return value.reshape(
-        *((rows // 64, 4, 2, 8) if rows > 1 else (1,) * 4),
-        *((columns // 8, 4, 2) if columns > 1 else (1,) * 3),
-    )
-
-
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
-    """Return sums of float32 elements, added in the order of the GPU."""
-    block, warp, half, quad, step, lane, odd = range(7)
-    groups = {
-        0: ((block, half), (quad,), (warp,)),
-        1: ((step, odd), (lane,)),
-        None: ((block, step, half, odd), (lane,), (quad,), (warp,)),
-    }[axis]
-    parts = by_lanes(value, form.layout)
+    """Return sums of float32 elements, added in the order of the GPU: over the registers of a lane,
+    over lanes, over warps."""
+    every = form.record.parts(form.shape)
+    ordered = sorted(every, key=lambda part: (part.axis, -part.step))
+    groups = [
+        [ordered.index(part) for part in group]
+        for _, group in itertools.groupby(
+            (part for part in every if axis in (None, part.axis)),
+            key=lambda part: (part.holder, part.holder == "lanes" and part.axis),
+        )
+    ]
+    parts = value.reshape([part.count for part in ordered])
     summed = [part for group in groups for part in group]
-    kept = [part for part in range(7) if part not in summed]
+    kept = [part for part in range(len(ordered)) if part not in summed]
     sizes = [int(np.prod([parts.shape[part] for part in group])) for group in reversed(groups)]
     parts = parts.transpose(kept + [part for group in reversed(groups) for part in group]).reshape(
         -1, *sizes
@@ -224,7 +201,7 @@ def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
         how = plan(np_, name, tile, axis, keepdims)
         form = how.result
-        if np_.memory:
+        if not np_.computes:
             return Tile(None, form) if form.shape else Inert(REDUCED)
         for _ in range(1 + (name in SPREADS) if how.nbytes else 0):
             exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
@@ -264,7 +241,7 @@ def partial_form(tile: Any, name: str) -> Form:
         raise SpecError(
             f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}"
         )
-    return Form((form.shape[0], 8), form.dtype)
+    return Form((form.shape[0], GROUP), form.dtype)
 
 
 def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
@@ -274,7 +251,7 @@ def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
             return Tile(None, form)
         with np.errstate(all="ignore"):
             return Tile(
-                np.asarray(function(tile.value.reshape(form.shape[0], -1, 8), axis=1)).astype(
+                np.asarray(function(tile.value.reshape(form.shape[0], -1, GROUP), axis=1)).astype(
                     form.dtype
                 ),
                 form,
@@ -312,7 +289,7 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 def chosen(np_: Context, test: Any) -> Any:
     """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as
     nothing in it loads anything."""
-    return False if np_.memory and isinstance(test, Inert) else bool(test)
+    return False if not np_.computes and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
@@ -320,7 +297,7 @@ def behind_choice(np_: Context, value: Any) -> Any:
     """Return a value that an `if` decided by a vote may have changed: in the memory role an inert
     one for a number."""
     parts = (
-        Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part
+        Inert(VOTED) if not np_.computes and not isinstance(part, Tile) else part
         for part in leaves(value)
     )
     return tree_of(value).build(parts, made)

@@ -21,15 +21,14 @@ from ...plan.unit import Unit
 from . import reduce as source
 from .elementwise_cuda import place_of
 from .fence_order_cuda import own_barrier
-from .layouts import COLUMN, EITHER, ROW, places
+from .layouts import COLUMN, EITHER, GROUP, ROW, places
 from .mathematics_cuda import extreme
-from .row_layouts import groups, lanes_of, word_of
+from .row_layouts import word_of
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import REGISTERS, load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
-QUAD, QUADS = (1, 2), (4, 8, 16)
 """distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
 EXCHANGE = "np_exchange"
 
@@ -197,7 +196,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         TileType(form)
         if form.shape
         else InertType(source.REDUCED)
-        if np_.role == "memory"
+        if not np_.computes
         else type_of(form.dtype)
     )
 
@@ -213,7 +212,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         )
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result) if form.shape else nb.nothing(context)
     wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
@@ -233,17 +232,12 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
                 finished(builder, value) for value in _along(builder, combine, tile, values, result)
             ]
         own = values[: len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-        across, down, warps = _spread(tile)
-        distances = {COLUMN: down, ROW: across, EITHER: across}.get(
-            word_of(tile.layout), across + down
-        )
+        record = tile.form.record
+        distances = record.distances(*reversed(record.axes))
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        return [
-            finished(
-                builder,
-                _tree(combine, next(of_warps(builder, [total]))[:warps]) if plan.nbytes else total,
-            )
-        ]
+        if plan.nbytes:
+            total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
+        return [finished(builder, total)]
 
     found = reduced(values)
     if name in source.SPREADS:
@@ -284,8 +278,8 @@ def _along(
 ) -> list[Any]:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
-    rows, (across, down, warps) = word_of(result.layout) == COLUMN, _spread(tile)
-    where = places(tile.shape, tile.layout)
+    rows, record = word_of(result.layout) == COLUMN, tile.form.record
+    distances, where = record.distances(int(rows)), tile.form.places
     parts = []
     for row, column in places(result.shape, result.layout):
         own = [
@@ -293,24 +287,13 @@ def _along(
             for value, place in zip(values, where, strict=True)
             if (place[0] == row if rows else place[1] == column)
         ]
-        parts.append(_butterflies(builder, combine, _tree(combine, own), across if rows else down))
-    if rows or warps == 1:
+        parts.append(_butterflies(builder, combine, _tree(combine, own), distances))
+    if rows or record.warps == 1:
         return parts
-    return [_tree(combine, each[:warps]) for each in of_warps(builder, parts, 1 << len(across))]
-
-
-def _spread(tile: TileType) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return distances of the lanes that share a row, and of those of a warp that share a column,
-    and the warps that have rows."""
-    lanes = lanes_of(tile.layout)
-    if not lanes:
-        return QUAD, QUADS, 4
-    warps, within = groups(tile.shape, tile.layout)
-    return (
-        tuple(d for d in (1, 2, 4, 8, 16) if d < lanes),
-        tuple(d for d in (4, 8, 16) if lanes <= d < lanes * within),
-        warps,
-    )
+    return [
+        _tree(combine, each[: record.warps])
+        for each in of_warps(builder, parts, record.mask(1) + 1)
+    ]
 
 
 def _partial(name: str, _context: Any, tile: Any) -> Any:
@@ -322,7 +305,7 @@ def _partial(name: str, _context: Any, tile: Any) -> Any:
         [
             value
             for value, (r, c) in zip(values, where, strict=True)
-            if r == row and (c or 0) % 8 == column
+            if r == row and (c or 0) % GROUP == column
         ]
         for row, column in places(result.shape, result.layout)
     ]
@@ -337,7 +320,7 @@ for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.P
 # ---- a vote in an `if`
 @cuda_meaning(source.chosen)
 def _chosen(_context: Any, np_: Any, test: Any) -> Any:
-    if isinstance(test, InertType) and np_.role == "memory":
+    if isinstance(test, InertType) and not np_.computes:
         return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
     steers(test)
     if not isinstance(test, nb.types.Boolean):
@@ -350,7 +333,7 @@ def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
     before = trees.leaves(value)
     behind = [
         nb.unliteral(ty)
-        if np_.role != "memory"
+        if np_.computes
         else ty
         if isinstance(ty, TileLike)
         else InertType(source.VOTED)

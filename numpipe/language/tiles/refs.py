@@ -35,6 +35,7 @@ from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.copy_plans import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
+from ...plan.roles import Role
 from ...plan.unit import Unit
 from .tile import TileLike
 
@@ -168,12 +169,12 @@ class SharedTile:
     elements."""
 
     def __init__(
-        self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False
+        self, address: int, layout: Layout, dtype: np.dtype, role: Role, writable: bool = False
     ) -> None:
         self.address = address
         self.layout = layout
         self.dtype = dtype
-        self.memory = memory
+        self.role = role
         self.writable = writable
 
     @property
@@ -203,15 +204,15 @@ class SharedTile:
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             if not isinstance(part.start, Inert):
                 start = int(part.start)
-                check_start(self.layout, axis, start, part.size, "tile.at[…]", not self.memory)
+                check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.computes)
                 check_aligned(self.layout, axis, start, part.size)
                 address += start * scale
-        return type(self)(address, layout, self.dtype, self.memory, self.writable)
+        return type(self)(address, layout, self.dtype, self.role, self.writable)
 
     @property
     def T(self: _S) -> _S:
         """The transposed view; nothing is moved."""
-        return type(self)(self.address, self.layout.T, self.dtype, self.memory, self.writable)
+        return type(self)(self.address, self.layout.T, self.dtype, self.role, self.writable)
 
 
 class SmemLike:

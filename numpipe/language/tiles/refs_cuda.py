@@ -13,6 +13,7 @@ from ...core.op import cuda_meaning, entry_operation
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
 from ...plan.outside_cuda import within
+from ...plan.roles import Role
 from ...plan.unit import Unit
 from . import refs
 from .tile import TileLike
@@ -87,7 +88,7 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         layout: Layout,
         dtype: np.dtype,
         debugged: Unit | None,
-        role: str,
+        role: Role,
         writable: bool = False,
     ) -> None:
         self.layout = layout
@@ -136,7 +137,7 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
     """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane,
     whose elements are its own."""
 
-    def __init__(self, unit: Unit, index: int, role: str, by_lane: bool = False) -> None:
+    def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
         self.unit = unit
         self.index = index
         self.role = role
@@ -308,7 +309,7 @@ def inside(
     In a kernel that is debugged a start that is known at run time only, and lies outside, is
     reported, and 0 in its place.
     """
-    if tile.debugged is None or tile.role == "memory" or refs.is_whole(index):
+    if tile.debugged is None or not tile.role.computes or refs.is_whole(index):
         return value
     tupled = isinstance(index, nb.types.BaseTuple)
     for axis, part in enumerate(_slices(tile, index, before)):
@@ -328,7 +329,7 @@ nb.binary(
 )
 
 
-def new_ref(unit: Unit, index: int, role: str) -> Any:
+def new_ref(unit: Unit, index: int, role: Role) -> Any:
     """Return an operation that makes the reference of array argument `index` from the kernel's
     parameters (entry code)."""
     rank = unit.arrays[index].ndim

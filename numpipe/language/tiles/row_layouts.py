@@ -24,7 +24,7 @@ a row is log2 L shuffles, and needs no other warp.
 
 from __future__ import annotations
 
-from typing import Any
+from ...arch.register_layouts import Bits, RegisterLayout, Registers
 
 ROWS = "rows"
 LANES = 32, 16, 8, 4
@@ -65,39 +65,17 @@ def rows_apart(rows: int, lanes: int) -> int:
     return power_of_two(rows // 2, 128 // lanes)
 
 
-def own_place(shape: tuple[int, ...], layout: str, thread: Any) -> tuple[Any, Any]:
-    """Return (row, column) that lane `thread` has as its own: `layouts.own_place`."""
-    lanes = lanes_of(layout)
-    rows = 1 if word_of(layout) == "row" else rows_apart(shape[0], lanes)
-    return (thread >> (lanes.bit_length() - 1)) & (rows - 1), (thread & (lanes - 1)) * 2
+def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
+    """Return the record of the layout of a tile of this shape: `layouts.record`.
 
-
-def places(shape: tuple[int, ...], layout: str) -> tuple[tuple[int | None, int | None], ...]:
-    """Return the elements of a lane: `layouts.places`."""
-    lanes, word = lanes_of(layout), word_of(layout)
-    across = (
-        [panel + odd for panel in range(0, shape[-1], 2 * lanes) for odd in (0, 1)]
-        if word != "column"
-        else [None]
-    )
-    down = range(0, shape[0], rows_apart(shape[0], lanes)) if word != "row" else [None]
-    return tuple((row, column) for row in down for column in across)
-
-
-def holders(shape: tuple[int, ...], layout: str) -> int:
-    """Return how many of the warpgroup's first lanes have all elements of a tile or a vector, but
-    those along the columns."""
-    lanes = lanes_of(layout)
-    return lanes if word_of(layout) == "row" else lanes * rows_apart(shape[0], lanes)
-
-
-def groups(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
-    """Return (warps, rows of a warp) that hold the R rows side by side of a tile, or of a vector
-    along its rows.
-
-    >>> groups((8, 1024), "rows 32"), groups((64, 16), "rows 8")
-    ((4, 1), (4, 4))
+    >>> record((8, 1024), "rows 32").warps, record((64, 16), "rows 8").distances(0)
+    (4, (8, 16))
     """
-    rows = 1 if word_of(layout) == "row" else rows_apart(shape[0], lanes_of(layout))
-    within = min(32 // lanes_of(layout), rows)
-    return rows // within, within
+    lanes, word = lanes_of(layout), word_of(layout)
+    rows = 1 if word == "row" else rows_apart(shape[0], lanes)
+    whole = RegisterLayout(
+        layout,
+        ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), (Bits(lanes - 1, 2),)),
+        (Registers(0, rows), Registers(1, 2 * lanes), Registers(1, 1, 2)),
+    )
+    return whole if word == ROWS else whole.along(int(word == "row"))

@@ -40,7 +40,7 @@ from ...plan.context import Context, ContextFacts
 from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
+from .layouts import ACCUMULATOR, BLOCK, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
@@ -75,9 +75,9 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     nbytes = (
         0
         if along or alone(form, along)
-        else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+        else form.shape[0] // BLOCK * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
     )
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return form, along, nbytes
 
@@ -92,7 +92,7 @@ def alone(form: Form, axis: int) -> bool:
 def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
     """Return ``np.cumsum(tile, axis)`` in a kernel."""
     form, along, nbytes = plan(np_, tile, axis, "cumsum")
-    if np_.memory:
+    if not np_.computes:
         return Tile(None, form)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
@@ -143,7 +143,7 @@ def _accumulate(function: np.ufunc) -> Op[..., Any]:
 
     def operation(np_: Context, tile: Any, axis: Any = 0) -> Tile:
         form, along, nbytes = plan(np_, tile, axis, name)
-        if np_.memory:
+        if not np_.computes:
             return Tile(None, form)
         if nbytes:
             exchange(np_, *each_to_all(nbytes // 4), f"{name} of a register tile")
@@ -185,7 +185,7 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
             + " and ".join(str(form) for form, _, _ in plans)
         )
     nbytes = sum(plan[2] for plan in plans)
-    if nbytes and not np_.memory:
+    if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return [form for form, _, _ in plans], plans[0][1], nbytes
 
@@ -260,7 +260,7 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
         check_line(given, tile, found)
         return [each.value[: part.size] for each, part in zip(leaves(found), one, strict=True)]
 
-    if np_.memory:
+    if not np_.computes:
         return tree.build((Tile(None, form) for form in forms), made)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")

@@ -12,7 +12,7 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan import nested_tuples_cuda as trees
 from . import scan as source
-from .layouts import ACCUMULATOR, ROW, Form, places
+from .layouts import ACCUMULATOR, BLOCK, FRAGMENTS, ROW, Form, places
 from .mathematics_cuda import extreme
 from .reduce_cuda import of_warps
 from .scan import alone, plan
@@ -22,6 +22,10 @@ from .words_cuda import REGISTERS
 QUAD, WARP = 0x1C00, 0
 """operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
 "shfl.sync")"""
+ALONG = {QUAD: FRAGMENTS.distances(1), WARP: FRAGMENTS.distances(0)}
+"""distances of the lanes that share a row, and of those of a warp that share a column"""
+HALF = FRAGMENTS.registers[2].step
+"""distance of the two rows that a lane has in a block"""
 
 
 def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
@@ -55,7 +59,7 @@ def of_last(builder: Any, value: Any, within: int) -> Any:
 
 def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, within: int) -> Any:
     """Return the running sum along the lanes of a quad, or along the quads of a warp."""
-    for distance in (1, 2) if within == QUAD else (4, 8, 16):
+    for distance in ALONG[within]:
         value = add(value, of_before(builder, value, distance, within))
     return value
 
@@ -65,7 +69,7 @@ def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, "cumsum")
     result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
     values = registers(builder, tile, args[1])[: result.registers]
     if alone(form, along):
@@ -101,8 +105,8 @@ def _sum_columns(
     running = {place: _running_sum(builder, add, value, WARP) for place, value in elements.items()}
     totals = {place: of_last(builder, value, WARP) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
-    blocks = [(row, column) for row, column in elements if row % 64 == 0]
-    sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]
+    blocks = [(row, column) for row, column in elements if row % BLOCK == 0]
+    sums = [add(totals[row, column], totals[row + HALF, column]) for row, column in blocks]
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
     for (row, column), each in zip(
@@ -117,7 +121,7 @@ def _sum_columns(
         for number, value in enumerate(before[1:], 1):
             own = builder.select(builder.icmp_unsigned("==", warp, nb.const(number)), value, own)
         found[row, column] = add(own, running[row, column])
-        found[row + 8, column] = add(add(own, totals[row, column]), running[row + 8, column])
+        found[row + HALF, column] = add(add(own, totals[row, column]), running[row + HALF, column])
     return found
 
 
@@ -149,7 +153,7 @@ class _Scan:
         """Return what lanes have when all have been combined with those before, in the quad or in
         the same place of the quads."""
         lane = self.lane(within)
-        for distance in (1, 2) if within == QUAD else (4, 8, 16):
+        for distance in ALONG[within]:
             there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
             line = self.chosen(
                 there, self.combine(self.earlier(line, distance, within), line), line
@@ -179,11 +183,11 @@ class _Scan:
         builder = self.builder
         running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
         firsts = [
-            {row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0}
+            {row: self.last(line, WARP) for row, line in lines.items() if row % BLOCK == 0}
             for lines in running
         ]
         totals = [
-            self.combine(line, self.last(lines[row + 8], WARP))
+            self.combine(line, self.last(lines[row + HALF], WARP))
             for lines, first in zip(running, firsts, strict=True)
             for row, line in first.items()
         ]
@@ -221,7 +225,7 @@ class _Scan:
                     self.chosen(first_warp, *lines)
                     for lines in zip((running[row], first), behind, strict=True)
                 ]
-            found[row], found[row + 8] = behind[0], self.combine(behind[1], running[row + 8])
+            found[row], found[row + HALF] = behind[0], self.combine(behind[1], running[row + HALF])
             base = ahead[4]
         return found
 
@@ -262,7 +266,7 @@ def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any
     form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
     result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
-    if np_.role == "memory":
+    if not np_.computes:
         return undefined(result)
 
     def combine(one: Line, other: Line) -> Line:
@@ -311,7 +315,7 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
             for register in registers(builder, kind, part)[:width]
         ]
 
-    if np_.role == "memory":
+    if not np_.computes:
         scanned = [undefined(tile) for tile in tiles]
     else:
         scanned = _scanned(

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from ...arch.register_layouts import LANES
 from ...core.machine import current
 from ...plan.layout import Layout, swizzled
-from .layouts import EITHER, ROW, Form, own_place, places
-from .row_layouts import groups, lanes_of, word_of
+from .layouts import EITHER, Form
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -32,17 +32,14 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
     >>> held(Form((64,), np.dtype(np.float32), "column"))[1][1].tolist() == list(range(16, 32))
     True
     """
-    layout, flat = ROW if form.layout == EITHER else form.layout, len(form.shape) == 1
-    own = own_place(Form(form.shape, form.dtype, layout), np.arange(128))
+    record = form.record
+    places = record.places(form.shape)
     rows, columns = (
-        lane[:, None] + np.array([place[axis] or 0 for place in places(form.shape, layout)])
-        for axis, lane in enumerate(own)
+        lane[:, None] + np.array([place[axis] or 0 for place in places])
+        for axis, lane in enumerate(record.own(np.arange(LANES)))
     )
-    if flat:
-        rows, columns = (
-            np.zeros_like(rows),
-            columns if places(form.shape, layout)[0][0] is None else rows,
-        )
+    if len(form.shape) == 1:
+        rows, columns = np.zeros_like(rows), columns if record.axes == (1,) else rows
     across = form.shape[-1]
     numbers = np.stack([np.unique(warp) for warp in (rows * across + columns).reshape(4, -1)])
     return numbers // across, numbers % across
@@ -62,15 +59,15 @@ def lane_addresses(
 ) -> list[_Numbers]:
     """Return the addresses of each access of a warp, a lane each: an element at a time, or with
     `pairs` two side by side."""
-    settled = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout)
-    row, column = own_place(settled, np.arange(128))
+    record = form.record
+    row, column = record.own(np.arange(LANES))
     found, flat = [], len(form.shape) == 1
-    for down, right in places(form.shape, settled.layout)[:: 1 + pairs]:
+    for down, right in record.places(form.shape)[:: 1 + pairs]:
         rows, columns = row + (down or 0), column + (right or 0)
         if flat:
             rows, columns = np.zeros_like(rows), columns if right is not None else rows
         lanes = swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width)
-        found += list(np.asarray(lanes).reshape(4, 32)[: warps_of(form)])
+        found += list(np.asarray(lanes).reshape(4, 32)[: record.warps])
     return found
 
 
@@ -103,10 +100,7 @@ def load(
     """Return the elements of a part of a tile; `fetch`: what loads them in place of `smem_load`."""
     rows, columns = held(form)
     pairs = (
-        layout.inner == 1
-        and start[1] % 2 == 0
-        and form.layout != EITHER
-        and places(form.shape, form.layout)[0][1] is not None
+        layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and 1 in form.record.axes
     )
     _note("read", "tile[…]", layout, address, form, start, pairs)
     found = (fetch or current().smem_load)(
@@ -139,15 +133,8 @@ def by_first(
 ) -> None:
     """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the
     first of those that have it."""
-    warps = warps_of(form)
+    warps = form.record.warps
     if warps == 1:
         current().scoped("one", operation, (where[:1], values[:1], *more))
     else:
         operation(where[:warps], values[:warps], *more)
-
-
-def warps_of(form: Form) -> int:
-    """Return how many warps have all elements of a tile between them."""
-    if lanes_of(form.layout):
-        return 1 if word_of(form.layout) == ROW else groups(form.shape, form.layout)[0]
-    return 1 if form.layout in (ROW, EITHER) else 4

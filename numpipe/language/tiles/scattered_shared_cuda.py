@@ -6,15 +6,16 @@ may lie both ways.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...arch.register_layouts import LANES, RegisterLayout
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
-from . import row_layouts
-from .layouts import COLUMN, EITHER, ROW, own_place, places
-from .row_layouts import lanes_of, word_of
+from .layouts import EITHER, places
+from .row_layouts import lanes_of
 from .tile_cuda import TileType, from_words, registers, to_words
 from .words_cuda import store_words
 
@@ -38,8 +39,8 @@ def addresses(
     A swizzle repeats every 8 lines and every panel: what an element is further off than that is
     added to the address.
     """
-    row, column = own_place(
-        tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    row, column = tile.form.record.own(
+        Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
     )
     first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
     where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
@@ -102,11 +103,7 @@ def load(
     a pair first, off the banks of the others.
     """
     address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
-    pairs = (
-        layout.inner == 1
-        and places(tile.shape, tile.layout)[0][1] is not None
-        and tile.layout != EITHER
-    )
+    pairs = layout.inner == 1 and 1 in tile.form.record.axes and tile.layout != EITHER
     if pairs and even:
         found = [
             one_at(builder, address(number), 2 * dtype.itemsize)
@@ -145,26 +142,21 @@ def _at(builder: Any, address: Any, nbytes: int) -> Any:
     return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
 
 
-def owner(builder: Any, shape: tuple[int, ...], layout: str) -> Any:
+def owner(builder: Any, layout: RegisterLayout) -> Any:
     """Return whether a lane is the one of those that hold its elements that stores them; None where
     each has its own."""
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    if lanes := lanes_of(layout):
-        first, column = row_layouts.holders(shape, layout), word_of(layout) == COLUMN
-        own = None if first == 128 else builder.icmp_unsigned("<", thread, nb.const(first))
-        leads = (
-            builder.icmp_unsigned("==", builder.and_(thread, nb.const(lanes - 1)), nb.const(0))
-            if column
-            else None
-        )
-        return own if leads is None else leads if own is None else builder.and_(own, leads)
-    if layout == ROW:
-        return builder.icmp_unsigned("<", thread, nb.const(4))
-    return (
-        builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0))
-        if layout == COLUMN
-        else None
-    )
+    thread = builder.and_(nb.thread_index(builder), nb.const(LANES - 1))
+    first = LANES
+    while layout.copies & first >> 1:
+        first >>= 1
+    alike = layout.copies & first - 1
+    tests = []
+    if first < LANES:
+        tests.append(builder.icmp_unsigned("<", thread, nb.const(first)))
+    if alike:
+        own = builder.and_(thread, nb.const(alike))
+        tests.append(builder.icmp_unsigned("==", own, nb.const(0)))
+    return functools.reduce(builder.and_, tests) if tests else None
 
 
 def words_of(
@@ -195,9 +187,8 @@ def store(
     row, as warp 0 has it."""
     address = addresses(builder, layout, base, tile, start, origin)
     words = to_words(builder, tile, registers(builder, tile, value))
-    lies = ROW if tile.layout == EITHER else tile.layout
-    chosen = owner(builder, tile.shape, lies)
+    chosen = owner(builder, tile.form.record)
     chosen = None if chosen is None else builder.zext(chosen, nb.i32)
-    for number in range(len(places(tile.shape, lies))) if numbers is None else numbers:
+    for number in range(len(tile.form.record.places(tile.shape))) if numbers is None else numbers:
         word = words[number] if tile.dtype.itemsize == 4 else builder.trunc(words[number], nb.i16)
         store_words(builder, f"b{8 * tile.dtype.itemsize}", address(number), [word], chosen)

@@ -31,7 +31,7 @@ from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from .elements import as_element, check_number, is_number
 from .fence_order import before_access
-from .layouts import COLUMN, EITHER, ROW, Form
+from .layouts import BLOCK, COLUMN, EITHER, ROW, Form
 from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
 from .scattered_shared import addresses, by_first, held
 from .tile import Tile, form_of
@@ -121,14 +121,14 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
 def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
     """Combine values with elements of a shared tile, on the simulated SM."""
     tile: SmemTile = dst.tile if isinstance(dst, Indexed) else dst
-    if tile.memory:
+    if not tile.role.computes:
         return
     before_access(tile)
     settled = Form(
         form.shape,
         form.dtype,
         COLUMN
-        if form.layout == EITHER and form.shape[0] % 64 == 0
+        if form.layout == EITHER and form.shape[0] % BLOCK == 0
         else ROW
         if form.layout == EITHER
         else form.layout,

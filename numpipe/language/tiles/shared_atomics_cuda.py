@@ -10,7 +10,7 @@ from ...plan.outside_cuda import within
 from . import shared_atomics as source
 from .elements_cuda import in_type
 from .fence_order import before_access
-from .layouts import COLUMN, EITHER, ROW, Form, places
+from .layouts import BLOCK, COLUMN, EITHER, ROW, Form, places
 from .refs import method_of
 from .refs_cuda import SharedType, SmemType
 from .scattered_shared_cuda import addresses, owner
@@ -79,7 +79,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
     tile = dst.tile if indexed else dst
     context, builder, args = yield nb.types.void(dst, value)
-    if tile.role == "memory":
+    if not tile.role.computes:
         return
     fields = nb.fields(context, builder, dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
@@ -88,7 +88,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
         Form(
             form.shape,
             form.dtype,
-            form.layout if form.layout != EITHER else COLUMN if form.shape[0] % 64 == 0 else ROW,
+            form.layout if form.layout != EITHER else COLUMN if form.shape[0] % BLOCK == 0 else ROW,
         )
     )
     number = (
@@ -118,7 +118,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
         if fields
         else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
     )
-    own = owner(builder, settled.shape, settled.layout)
+    own = owner(builder, settled.form.record)
     for element in range(len(places(settled.shape, settled.layout))):
         if indices is not None:
             inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))

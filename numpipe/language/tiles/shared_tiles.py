@@ -151,7 +151,7 @@ def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
         0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start)
         for part in parts
     )
-    if not tile.memory:
+    if tile.role.computes:
         check_part(tile, parts, starts, True)
     return parts, starts
 
@@ -162,7 +162,7 @@ def load(tile: SmemTile, index: Any) -> Tile:
     memory role."""
     parts, starts = part_of(tile, index)
     form = load_form(tile, parts)
-    if tile.memory:
+    if not tile.role.computes:
         return Tile(None, form)
     before_access(tile)
     if not by_rows(tile, form, parts, starts):
@@ -178,7 +178,7 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
     parts, starts = part_of(tile, index)
     value = cast_to_store(value, tile.dtype)
     form = check_store(tile, parts, value)
-    if tile.memory:
+    if not tile.role.computes:
         return
     before_access(tile)
     if by_rows(tile, form, parts, starts):

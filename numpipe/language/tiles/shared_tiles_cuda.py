@@ -99,7 +99,7 @@ def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
     for one outside the tile."""
     parts = source.chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
-    if tile.role != "memory":
+    if tile.role.computes:
         source.check_part(tile, parts, starts, False)
     return parts, starts
 
@@ -139,7 +139,7 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
     context, builder, args = yield result(whole, index)
-    if whole.role == "memory":
+    if not whole.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (whole,), (args[0],))
     place = inside(builder, whole, index, args[1], "tile[…]")
@@ -184,7 +184,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
     context, builder, args = yield nb.types.none(whole, index, value)
-    if whole.role == "memory":
+    if not whole.role.computes:
         return
     nb.call(context, builder, before_access, (whole,), (args[0],))
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])

@@ -156,7 +156,7 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
     parts = all_of_tile(plain(given), tile)
     number = plan_number(ref, parts, tile)
     axes = () if number else plan(ref, parts, tile)
-    if current().role == "memory":
+    if not current().role.computes:
         return
     parts, absent = settled(ref, given, parts)
     if absent:

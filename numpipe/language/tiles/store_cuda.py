@@ -16,7 +16,7 @@ from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, record, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType, LimitedType
 from .row_layouts import ROWS, lanes_of, word_of
@@ -54,7 +54,7 @@ def writing(
         if parts and isinstance(parts[axis], TileType)
     ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
-    ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
+    ring = not vectors and ref.role.computes and source.through_tma(ref.arg, axes, tile.form)
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -62,7 +62,7 @@ def writing(
     panel = (
         not vectors
         and not reduction
-        and ref.role == "compute"
+        and ref.role.computes
         and through_panel(ref.arg, axes, tile.form)
     )
     panel = panel and ref.unit.plan_row_stores()
@@ -108,7 +108,7 @@ def writing(
             nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
         elif stored:
             by_ring()
-        elif ref.role != "memory":
+        elif ref.role.computes:
             by_lanes()
 
     return emit
@@ -120,7 +120,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
         context, builder, args = yield nb.types.none(ref, index, tile)
-        if ref.role != "memory":
+        if ref.role.computes:
             at = settled(context, builder, ref, args[0], index, args[1], True)
             write_element(context, builder, ref, args[0], at, args[2], tile)
         return
@@ -130,7 +130,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
-        if ref.role != "memory"
+        if ref.role.computes
         else (starts(context, builder, index, args[1]))
     )
     write(
@@ -210,33 +210,32 @@ class _Lanes:
         lane_row, lane_column = place_of(builder, tile)
         if 1 not in self.indices:
             lane_column = builder.add(column, lane_column)
-        per_block = tile.shape[1] // 2  # accumulator elements of a lane in a block of 64 rows
-        for block in range(tile.shape[0] // 64):
-            for half in (0, 1):
-                first = block * per_block + 2 * half
-                r = (
-                    self.indices[0][first]
-                    if 0 in self.indices
-                    else (builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half)))
-                )
-                with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
-                    line = to.moved(to.base, r, strides[0])
-                    for j in range(tile.shape[1] // 8):
-                        for odd in (0, 1):
-                            c = (
-                                self.indices[1][first + 4 * j + odd]
-                                if 1 in self.indices
-                                else (builder.add(lane_column, nb.const(8 * j + odd)))
-                            )
-                            with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
-                                word = self._element(first + 4 * j + odd)
-                                nb.emit_asm(
-                                    builder,
-                                    nb.void,
-                                    [to.moved(line, c, strides[1]), word],
-                                    text,
-                                    f"l,{code},~{{memory}}",
-                                )
+        lines: dict[int, list[tuple[int, int]]] = {}
+        for number, (down, right) in enumerate(tile.form.places):
+            lines.setdefault(down or 0, []).append((number, right or 0))
+        for down, elements in sorted(lines.items()):
+            r = (
+                self.indices[0][elements[0][0]]
+                if 0 in self.indices
+                else builder.add(builder.add(row, lane_row), nb.const(down))
+            )
+            with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
+                line = to.moved(to.base, r, strides[0])
+                for number, right in elements:
+                    c = (
+                        self.indices[1][number]
+                        if 1 in self.indices
+                        else builder.add(lane_column, nb.const(right))
+                    )
+                    with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
+                        word = self._element(number)
+                        nb.emit_asm(
+                            builder,
+                            nb.void,
+                            [to.moved(line, c, strides[1]), word],
+                            text,
+                            f"l,{code},~{{memory}}",
+                        )
 
     def _line(self) -> None:
         """Store a vector, or a tile of one row or column: by one of the lanes that hold an
@@ -254,7 +253,7 @@ class _Lanes:
         )
         indices = registers(builder, *to.indices[0][1:])[named:] if to.indices else None
         own = place_of(builder, tile)[dim]
-        stores = owner(builder, tile.shape, layout)
+        stores = owner(builder, record(tile.shape, layout))
         base, inside = to.base, builder.and_(to.inside, stores)
         axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has one element
@@ -277,7 +276,7 @@ class _Lanes:
         not there are skipped by predicates."""
         builder, tile, to = self.builder, self.tile, self.to
         (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
-        chosen = owner(builder, tile.shape, tile.layout)
+        chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
 

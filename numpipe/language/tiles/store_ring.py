@@ -31,6 +31,7 @@ from ...plan.context import Context, own_part
 from ...plan.copy_plans import CopyPlan, cut
 from ...plan.layout import Layout
 from ...plan.profiling import mark_store
+from .layouts import BLOCK
 from .refs import GmemRef
 from .shared_tiles import write
 from .tile import Tile
@@ -40,8 +41,8 @@ from .tma import Copy
 def panel_layout(columns: int, itemsize: int, inner: int = 1) -> Layout:
     """Return the layout in shared memory of a panel of `columns`; `inner`: the dimension of a tile
     that is contiguous there."""
-    width: Any = (64, columns)[inner] * itemsize
-    return Layout((64, columns), itemsize, inner, width, (columns, 64)[inner] * width)
+    width: Any = (BLOCK, columns)[inner] * itemsize
+    return Layout((BLOCK, columns), itemsize, inner, width, (columns, BLOCK)[inner] * width)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tup
     across: list[tuple[int, int]] = []
     while (column := sum(width for _, width in across)) < columns:
         across.append((column, next(width for width in widths if width <= columns - column)))
-    return [(row, *part) for row in range(0, rows, 64) for part in across]
+    return [(row, *part) for row in range(0, rows, BLOCK) for part in across]
 
 
 @op
@@ -112,7 +113,7 @@ def await_staging(ref: GmemRef) -> None:
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
     for number, (row, column, width) in enumerate(batch.panels):
-        panel = batch.tile.value[row : row + 64, column : column + width]
+        panel = batch.tile.value[row : row + BLOCK, column : column + width]
         write(
             panel_layout(width, panel.dtype.itemsize, batch.inner),
             staging(ref, number),

@@ -11,6 +11,7 @@ from ...intrinsics import cp_async_bulk
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
+from .layouts import BLOCK
 from .refs_cuda import I32, GmemType, gmem_value
 from .shared_tiles_cuda import write_registers
 from .tile_cuda import TileType, words
@@ -43,9 +44,12 @@ nb.machine_model(BatchType, lambda ty: ty.tile.machine)
 
 def registers_of(tile: TileType, row: int, column: int, width: int) -> slice:
     """Return which registers of a tile its panel at (row, column) is, of `width` columns."""
-    per_block = tile.registers * 64 // tile.shape[0]
-    first = row // 64 * per_block + column * per_block // tile.shape[1]
-    return slice(first, first + width * per_block // tile.shape[1])
+    panel = [
+        number * tile.registers // tile.elements
+        for number, (down, right) in enumerate(tile.form.places)
+        if row <= (down or 0) < row + BLOCK and column <= (right or 0) < column + width
+    ]
+    return slice(panel[0], panel[-1] + 1)
 
 
 def write_panel(

@@ -36,7 +36,7 @@ from ...core.machine import current
 from ...plan.layout import swizzled
 from ...plan.plans import ArrayArg
 from .exchange import room
-from .layouts import ACCUMULATOR, Form
+from .layouts import ACCUMULATOR, BLOCK, Form
 from .shared_tiles import read, write
 from .store_ring import panel_layout, panels_of
 from .tile import Tile
@@ -75,7 +75,7 @@ def store_rows(
         panels_of(tile.form.shape, dtype.itemsize, inner)
     ):
         layout = panel_layout(columns, dtype.itemsize, inner)
-        value = tile.value[row : row + 64, column : column + columns]
+        value = tile.value[row : row + BLOCK, column : column + columns]
         if not number or not inner:
             # what was stored to these bytes before has been read
             machine.bar_sync(1 + machine.warpgroup, 128)

@@ -8,6 +8,7 @@ from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import swizzled
 from .array_views_cuda import Block
+from .layouts import BLOCK
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge
 from .store_ring import panels_of
@@ -64,7 +65,7 @@ class _Rows:
         for number, (row, column, columns) in enumerate(
             panels_of(self.tile.shape, self.size, inner)
         ):
-            width = (columns if inner else 64) * self.size
+            width = (columns if inner else BLOCK) * self.size
             if number and not inner:
                 barrier(builder)
             address = builder.add(self.base, builder.mul(self.warp, nb.const(apart(width))))

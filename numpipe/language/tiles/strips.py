@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import ACCUMULATOR, Form
+from .layouts import ACCUMULATOR, GROUP, Form
 from .tile import Tile, form_of
 
 __all__ = ["map_columns"]
@@ -37,8 +37,8 @@ def strip_form(tile: Any, width: Any) -> Form:
     if (
         isinstance(width, bool)
         or not isinstance(width, (int, np.integer))
-        or width < 8
-        or width % 8
+        or width < GROUP
+        or width % GROUP
         or form.shape[1] % width
     ):
         raise SpecError(

@@ -7,7 +7,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import strips as source
-from .layouts import Form
+from .layouts import BLOCK, Form
 from .refs_cuda import I32
 from .store_ring_cuda import registers_of
 from .tile_cuda import TileType, assembled, registers, undefined
@@ -32,14 +32,14 @@ def _map_columns(typing_context: Any, function: Any, tile: Any, width: Any) -> A
             strip,
             [
                 x
-                for row in range(0, rows, 64)
+                for row in range(0, rows, BLOCK)
                 for x in every[registers_of(tile, row, first, columns)]
             ],
         )
         found = nb.call_value(
             context, builder, function, args[0], argtypes, (value, nb.const(first))
         )[1]
-        for row in range(0, rows, 64):
+        for row in range(0, rows, BLOCK):
             block = registers(builder, part, found)[registers_of(part, row, 0, columns)]
             results[registers_of(result, row, first, columns)] = block
     return assembled(builder, result, results)

@@ -151,7 +151,7 @@ def zeros(shape: Any, dtype: Any) -> Tile:
     where a wgmma adds to it.
     """
     form = zeros_form(shape, dtype)
-    return Tile(None if current().role == "memory" else np.zeros(form.shape, form.dtype), form)
+    return Tile(np.zeros(form.shape, form.dtype) if current().role.computes else None, form)
 
 
 def zeros_form(shape: Any, dtype: Any) -> Form:

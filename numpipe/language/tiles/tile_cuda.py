@@ -12,6 +12,7 @@ from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan.roles import Role
 from . import tile as source
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, joined, places
 from .tile import TileLike
@@ -53,7 +54,7 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     what = "a register tile"
 
-    def __init__(self, tile: TileType, role: str) -> None:
+    def __init__(self, tile: TileType, role: Role) -> None:
         self.tile, self.form, self.role = tile, tile.form, role
         super().__init__(name=f"in flight({tile}, {role})")
 

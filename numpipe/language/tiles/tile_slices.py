@@ -29,17 +29,7 @@ import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import (
-    ACCUMULATOR,
-    COLUMN,
-    EITHER,
-    ROW,
-    Form,
-    expanded_form,
-    lanes_across,
-    places,
-    vector_of,
-)
+from .layouts import BLOCK, COLUMN, EITHER, ROW, Form, expanded_form, places
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import lanes_of, word_of
 from .tile import Tile, form_of
@@ -47,15 +37,10 @@ from .tile import Tile, form_of
 
 def _steps(form: Form) -> tuple[int, ...]:
     """Return of what a part's start and size are multiples, along each dimension."""
-    if vector := vector_of(form.layout):
-        return 64, lanes_across(form.shape[1], vector) * vector
-    if lanes := lanes_of(form.layout):
-        return tuple(
-            form.shape[0] if axis == 0 and word_of(form.layout) != ROW else 2 * lanes
-            for axis in range(len(form.shape))
-        )
-    step = {ACCUMULATOR: (64, 8), ROW: (1, 8), COLUMN: (64, 1), EITHER: (8, 8)}[form.layout]
-    return step if len(form.shape) == 2 else (max(step) if form.layout != ROW else 8,)
+    units = dict(zip(form.record.axes, form.record.units, strict=True))
+    if lanes_of(form.layout) and 0 in units:
+        units[0] = form.shape[0]  # which rows a lane has depends on how many there are
+    return tuple(units.values()) if len(form.shape) == 1 else (units.get(0, 1), units.get(1, 1))
 
 
 def _bounds(part: Any, size: int) -> tuple[Any, int]:
@@ -109,7 +94,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
-    if layout == EITHER and (slices[0].start % 64 or shape[0] % 64):
+    if layout == EITHER and (slices[0].start % BLOCK or shape[0] % BLOCK):
         layout = ROW
     return Form(shape, form.dtype, layout), tuple(slices)
 

@@ -9,8 +9,9 @@ from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import top_k as source
+from .elementwise_cuda import place_of
 from .layouts import places
-from .reduce_cuda import QUAD, ranks
+from .reduce_cuda import ranks
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 
 LEAST, LAST = -0x80000000, 0x7FFFFFFF
@@ -22,14 +23,14 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     values, columns, count = TileType(forms[0]), TileType(forms[1]), forms[2]
     pair = nb.types.Tuple([values, columns])
     context, builder, args = yield pair(np_, tile, k)
-    if np_.role == "memory":
+    if not np_.computes:
         return context.make_tuple(builder, pair, [undefined(values), undefined(columns)])
     half, kind = tile.dtype in HALVES, INT32 if tile.dtype == INT32 else FLOAT32
     elements = registers(builder, tile, args[1])
     elements = floats(builder, tile.dtype, elements) if half else elements
     of = dict(zip(places(tile.shape, tile.layout), ranks(builder, kind, elements), strict=True))
     # a lane's first column
-    own = builder.shl(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(1))
+    own = place_of(builder, tile)[1]
     where = places(values.shape, values.layout)
     rows = list(dict.fromkeys(row for row, _ in where))
 
@@ -58,6 +59,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
             own,
             before[i],
             before[len(rows) + i],
+            tile.form.record.distances(1),
         )
         for i, row in enumerate(rows)
     }
@@ -99,10 +101,15 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
 
 
 def _next(
-    builder: Any, elements: list[tuple[int, Any]], own: Any, before: Any, column_before: Any
+    builder: Any,
+    elements: list[tuple[int, Any]],
+    own: Any,
+    before: Any,
+    column_before: Any,
+    distances: tuple[int, ...],
 ) -> tuple[Any, Any]:
-    """Return (rank, column) of a row's next element behind (`before`, `column_before`); all lanes
-    of the quad get it."""
+    """Return (rank, column) of a row's next element after (`before`, `column_before`); all lanes
+    that share the row, at these `distances`, get it."""
     rank, column = nb.const(LEAST), nb.const(LAST)
     seen = builder.sub(column_before, own)
     # so that of equal ones the first is left
@@ -117,7 +124,7 @@ def _next(
         better = builder.and_(behind, builder.icmp_signed(">=", element, rank))
         rank = builder.select(better, element, rank)
         column = builder.select(better, builder.add(own, nb.const(at)), column)
-    for distance in QUAD:
+    for distance in distances:
         other, place = (
             nb.emit_asm(
                 builder,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...arch.dtypes import ELEMENTS
-from ...arch.targets import DEFAULT
+from ...arch.products import WGMMA
 from ...core.records import parsed
 from ...diagnostics.argument_checks import MAPPING, PATH, STRING, a, each, finite, require, told
 from ...diagnostics.errors import SpecError
@@ -32,7 +32,7 @@ from .protocols import AGAIN, Sample
 
 MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
-TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
+TENSOR_FLOPS = 2 * WGMMA.rate(ELEMENTS["float16"])
 """floating-point operations on 16-bit operands of a Hopper SM's tensor cores in a cycle"""
 
 _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}

@@ -13,8 +13,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...arch.dtypes import K_BYTES
-from ...arch.target import Target
+from ...arch.products import Product
 from ...diagnostics.argument_checks import FLAG, NONE, a, each, require, told, whole, word
 from ...diagnostics.errors import SpecError
 from ...language.grid.orders import Grouped, Order
@@ -110,18 +109,20 @@ def product(
     if not (word(STREAM, CLUSTER) | NONE | whole(1)).holds(split):
         raise SpecError(no_split(told(split)).replace("numpipe.split_tiles", "product"))
     turns = schedule == "pingpong"
-    rows = 64 * (1 if turns else num_compute_wgs)
+    of = device.target.product
+    rows = of.rows * (1 if turns else num_compute_wgs)
     if (
         tile[0] < 1
         or tile[0] % rows
-        or not 8 <= tile[1] <= 256
+        or not 8 <= tile[1] <= of.widest
         or tile[1] % 8
         or depth < 1
-        or (depth * itemsize % K_BYTES)
+        or (depth * itemsize % of.k_bytes)
     ):
         raise SpecError(
             f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple "
-            f"of {rows}, columns of 8, up to 256, depth of {K_BYTES // itemsize}"
+            f"of {rows}, columns of 8, up to {of.widest}, depth of "
+            f"{of.k_bytes // itemsize}"
         )
     if tile[1] % (8 * parts):
         raise SpecError(
@@ -195,7 +196,7 @@ def _work(
     for alike, share in _shares(tiles, steps, sms, split, within):
         if alike:
             work.counted[first] = _cta(
-                share, tile, depth, itemsize, warpgroups, turns, device.target
+                share, tile, depth, itemsize, warpgroups, turns, device.target.product
             )
             for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
@@ -299,7 +300,7 @@ def _cta(
     itemsize: int,
     warpgroups: int,
     turns: bool,
-    target: Target,
+    of: Product,
 ) -> Work:
     """Return the work of a CTA with this share of the tiles."""
     (tm, tn), steps = tile, share.steps
@@ -321,9 +322,9 @@ def _cta(
         mine = parts / share.parts if share.parts else 0.0
         work["steps", warpgroup] = round(mine * steps)
         products = work["products", warpgroup] = round(
-            mine * steps * (rows // 64) * (depth * itemsize // K_BYTES)
+            mine * steps * (rows // of.rows) * (depth * itemsize // of.k_bytes)
         )
-        work["tensor", warpgroup] = round(products * target.product_cycles(tn))
+        work["tensor", warpgroup] = round(products * of.cycles(tn))
         work["written", warpgroup] = round(
             mine * rows * tn * (itemsize * share.tiles + 4 * share.given)
         )

@@ -19,7 +19,7 @@ from ...kernels import warmup
 from ...kernels.call_results import is_array
 from ...kernels.kernel import Kernel
 from ...kernels.variants import Variant
-from ...launch.image import Image
+from ...plan.image import Image
 from .. import bench
 from ..model import H200
 

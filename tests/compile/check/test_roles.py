@@ -14,6 +14,7 @@ from numba import cuda
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, ds
 from numpipe.compile.check import roles
+from numpipe.plan.roles import MEMORY
 from tests.kernels.refusals import EXECUTIONS, A, B, C, marked
 
 
@@ -62,7 +63,7 @@ def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
     library = named_like_one.compiled(A, C).kernel._codelibrary
     bodies = roles.functions(library)
     assert any(roles.violation(body) for body in bodies.values())
-    root = next(name for name in bodies if f"named_like_one{roles.MEMORY_SUFFIX}" in name)
+    root = next(name for name in bodies if f"named_like_one{roles.SUFFIX.format(MEMORY)}" in name)
     assert not any(roles.violation(bodies[path[-1]]) for path in roles.reachable(bodies, root))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import advisories, register_budget
 from numpipe.compile.check.register_budget import LiveTile, Products
 from tests.fuzz.pipeline_sources import serialized
@@ -58,15 +59,18 @@ REMARKS = (
 @pytest.mark.parametrize("code", LINES)
 def test_a_note_has_our_name(code: str) -> None:
     (found,) = advisories.advisories_of(
-        f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n"
+        f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n", HOPPER
     )
     assert found is advisories.ADVISORIES[code]
 
 
 def test_only_notes_of_serialized_products_are_errors_and_an_unknown_note_is_quoted() -> None:
-    assert advisories.advisories_of(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
+    assert (
+        advisories.advisories_of(REMARKS, HOPPER) == []
+        and LINES.keys() == advisories.ADVISORIES.keys()
+    )
     (found,) = advisories.advisories_of(
-        LOSS.format("C7599", "the weather in the function 'k' in line 3")
+        LOSS.format("C7599", "the weather in the function 'k' in line 3"), HOPPER
     )
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 

@@ -23,6 +23,7 @@ from numpipe import (
     ds,
     sim,
 )
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
 from numpipe.kernels import simulate
 from numpipe.sim.warpgroup import Warpgroup
@@ -474,9 +475,10 @@ def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
         )
     )
     clean = text.replace("/*0050*/                   MEMBAR.ALL.GPU", "/*0050*/     NOP")
-    assert list(gate.memory_barriers(built, gate.Sass(clean))) == []
+    assert list(gate.memory_barriers(built, gate.Sass(clean, HOPPER))) == []
     assert [
-        line.partition("/*")[2][:4] for line in gate.memory_barriers(built, gate.Sass(looping))
+        line.partition("/*")[2][:4]
+        for line in gate.memory_barriers(built, gate.Sass(looping, HOPPER))
     ] == ["0050", "0070"]
 
 

@@ -28,6 +28,7 @@ from numpipe import (
     cdiv,
     ds,
 )
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
 from numpipe.language.grid import partials, split_k
 from tests.kernels.compilers import compiles
@@ -467,12 +468,14 @@ def test_the_machine_code_passes_the_gate_and_moves_16_bytes_a_lane(cfg: Config)
         == pieces
     )
     assert sass.count("MEMBAR.ALL.GPU") == 1
-    fenced = gate.Sass(sass.replace("HGMMA.", "MEMBAR.ALL.GPU ;\n        /*9990*/  HGMMA.", 1))
+    fenced = gate.Sass(
+        sass.replace("HGMMA.", "MEMBAR.ALL.GPU ;\n        /*9990*/  HGMMA.", 1), HOPPER
+    )
     assert any("in a loop of products" in line for line in gate.memory_barriers(built, fenced))
     unit = replace(
         built.unit, arrays=tuple(replace(array, workspace=False) for array in built.unit.arrays)
     )
     assert any(
         "beyond the CTA: " in line
-        for line in gate.memory_barriers(replace(built, unit=unit), gate.Sass(sass))
+        for line in gate.memory_barriers(replace(built, unit=unit), gate.Sass(sass, HOPPER))
     )

@@ -18,7 +18,7 @@ seen: list[tuple[int, ...]] = []
 @op
 def visit(*indices: Any) -> None:
     """Test probe: which tiles a compute warpgroup walks through."""
-    if current().role == "compute":
+    if current().role.computes:
         seen.append((int(current().cta[0]), *(int(i) for i in indices)))
 
 

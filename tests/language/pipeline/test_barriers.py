@@ -18,8 +18,9 @@ import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds
 from numpipe.language.pipeline import ring
 from numpipe.plan.plans import ArrayArg, BarrierPlace, RingPlan
+from numpipe.plan.protocol import BARRIERS, SlotBarrier
+from numpipe.plan.roles import COMPUTE
 from numpipe.plan.unit import Unit
-from numpipe.traces.protocol import BARRIERS, SlotBarrier
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 from tests.kernels.covering import examples, pairwise
 from tests.language.pipeline.test_injected import Bug
@@ -558,7 +559,7 @@ def test_barriers_of_rings_do_not_overlap(manual: tuple[bool, bool]) -> None:
 def test_a_row_more_gives_each_slot_a_barrier_with_a_place_arrivals_and_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = SlotBarrier("seen", "compute", 4, -1, "slot", "", "", "tell of {slot} once a step")
+    row = SlotBarrier("seen", COMPUTE, 4, -1, "slot", "", "", "tell of {slot} once a step")
     monkeypatch.setattr(RingPlan, "kinds", (*RingPlan.kinds, row))
     unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
     rings = [

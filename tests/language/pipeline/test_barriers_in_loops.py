@@ -13,6 +13,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, SimulationError, ds
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check.gate import Sass
 from numpipe.compile.lift.loops import Loops
 from tests.kernels.barrier_loop_kernels import cases, in_parts, rotated
@@ -204,7 +205,7 @@ def test_costs_its_barriers_and_nothing_else() -> None:
     case = cases()["rotated"]
     out = np.empty((128, 64), np.float32)
     assert rotated.inspect("gate", *case.inputs, out) == ()
-    sass = Sass(rotated.inspect("sass", *case.inputs, out))
+    sass = Sass(rotated.inspect("sass", *case.inputs, out), HOPPER)
     first = sass.find("HGMMA")[0]
     loop = [instruction.opcode for instruction in sass.innermost(first)]
     counted = {

@@ -13,6 +13,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, SimulationError
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check.gate import Sass
 from numpipe.compile.lift.turn_placement import sure_turns
 from numpipe.compile.lift.wait_counts import pending
@@ -201,7 +202,7 @@ def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
     """The wait for the second product stays behind the store that is never made; there is no branch
     for it."""
     case = cases()["in parts"]
-    code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)))
+    code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)), HOPPER)
     [store] = [store for store in code.find("STS$") if code.innermost(store)]
     loop = code.innermost(store)
     assert store.predicate and max(
@@ -217,7 +218,7 @@ def test_without_a_fence_a_wait_moves_up() -> None:
     case = cases()["rotated"]
     assert (
         above_the_last_wait(
-            Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))
+            Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)), HOPPER)
         )
         < 32
     )
@@ -227,7 +228,7 @@ def test_without_a_fence_a_wait_moves_up() -> None:
 def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
     case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
     assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()
-    code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)))
+    code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)), HOPPER)
     # in the main loop, in that over the steps left out, and at the kernel's beginning
     assert len(code.find("BAR.ARV")) == 3
     # in these loops, and at the kernel's end

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
 from numpipe.compile.lift import turn_placement as lifted_turns
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
@@ -27,6 +28,7 @@ from numpipe.language.pipeline import pingpong as turns
 from numpipe.language.pipeline import steps
 from numpipe.plan.kernel_shape import SCHEDULES
 from numpipe.plan.plans import ArrayArg, BarrierPlace
+from numpipe.plan.roles import COMPUTE
 from numpipe.plan.shared_memory import SharedMemory
 from numpipe.plan.unit import Unit
 from numpipe.sim.warpgroup import Warpgroup
@@ -493,7 +495,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
         plan.slots for plan in built.unit.rings.values()
     ] == [cfg.depth]
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
-    compute = gate.role_code(gate.Sass(built.sass), "compute")
+    compute = gate.role_code(gate.Sass(built.sass, HOPPER), COMPUTE)
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]
     # at entry; take and pass; at the end
     assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]
@@ -504,7 +506,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert order[1].address < products[0].address < order[2].address < drained.address
     # products stay in flight while the slot before is released
     assert any(i.text.endswith("gsb0, 0x1") for i in waits)
-    loop = gate.Sass(built.sass).innermost(products[0])
+    loop = gate.Sass(built.sass, HOPPER).innermost(products[0])
     # counters in uniform registers
     assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]
 

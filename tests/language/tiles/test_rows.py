@@ -13,7 +13,7 @@ from numpipe import ds, show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
 from numpipe.language.tiles import scattered_shared_cuda
-from numpipe.language.tiles.layouts import Form, by_rows, own_place, places
+from numpipe.language.tiles.layouts import Form, by_rows, places
 from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
 from numpipe.plan.layout import Layout, swizzled
@@ -44,7 +44,7 @@ def test_every_element_is_held_and_each_lane_has_equally_many(shape: tuple[int, 
         if shape[1] % (2 * lanes):
             continue
         form = by_rows(Form(shape, F32), f"rows {lanes}", "test")
-        row, column = own_place(form, LANES)
+        row, column = form.record.own(LANES)
         where = places(form.shape, form.layout)
         found = np.zeros(shape, int)
         for down, right in where:
@@ -130,7 +130,7 @@ def test_addresses_in_shared_memory_are_those_of_the_elements(
         width = min(128, 128 * dtype.itemsize)
         whole = Layout((128, 128), dtype.itemsize, inner, width, 128 * width)
         tile = TileType(Form(shape, dtype, layout))
-        row, column = own_place(tile.form, LANES)
+        row, column = tile.form.record.own(LANES)
         for start in ((0, 0), (13, 29), (64, 64)):
             address = scattered_shared_cuda.addresses(
                 LaneBuilder(), whole, nb.const(4096), tile, tuple(map(nb.const, start))

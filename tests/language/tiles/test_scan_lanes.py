@@ -22,7 +22,7 @@ if toolchain() is not None:
 
 from numpipe.core import numba as nb
 from numpipe.language.tiles import scan_cuda, top_k_cuda
-from numpipe.language.tiles.layouts import Form, own_place, places
+from numpipe.language.tiles.layouts import Form, places
 from numpipe.language.tiles.scan import _along_columns, _along_rows
 from numpipe.language.tiles.scan_cuda import QUAD
 from tests.kernels.tile_function_kernels import drawn
@@ -102,7 +102,7 @@ def _lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 def held(x: np.ndarray) -> dict[Any, Lanes]:
     """A tile's elements as the lanes hold them, by places."""
     form = Form(x.shape, np.dtype(np.float32))
-    row, column = own_place(form, THREADS)
+    row, column = form.record.own(THREADS)
     return {
         (r, c): Lanes(x[row + r, column + c], nb.f32) for r, c in places(form.shape, form.layout)
     }
@@ -110,7 +110,7 @@ def held(x: np.ndarray) -> dict[Any, Lanes]:
 
 def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
     x = np.zeros(shape, next(iter(elements.values())).value.dtype)
-    row, column = own_place(Form(shape, np.dtype(np.float32)), THREADS)
+    row, column = Form(shape, np.dtype(np.float32)).record.own(THREADS)
     for (r, c), lanes in elements.items():
         x[row + r, column + c] = lanes.value
     return x
@@ -161,7 +161,12 @@ def test_each_round_finds_the_next_of_a_row() -> None:
         rank, column = Lanes(np.full(128, top_k_cuda.LAST)), Lanes(np.full(128, -1))
         for number in range(24):
             rank, column = top_k_cuda._next(
-                builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column
+                builder,
+                [(c, lanes) for (r, c), lanes in elements if r == row],
+                own,
+                rank,
+                column,
+                (1, 2),
             )
             mine = THREADS // 32 * 16 + THREADS % 32 // 4 + row
             assert (column.value == order[mine, number]).all()

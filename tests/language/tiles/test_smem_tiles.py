@@ -19,6 +19,7 @@ from numpipe.language.tiles.layouts import Form
 from numpipe.language.tiles.refs import SmemTile
 from numpipe.language.tiles.tile import Tile
 from numpipe.plan.layout import Layout, block_layout, swizzled
+from numpipe.plan.roles import COMPUTE
 from numpipe.sim import simulate
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import BF16, F16, F32
@@ -187,7 +188,7 @@ def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
         for shape in SHAPES:
             # a tile of another shape is other bytes for each warp
             numpipe.intrinsics.barrier.sync(1, 128)
-            tile = SmemTile(1024, block_layout(shape, inner, dtype, "block"), dtype, False, True)
+            tile = SmemTile(1024, block_layout(shape, inner, dtype, "block"), dtype, COMPUTE, True)
             value = np.random.default_rng(0).standard_normal(shape).astype(dtype)
             tile[...] = Tile(value, Form(shape, dtype))
             assert (tile[...].value == value).all()
@@ -206,7 +207,7 @@ def test_bytes_lie_where_the_layout_says(inner: int) -> None:
     value = np.arange(128 * 64, dtype=np.uint16).view(np.float16).reshape(128, 64)
 
     def body() -> None:
-        tile = SmemTile(2048, layout, F16, False, True)
+        tile = SmemTile(2048, layout, F16, COMPUTE, True)
         tile[...] = Tile(value, Form((128, 64), F16))
         memory = numpipe.core.machine.current().sm.memory.bytes
         for row, column in ((0, 0), (1, 9), (77, 63), (127, 8)):
@@ -218,7 +219,7 @@ def test_bytes_lie_where_the_layout_says(inner: int) -> None:
 
 def test_the_other_order_crosses_warps_and_needs_a_barrier() -> None:
     def body(barrier: bool) -> None:
-        tile = SmemTile(1024, block_layout((64, 64), 1, F16, "block"), F16, False, True)
+        tile = SmemTile(1024, block_layout((64, 64), 1, F16, "block"), F16, COMPUTE, True)
         value = np.arange(4096).reshape(64, 64).astype(F16)
         tile[...] = Tile(value, Form((64, 64), F16))
         if barrier:
@@ -396,13 +397,13 @@ def test_it_steers_nothing() -> None:
     ],
 )
 def test_stores_that_do_not_fit(write: Any, message: str) -> None:
-    tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
+    tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
     with pytest.raises(SpecError, match=message):
         write(tile, Tile(np.zeros((128, 64), F32), Form((128, 64), F32)).astype(F16))
 
 
 def test_a_part_of_36_rows_is_no_register_tile() -> None:
-    tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
+    tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
     with pytest.raises(
         SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"
     ):

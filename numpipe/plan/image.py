@@ -1,8 +1,8 @@
 """The image of a compiled kernel: all that its launches, its reports and its profiles need, and its
 form as bytes.
 
-An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler
-that makes it, because launches read it, and a process that launches need not be able to compile.
+An `Image` knows neither Numba nor the objects of the compiler: launches read it, and a process that
+launches need not be able to compile.
 
 As bytes, an image is a line of JSON, all its fields but the machine code by name, and the machine
 code. Files that hold images have a digest of them: an exported kernel's manifest, and each file of
@@ -17,18 +17,18 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..arch.targets import DEFAULT, TARGETS
+from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..plan.control_block import MOST_GPUS
-from ..plan.copy_plans import MapRequest
-from ..plan.resources import Resources
-from ..traces.events import Ring
-from ..traces.protocol import BARRIERS
+from .control_block import MOST_GPUS
+from .copy_plans import MapRequest
+from .protocol import BARRIERS, Ring
+from .resources import Resources
+from .roles import role_of
 
 if TYPE_CHECKING:
-    from ..plan.plans import RingPlan
-    from ..plan.unit import Unit
+    from .plans import RingPlan
+    from .unit import Unit
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RecordedRing:
 
     @classmethod
     def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
-        from ..plan.profiling import KINDS
+        from .profiling import KINDS
 
         operands = range(max(1, len(plan.args)))
         return cls(
@@ -149,7 +149,7 @@ class Image:
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
-    target: str = DEFAULT.name
+    target: str = field(kw_only=True)
     gpus: int = 0
     peered: tuple[int, ...] = ()
 
@@ -178,9 +178,9 @@ class Image:
             tuple(barriers),
             tuple(unit.places),
             Recording.of(unit) if unit.params.profile_space else None,
-            unit.target.name,
             unit.gpus,
             tuple(sorted(unit.peered)),
+            target=unit.target.name,
         )
 
     @property
@@ -189,8 +189,8 @@ class Image:
         return self.threads // 128
 
     def role(self, warpgroup: int) -> str:
-        """Return the role of a warpgroup of the CTA: "memory" or "compute"."""
-        return "memory" if warpgroup == self.memory_warpgroup else "compute"
+        """Return the name of the role of a warpgroup of the CTA."""
+        return role_of(warpgroup, self.memory_warpgroup).name
 
     def to_bytes(self) -> bytes:
         """Return the image as bytes for a file; `from_bytes` reads them."""

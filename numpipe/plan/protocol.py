@@ -19,8 +19,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from .roles import COMPUTE, MEMORY, Role
+
 WARPS = 4
 """arrivals of a warpgroup: lane 0 of each warp, because each warp waits for products by itself"""
+COMPUTING = "compute"
+"""the moment when a warpgroup begins to use a step's tiles, and its time from then on"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class SlotBarrier:
     """
 
     name: str
-    completes: Literal["memory", "compute"]
+    completes: Role
     arrivals: int
     ahead: int
     span: str
@@ -53,7 +57,7 @@ BARRIERS = {
     for row in (
         SlotBarrier(
             name="ready",
-            completes="memory",
+            completes=MEMORY,
             arrivals=1,
             ahead=0,
             span="data",
@@ -63,7 +67,7 @@ BARRIERS = {
         ),
         SlotBarrier(
             name="consumed",
-            completes="compute",
+            completes=COMPUTE,
             arrivals=WARPS,
             ahead=-1,
             span="slot",
@@ -73,6 +77,25 @@ BARRIERS = {
         ),
     )
 }
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring that events name: a load ring, or that of an `output`.
+
+    index    rings of one index are one, which several pipelines use
+    private  whether each warpgroup has one
+    turns    whether compute warpgroups take turns on its steps, so that each step has one reader
+    """
+
+    name: str
+    index: int
+    slots: int
+    private: bool
+    output: bool
+    turns: bool = False
+
+
 OF_A_RING = re.compile(
     rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
     r"(?: of warpgroup \d+)?"
@@ -119,7 +142,7 @@ MOMENTS = {
         Moment("issue", "parts", waited="consumed", opens="issue"),
         Moment("issued", "parts", closes="issue"),
         Moment("wait", "ready", waits="ready"),
-        Moment("compute", "ready", "begins", waited="ready", lasts=True),
+        Moment(COMPUTING, "ready", "begins", waited="ready", lasts=True),
         Moment("release", "consumed", "releases", arrives="consumed"),
         Moment("store", "step"),
         Moment("begin", "step"),
@@ -152,7 +175,7 @@ KINDS = {
     "wait": Kind("barrier", "wait for"),
     "barrier": Kind("barrier", "named barrier"),
     "registers": Kind("barrier", "setmaxnreg"),
-    "drain": Kind("compute", "wgmma_wait"),
+    "drain": Kind(COMPUTING, "wgmma_wait"),
     "flush": Kind("store", "wait for stores"),
     "semaphore": Kind("barrier", "wait for a semaphore"),
     "begin": Kind("barrier", "wait for the launches of all GPUs"),

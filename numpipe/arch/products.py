@@ -1,0 +1,199 @@
+"""Matrix products as records: an instruction of the tensor cores, with its shapes, types and rates,
+and what the build gate expects of its machine code.
+
+A target lists its products (`Target.products`). Code that issues, simulates, checks or times a
+product reads its record.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dtypes import ELEMENTS, FLOAT32, INT32, Element, listed
+from .register_layouts import FRAGMENTS, RegisterLayout
+
+EIGHTS = tuple(range(8, 257, 8))
+INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An element type as an operand of a product.
+
+    element  name of its `Element`
+    name     name of the type in the instruction
+    family   operands of one family may be multiplied with each other
+    opcode   opcode of the product in machine code
+    sums     type of the accumulator
+    majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or
+             "mn"
+    widths   every N that the instruction has
+    ignored  how many low bits of an element the tensor core ignores
+    """
+
+    element: str
+    name: str
+    family: str
+    opcode: str = "HGMMA"
+    sums: np.dtype[Any] = FLOAT32
+    majors: tuple[str, ...] = ("k",)
+    widths: tuple[int, ...] = EIGHTS
+    ignored: int = 0
+
+    @property
+    def unit(self) -> str:
+        """Return what N has to be a multiple of, for messages."""
+        return "8" if self.widths == EIGHTS else "16, or 8 or 24,"
+
+    @property
+    def from_registers(self) -> bool:
+        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types
+        only."""
+        return "mn" in self.majors
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The waits of an asynchronous product, in PTX and in machine code.
+
+    wait    pattern of a wait in PTX, with the number of groups that stay in flight
+    waited  opcode of a wait, and `left`: the pattern of its number
+    fence   the statement of PTX that begins a group
+    begun   opcode of a beginning
+    """
+
+    wait: str
+    waited: str
+    left: str
+    fence: str
+    begun: str
+
+
+@dataclass(frozen=True)
+class Product:
+    """An instruction that multiplies matrices.
+
+    name           of its family in PTX
+    statement      its name in PTX, up to the shape
+    written        pattern of a statement in PTX: M, N, K, and the name of A's type
+    made           the shape in its opcodes in machine code, of M, N and K
+    rows           M of one instruction
+    k_bytes        bytes of K that one instruction multiplies
+    a, b           where the operands may be: "shared" memory or "registers"
+    accumulator    the register layout of its sums
+    operands       the types that it takes
+    multiply_adds  of 16-bit elements that all tensor cores of an SM do in a cycle
+    smem_rate      bytes a cycle that the tensor cores read from shared memory
+    groups         how products are waited for; None: it is over when the next instruction begins
+    """
+
+    name: str
+    statement: str
+    written: str
+    made: str
+    rows: int
+    k_bytes: int
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    accumulator: RegisterLayout
+    operands: tuple[Operand, ...]
+    multiply_adds: int
+    smem_rate: int
+    groups: Groups | None = None
+
+    @functools.cached_property
+    def by_dtype(self) -> dict[np.dtype[Any], Operand]:
+        return {ELEMENTS[operand.element].dtype: operand for operand in self.operands}
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Operand]:
+        """Its operand types by their names in PTX."""
+        return {operand.name: operand for operand in self.operands}
+
+    def operand(self, dtype: np.dtype[Any]) -> Operand | None:
+        """Return what the product knows of a type; None if it does not take it."""
+        return self.by_dtype.get(dtype)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The types that may be multiplied with each other, as messages list them."""
+        families = dict.fromkeys(operand.family for operand in self.operands)
+        return tuple(
+            listed([each.element for each in self.operands if each.family == family], "or")
+            + " (as tf32)" * (family == "tf32")
+            for family in families
+        )
+
+    @property
+    def widest(self) -> int:
+        """The largest N of any type."""
+        return max(operand.widths[-1] for operand in self.operands)
+
+    @property
+    def opcodes(self) -> str:
+        """A regular expression that matches its opcodes in machine code: ``HGMMA|IGMMA|…``."""
+        return "|".join(sorted({operand.opcode for operand in self.operands}))
+
+    def k(self, dtype: np.dtype[Any]) -> int:
+        """Return how many elements of K one instruction multiplies.
+
+        >>> WGMMA.k(np.dtype(np.float16))
+        16
+        """
+        return self.k_bytes // dtype.itemsize
+
+    def rate(self, element: Element) -> int:
+        """Return the multiply-adds of an SM in a cycle, on elements of a type: an instruction takes
+        the same time with any type.
+
+        >>> [WGMMA.rate(ELEMENTS[name]) for name in ("int8", "float16", "float32")]
+        [4096, 2048, 1024]
+        """
+        return self.multiply_adds * 2 // element.dtype.itemsize
+
+    def cycles(self, n: int) -> float:
+        """Return the cycles of an instruction with both operands in shared memory: it multiplies,
+        or waits for them to be read."""
+        return max(
+            self.rows * n * self.k_bytes / 2 / self.multiply_adds,
+            (self.rows + n) * self.k_bytes / self.smem_rate,
+        )
+
+
+_BOTH = "k", "mn"
+
+WGMMA = Product(
+    "wgmma",
+    "wgmma.mma_async.sync.aligned",
+    written=r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)",
+    made="{}x{}x{}",
+    rows=64,
+    k_bytes=32,
+    a=("shared", "registers"),
+    b=("shared",),
+    accumulator=FRAGMENTS,
+    operands=(
+        Operand("int8", "s8", "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS),
+        Operand("uint8", "u8", "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS),
+        Operand("float16", "f16", "float16", majors=_BOTH),
+        Operand("float32", "tf32", "tf32", ignored=13),
+        Operand("bfloat16", "bf16", "bfloat16", majors=_BOTH),
+        Operand("float8_e4m3fn", "e4m3", "float8", "QGMMA"),
+        Operand("float8_e5m2", "e5m2", "float8", "QGMMA"),
+    ),
+    multiply_adds=2048,
+    smem_rate=128,
+    groups=Groups(
+        r"wgmma\.wait_group\.sync\.aligned\s+(\d+)",
+        r"WARPGROUP\.DEPBAR",
+        r"gsb0, (0x[0-9a-f]+)",
+        "wgmma.fence.sync.aligned",
+        r"WARPGROUP\.ARRIVE",
+    ),
+)
+"""The product of a Hopper warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
+Multiply-Accumulate")"""
