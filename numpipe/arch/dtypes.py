@@ -67,6 +67,23 @@ class Element:
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
     @property
+    def bits(self) -> int:
+        """Return the bits of an element in memory."""
+        return 8 * self.dtype.itemsize
+
+    def nbytes(self, count: int) -> int:
+        """Return the bytes of `count` elements, which fill whole bytes.
+
+        >>> ELEMENTS["float32"].nbytes(16)
+        64
+        """
+        return count * self.bits // 8
+
+    def count(self, nbytes: int) -> int:
+        """Return how many elements `nbytes` bytes hold."""
+        return nbytes * 8 // self.bits
+
+    @property
     def short(self) -> str:
         """Its name in the names of machine code: "f16", "bf16", "e4m3", "i32", "u8", "bool"."""
         return re.sub(
