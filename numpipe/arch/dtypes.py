@@ -8,7 +8,7 @@ is one more record of each.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -55,12 +55,18 @@ class Element:
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
     reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk";
                 and, or and xor of int64 are an illegal instruction on an H200)
+    per_byte    elements in a byte of memory
+    unpack      of a packed type, by the name of a 16-bit type: PTX that converts elements 2 t and
+                2 t + 1 of register $1 to the low and the high half of register $0; $2 is 0x1111 t,
+                by which ``prmt`` selects byte t
     """
 
     name: str
     tma: str
     reductions: str = ""
     tile: Packing | None = None
+    per_byte: int = 1
+    unpack: dict[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -69,7 +75,7 @@ class Element:
     @property
     def bits(self) -> int:
         """Return the bits of an element in memory."""
-        return 8 * self.dtype.itemsize
+        return 8 * self.dtype.itemsize // self.per_byte
 
     def nbytes(self, count: int) -> int:
         """Return the bytes of `count` elements, which fill whole bytes.
@@ -167,6 +173,9 @@ _RECORDS = (
 
 ELEMENTS = {record.name: record for record in _RECORDS}
 """Element types of arrays, by name."""
+PACKED: dict[str, Element] = {}
+"""Element types smaller than a byte, by name: arrays of them are arrays of bytes, which `unpack`
+reads."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
 TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
 """Types of register tiles of an array's elements."""
