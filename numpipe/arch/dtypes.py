@@ -153,6 +153,30 @@ _BF16 = _half(
 )
 _BITS = "and or xor"
 
+
+def _four_bits(flip: int) -> dict[str, str]:
+    """Return how 4-bit integers become floats; `flip`: 8 of signed ones, whose n ^ 8 is n + 8.
+
+    A float has an integer in the low bits of its mantissa, and another power of two that makes
+    these bits count 1: 1024 in a float16, 64 where the integer lies 4 bits further up, 128 in a
+    bfloat16. The power and the flip's 8 are subtracted. A bfloat16's mantissa has 7 bits, so that
+    the upper integer of a byte is shifted down before.
+    """
+    f16, bf16 = (
+        f"lop3.b32 two, two, {mask:#010x}, {powers | flips:#x}, 0x6a; "
+        f"mov.b32 base, {powers | flips | 0x80008000:#x}; add.rn.{name}x2 $0, two, base; }}"
+        for name, mask, powers, flips in (
+            ("f16", 0x00F0000F, 0x54006400, flip << 20 | flip),
+            ("bf16", 0x000F000F, 0x43004300, flip << 16 | flip),
+        )
+    )
+    return {
+        "float16": f"{{ .reg .b32 two, base; prmt.b32 two, $1, $1, $2; {f16}",
+        "bfloat16": "{ .reg .b32 two, select, base; shr.b32 two, $1, 4; "
+        f"add.u32 select, $2, 0x4400; prmt.b32 two, $1, two, select; {bf16}",
+    }
+
+
 _RECORDS = (
     Element("bool", "UINT8", tile=Packing(1, "b", INT32)),
     Element("int8", "UINT8", "", _integer("s", "s8")),
@@ -173,7 +197,13 @@ _RECORDS = (
 
 ELEMENTS = {record.name: record for record in _RECORDS}
 """Element types of arrays, by name."""
-PACKED: dict[str, Element] = {}
+PACKED = {
+    record.name: record
+    for record in (
+        Element("int4", "UINT8", per_byte=2, unpack=_four_bits(8)),
+        Element("uint4", "UINT8", per_byte=2, unpack=_four_bits(0)),
+    )
+}
 """Element types smaller than a byte, by name: arrays of them are arrays of bytes, which `unpack`
 reads."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
