@@ -25,7 +25,7 @@ import numpy as np
 from ...arch.dtypes import ELEMENTS, PACKED, Element, listed
 from ...core.op import called, op
 from ...diagnostics.errors import SpecError
-from ...plan.layout import Layout
+from ...plan.layout import Layout, swizzled
 from .addresses import Access
 from .fence_order import before_access
 from .layouts import BLOCK, GROUP, WIDEST, Form, fits
@@ -58,8 +58,7 @@ def plan(tile: Any, element: Any, dtype: Any) -> tuple[Element, Form]:
     if wanted not in packed.unpack:
         raise SpecError(
             f"{WHAT}: {packed.name} is unpacked to {listed(packed.unpack, 'or')}, got {wanted}; "
-            f"fix: numpipe.unpack(tile, {packed.name!r}, np.float16), then "
-            "astype"
+            f"fix: numpipe.unpack(tile, {packed.name!r}, np.float16), then astype"
         )
     if tile.dtype != BYTES:
         raise SpecError(
@@ -92,9 +91,16 @@ def _name(dtype: Any) -> str:
         return str(dtype)
 
 
+def lane_start(layout: Layout, lane: Any) -> Any:
+    """Return the offset of the first chunk of a lane's first row; `lane` is its number in the
+    warpgroup, an int or an LLVM value."""
+    row = (lane >> 5) * 16 + ((lane & 31) >> 2)
+    return swizzled(row * layout.width, layout.width)
+
+
 def accesses(layout: Layout) -> Iterator[Access]:
-    """Yield the loads of a lane; `first` is the register of their first word, whose row has a
-    register in every second place (`layouts`). `count`: the words."""
+    """Yield the loads of a lane, relative to `lane_start`: `count` words, one for each register
+    from `first` on, of which those between are of the row 8 below (`layouts`)."""
     words = layout.shape[1] // 4
     for row in range(0, layout.shape[0], BLOCK):
         for half in (0, 1):

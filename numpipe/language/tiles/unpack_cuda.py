@@ -8,7 +8,6 @@ from typing import Any
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
-from ...plan.layout import swizzled
 from . import unpack as source
 from .fence_order import before_access
 from .shared_tiles_cuda import converge
@@ -25,8 +24,7 @@ def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
         return undefined(result)
     nb.call(context, builder, before_access, (tile,), (args[0],))
     lane = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
-    row = (lane >> 5) * 16 + ((lane & 31) >> 2)
-    start = builder.add(args[0], swizzled(row * tile.layout.width, tile.layout.width).value)
+    start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
     convert = nb.pure_asm(nb.i32, [nb.i32] * 2, packed.unpack[form.dtype.name], "=r,r,r")
     found: list[Any] = [None] * result.registers
