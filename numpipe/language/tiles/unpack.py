@@ -31,7 +31,7 @@ from .fence_order import before_access
 from .layouts import BLOCK, GROUP, WIDEST, Form, fits
 from .refs import SmemLike, SmemTile
 from .shared_tiles import read
-from .tile import Tile, dtype_of
+from .tile import Tile, dtype_of, form_of
 
 __all__ = ["unpack"]
 
@@ -45,9 +45,11 @@ def plan(tile: Any, element: Any, dtype: Any) -> tuple[Element, Form]:
     """Return (the packed type, the form of the unpacked tile); raise SpecError for other tiles and
     types."""
     if not isinstance(tile, SmemLike):
+        form = form_of(tile, WHAT)
+        got = called(tile) if form is None else f"a register tile of {form}"
         raise SpecError(
-            f"{WHAT}: tile must be a tile in shared memory, as a pipeline gives it, got "
-            f"{called(tile)}"
+            f"{WHAT}: tile must be a tile in shared memory, as a pipeline gives it, got {got}; "
+            "fix: pass the tile itself, not tile[...]"
         )
     packed = PACKED.get(_name(element))
     if packed is None:
