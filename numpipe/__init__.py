@@ -190,6 +190,7 @@ if TYPE_CHECKING:
     from .language.tiles.strips import *
     from .language.tiles.tile import *
     from .language.tiles.top_k import *
+    from .language.tiles.unpack import *
     from .launch.contiguous import *
     from .launch.debug_reports import *
     from .launch.mesh import *

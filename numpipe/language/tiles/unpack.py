@@ -142,6 +142,6 @@ def unpack(tile: SmemTile, element: Any, dtype: Any) -> Tile:
         return Tile(None, form)
     before_access(tile)
     found = read(tile.layout, tile.address, BYTES, WHAT)
-    shifts = np.arange(0, 8, packed.bits, np.uint8)
+    shifts = np.arange(0, 8, packed.bits, dtype=np.uint8)
     parts = found[..., None] >> shifts & np.uint8((1 << packed.bits) - 1)
     return Tile(parts.reshape(form.shape).view(packed.dtype).astype(form.dtype), form)
