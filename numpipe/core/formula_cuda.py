@@ -46,6 +46,9 @@ for _name, _instruction in (
     _operator(_name, _instruction)
 
 
+Value.__radd__ = Value.__add__  # type: ignore[attr-defined]
+
+
 def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the typer of a formula."""
     signature = inspect.signature(function)

@@ -13,7 +13,6 @@ The place of a CTA in the grid stands here too: by name `axis_index` and `axis_s
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -158,9 +157,7 @@ def _index(dimension: int) -> Any:
     machine, unit = current(), current().unit
     if unit is None or dimension not in unit.folded:
         return np.int32(machine.cta[dimension])
-    return np.int32(
-        index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod)
-    )
+    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension))
 
 
 def _size(dimension: int) -> Any:
