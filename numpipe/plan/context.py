@@ -23,6 +23,7 @@ from ..core.machine import current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
+from .cluster_ranks import rank_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import STATE, TURN
@@ -253,9 +254,7 @@ def folded_size(dimension: int) -> Any:
 @op
 def own_index() -> Any:
     """Return the index of this CTA in the grid, x fastest."""
-    x, y, z = current().cta
-    width, height, _ = current().grid
-    return np.int32(x + width * (y + height * z))
+    return np.int32(rank_of(current().cta, current().grid))
 
 
 @op
