@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, cdiv, ds, launch, pipeline, split_tiles
+from numpipe import ArrayType, BlockSpec, TilingTransform, cdiv, ds, launch, pipeline, split_tiles
 
 GROUP = 128
 """neighboring weights of a row that share a scale"""
@@ -30,13 +30,15 @@ class Config:
     wgs      compute warpgroups of a CTA, each with 64 rows of weights
     cluster  CTAs that have a part of these rows' columns each, and add up their sums
     tokens   tokens that fit, a multiple of 8 for each CTA of a cluster
-    slots    steps in shared memory at once, of 128 columns
+    slots    steps in shared memory at once
+    groups   1, or 2: of 128 columns, that a step has. One is unpacked while the other is multiplied
     """
 
     wgs: int = 2
     cluster: int = 2
     tokens: int = 16
     slots: int = 12
+    groups: int = 1
 
 
 @functools.cache
@@ -52,6 +54,8 @@ def kernel(cfg: Config = Config()) -> numpipe.Kernel:
     The tensor cores take the unpacked weights from registers. Sums of a group are scaled in
     float32.
     """
+    if cfg.groups == 2:
+        return in_pairs(cfg)
     rows, share, slots = 64 * cfg.wgs, cfg.tokens // cfg.cluster, cfg.slots
 
     @numpipe.kernel(
@@ -77,6 +81,47 @@ def kernel(cfg: Config = Config()) -> numpipe.Kernel:
                 scale = scale_tile[ds(wg * 64, 64)].astype(np.float32)[:, None]
                 a = numpipe.unpack(w_tile.at[ds(wg * 64, 64), :], "int4", x.dtype)
                 acc += scale * numpipe.wgmma_wait(numpipe.wgmma(None, a, x_tile.T))
+            acc = numpipe.combine(acc, part, axis="k")
+            y[ds(n * rows + wg * 64, 64), ds(place * share, share)] = acc
+
+    return w4a16
+
+
+def in_pairs(cfg: Config) -> numpipe.Kernel:
+    """Return `kernel` with two groups a step: the first one's product runs while the second one is
+    unpacked."""
+    rows, share, slots = 64 * cfg.wgs, cfg.tokens // cfg.cluster, cfg.slots
+    # a panel of shared memory for each group
+    panels = (TilingTransform((8, GROUP // 2)),)
+
+    @numpipe.kernel(
+        out_type=lambda w, scales, x: ArrayType((w.shape[0], x.shape[0]), np.float32),
+        grid=numpipe.persistent(),
+        num_compute_wgs=cfg.wgs,
+        wg_axis="wg",
+        cluster=cfg.cluster,
+        cluster_names="k",
+    )
+    def w4a16(w, scales, x, y):
+        wg, place = numpipe.axis_index("wg"), numpipe.axis_index("k")
+        mine, low, high = ds(wg * 64, 64), ds(0, GROUP // 2), ds(GROUP // 2, GROUP // 2)
+        tiles, steps = cdiv(w.shape[0], rows), cdiv(scales.shape[0], 2)
+        for n, part in split_tiles(tiles, steps=steps, split="k"):
+            acc = numpipe.zeros((64, cfg.tokens), np.float32)
+            specs = (
+                BlockSpec((rows, GROUP), lambda k: (n, part.begin + k), transforms=panels),
+                BlockSpec((None, rows), lambda k: (2 * (part.begin + k), n)),
+                BlockSpec((None, rows), lambda k: (2 * (part.begin + k) + 1, n), mode="zero"),
+                BlockSpec((cfg.tokens, 2 * GROUP), lambda k: (0, part.begin + k)),
+            )
+            pipe = pipeline(grid=(part.steps,), in_specs=specs, max_concurrent_steps=slots)
+            for _, (w_tile, one, two, x_tile) in pipe(w, scales, scales, x):
+                a = numpipe.unpack(w_tile.at[mine, low], "int4", x.dtype)
+                first = numpipe.wgmma(None, a, x_tile.at[:, ds(0, GROUP)].T)
+                a = numpipe.unpack(w_tile.at[mine, high], "int4", x.dtype)
+                second = numpipe.wgmma(None, a, x_tile.at[:, ds(GROUP, GROUP)].T)
+                acc += one[mine].astype(np.float32)[:, None] * numpipe.wgmma_wait(first)
+                acc += two[mine].astype(np.float32)[:, None] * numpipe.wgmma_wait(second)
             acc = numpipe.combine(acc, part, axis="k")
             y[ds(n * rows + wg * 64, 64), ds(place * share, share)] = acc
 

@@ -23,6 +23,7 @@ EXAMPLE = Path(w4a16.__file__)
 CONFIGS = {
     "two warpgroups": w4a16.Config(),
     "four warpgroups": w4a16.Config(wgs=4, cluster=4, tokens=32, slots=6),
+    "two groups a step": w4a16.Config(slots=7, groups=2),
     "one CTA a tile": w4a16.Config(wgs=1, cluster=1, tokens=8, slots=16),
 }
 
@@ -66,16 +67,16 @@ def test_it_is_verified() -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=2)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_it_compiles_without_spills_and_converts_a_pair_in_three_instructions(config: str) -> None:
     of = w4a16.kernel(CONFIGS[config])
     given = inputs(256, 1024, 16)
     assert of.inspect("resources", *given).spill_bytes == 0
-    sass = of.inspect("sass", *given)
-    assert len(re.findall(r"HGMMA\.64x", sass)) == 8
-    assert len(re.findall(r"LOP3\.LUT [^;]*0x6a, !PT", sass)) == 32
-    assert len(re.findall(r"HADD2 R\d+, R\d+, -72, -1032", sass)) == 32
+    sass, groups = of.inspect("sass", *given), CONFIGS[config].groups
+    assert len(re.findall(r"HGMMA\.64x", sass)) == 8 * groups
+    assert len(re.findall(r"LOP3\.LUT [^;]*0x6a, !PT", sass)) == 32 * groups
+    assert len(re.findall(r"HADD2 R\d+, R\d+, -72, -1032", sass)) == 32 * groups
 
 
 @pytest.mark.thorough
