@@ -50,7 +50,7 @@ def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
     return rank_of([at * 0 if axis in along else at for axis, at in enumerate(place)], dims)
 
 
-def place_of(cta: Sequence[int], dims: Dims) -> Dims:
+def place_of(cta: Sequence[Any], dims: Dims) -> tuple[Any, Any, Any]:
     """Return the place in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z

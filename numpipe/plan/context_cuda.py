@@ -14,7 +14,7 @@ from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
 from .budget import Region
-from .cluster_ranks import Dims
+from .cluster_ranks import Dims, place_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
@@ -292,13 +292,14 @@ def define_axes(module: Any, unit: Unit) -> None:
     define("size", unit.wg_axis, lambda builder: nb.const(unit.tile_wgs))
 
 
-def cluster_place(builder: Any, dims: Dims) -> list[Value]:
+def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
     clusters in each dimension."""
-    return [
-        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}")) % of
+    ids: list[Any] = [
+        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]
+    return list(place_of(ids, dims))
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:

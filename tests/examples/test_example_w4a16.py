@@ -61,8 +61,9 @@ def test_weights_with_a_zero_point_of_8_are_int4_after_an_exclusive_or() -> None
     np.testing.assert_array_equal(w4a16.dequantized(w4a16.pack(q) ^ 0x88, one), q - 8)
 
 
-def test_it_is_verified() -> None:
-    config = dataclasses.replace(w4a16.Config(), wgs=1, slots=2)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_it_is_verified(groups: int) -> None:
+    config = dataclasses.replace(w4a16.Config(), wgs=1, slots=2, groups=groups)
     assert numpipe.verify(w4a16.kernel(config), *inputs(64, 512, 16), schedules=3)
 
 

@@ -474,13 +474,14 @@ run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dty
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("packed rows", unpacked, ints(64, 64, dtype=np.uint8), out(64, 128))
-run(
-    "examples/w4a16.py",
-    w4a16.kernel(w4a16.Config(wgs=1, slots=2)),
-    ints(64, 256, dtype=np.uint8),
-    ints(4, 64),
-    ints(16, 512),
-)
+for groups in (1, 2):
+    run(
+        f"examples/w4a16.py, {groups}",
+        w4a16.kernel(w4a16.Config(wgs=1, slots=2, groups=groups)),
+        ints(64, 256, dtype=np.uint8),
+        ints(4, 64),
+        ints(16, 512),
+    )
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 SHARED_ROW = row_softmax.long(1024, 2)
 run(

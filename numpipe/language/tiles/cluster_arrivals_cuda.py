@@ -47,7 +47,8 @@ def arrive(
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
                 entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
-                moved = at + (Value(builder, builder.trunc(entry, nb.i32)) & 15)
+                distance: Any = Value(builder, builder.trunc(entry, nb.i32))
+                moved = at + (distance & 15)
                 inside = builder.icmp_unsigned("<", moved.value, nb.const(of))
                 at = Value(builder, builder.select(inside, moved.value, (moved - of).value))
             place.append(at)
