@@ -224,3 +224,14 @@ def packing(dtype: np.dtype[Any]) -> Packing:
     record = BY_DTYPE[dtype].tile
     assert record is not None
     return record
+
+
+def packed_fix(dtype: np.dtype[Any]) -> str:
+    """Return what messages that refuse a type add if it is a packed one."""
+    record = PACKED.get(dtype.name)
+    if record is None:
+        return ""
+    return (
+        f"; fix: pack {record.per_byte} of {record.name} into each element of a uint8 array, and "
+        f"load them by numpipe.unpack(tile, {record.name!r}, np.float16); they are not stored"
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from numpipe import SpecError
+from numpipe.arch.dtypes import TILES, listed
 from tests.kernels.refusals import Cases
 
 W = np.zeros((128, 256), np.uint8)
@@ -90,6 +91,18 @@ wrong(
     "block of at most 128 bytes a row",
     spec="(64, 256)",
     fix={"(64, 256)": "(64, 128)"},
+)
+refused(
+    "a_tile_that_is_stored_packed",
+    """
+    y = c[ds(0, 64), ds(0, 64)].astype("int4")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    f"astype: a tile's dtype is {listed(TILES, 'or')}, got int4: convert an array before the "
+    "call; fix: pack 2 of int4 into each element of a uint8 array, and load them by "
+    "numpipe.unpack(tile, 'int4', np.float16); they are not stored",
+    kind=SpecError,
+    fix={'"int4"': "np.int8"},
 )
 wrong(
     "a_packed_register_tile",
