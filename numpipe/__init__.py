@@ -24,7 +24,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`;
                        ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
-                       `top_k`; `map_columns`, `load_tile`, `layout_cast`, `show_layout`
+                       `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`,
                        `planar_snake`, `cdiv`
 registers              `set_max_registers`
@@ -88,6 +88,7 @@ _HOMES = {
     "language.tiles.strips": "map_columns",
     "language.tiles.top_k": "top_k",
     "language.tiles.conversions": "layout_cast",
+    "language.tiles.unpack": "unpack",
     "language.tiles.layout_pictures": "show_layout",
     "language.tiles.indices": "index",
     "language.tiles.load": "load_tile",
@@ -189,6 +190,7 @@ if TYPE_CHECKING:
     from .language.tiles.strips import *
     from .language.tiles.tile import *
     from .language.tiles.top_k import *
+    from .language.tiles.unpack import *
     from .launch.contiguous import *
     from .launch.debug_reports import *
     from .launch.mesh import *

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import ELEMENTS, FLOAT32, INT32, Element, listed
+from .dtypes import BY_DTYPE, ELEMENTS, FLOAT32, INT32, Element, listed
 from .register_layouts import FRAGMENTS, RegisterLayout
 
 EIGHTS = tuple(range(8, 257, 8))
@@ -144,7 +144,7 @@ class Product:
         >>> WGMMA.k(np.dtype(np.float16))
         16
         """
-        return self.k_bytes // dtype.itemsize
+        return BY_DTYPE[dtype].count(self.k_bytes)
 
     def rate(self, element: Element) -> int:
         """Return the multiply-adds of an SM in a cycle, on elements of a type: an instruction takes
@@ -153,7 +153,7 @@ class Product:
         >>> [WGMMA.rate(ELEMENTS[name]) for name in ("int8", "float16", "float32")]
         [4096, 2048, 1024]
         """
-        return self.multiply_adds * 2 // element.dtype.itemsize
+        return self.multiply_adds * 16 // element.bits
 
     def cycles(self, n: int) -> float:
         """Return the cycles of an instruction with both operands in shared memory: it multiplies,

@@ -40,8 +40,9 @@ def _operator(name: str, instruction: str) -> None:
 
 
 for _name, _instruction in (
-    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("floordiv", "udiv"), ("mod", "urem"),
-    ("and", "and_"), ("or", "or_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr"),
+    ("add", "add"), ("radd", "add"), ("sub", "sub"), ("mul", "mul"), ("floordiv", "udiv"),
+    ("mod", "urem"), ("and", "and_"), ("or", "or_"), ("xor", "xor"), ("lshift", "shl"),
+    ("rshift", "lshr"),
 ):  # fmt: skip
     _operator(_name, _instruction)
 

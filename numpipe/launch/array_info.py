@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
+from ..arch.dtypes import ELEMENTS, packed_fix
 from ..diagnostics.errors import SpecError
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
@@ -73,7 +73,7 @@ def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     if element is None:
         raise SpecError(
             f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
-            f"convert to one of {', '.join(DTYPES)} in native byte order"
+            f"convert to one of {', '.join(DTYPES)} in native byte order{packed_fix(dtype)}"
         )
     return element
 

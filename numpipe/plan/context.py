@@ -13,7 +13,6 @@ The place of a CTA in the grid stands here too: by name `axis_index` and `axis_s
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..core.machine import current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
+from .cluster_ranks import rank_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import STATE, TURN
@@ -158,9 +158,7 @@ def _index(dimension: int) -> Any:
     machine, unit = current(), current().unit
     if unit is None or dimension not in unit.folded:
         return np.int32(machine.cta[dimension])
-    return np.int32(
-        index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod)
-    )
+    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension))
 
 
 def _size(dimension: int) -> Any:
@@ -256,9 +254,7 @@ def folded_size(dimension: int) -> Any:
 @op
 def own_index() -> Any:
     """Return the index of this CTA in the grid, x fastest."""
-    x, y, z = current().cta
-    width, height, _ = current().grid
-    return np.int32(x + width * (y + height * z))
+    return np.int32(rank_of(current().cta, current().grid))
 
 
 @op

@@ -14,7 +14,7 @@ from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
 from .budget import Region
-from .cluster_ranks import Dims
+from .cluster_ranks import Dims, place_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
@@ -252,8 +252,9 @@ def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the index of this CTA along a dimension of the grid."""
     if dimension not in unit.folded:
         return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
-    sizes = [_kept(builder, unit, number) for number in range(len(unit.folded))]
-    return index(nb.special(builder, "ctaid.x"), sizes, dimension, builder.udiv, builder.urem)
+    x = Value(builder, nb.special(builder, "ctaid.x"))
+    sizes = [Value(builder, _kept(builder, unit, number)) for number in range(len(unit.folded))]
+    return index(x, sizes, dimension).value
 
 
 def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
@@ -283,7 +284,7 @@ def define_axes(module: Any, unit: Unit) -> None:
         define("index", name, lambda builder: _grid_index(builder, unit, dimension))
         define("size", name, lambda builder: _grid_size(builder, unit, dimension))
     for axis, name in enumerate(unit.cluster_axes):
-        define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
+        define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis].value)
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))
     if unit.gpus:
         define("size", GPU_AXIS, lambda builder: nb.const(unit.gpus))
@@ -294,10 +295,11 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
     clusters in each dimension."""
-    return [
-        nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
+    ids: list[Any] = [
+        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]
+    return list(place_of(ids, dims))
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:

@@ -12,6 +12,7 @@ import batched_gemm
 import copy_pipeline
 import gemm_single
 import numpy as np
+import w4a16
 
 import gemm
 import gemm_body
@@ -338,6 +339,15 @@ def loaded_over(x, y):
 
 
 @numpipe.kernel(grid=1)
+def unpacked(x, y):
+    """Unpacks rows that other warps have stored."""
+    tile = numpipe.scratch(SMEM((128, 64), np.uint8))
+    tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
+    tile[ds(8, 64), :] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 128)] = numpipe.unpack(tile.at[ds(0, 64), :], "uint4", np.float16)
+
+
+@numpipe.kernel(grid=1)
 def of_registers(x, y):
     """Two products in flight, of a tile in registers and of one that the warps have written; what a
     reduction gives."""
@@ -463,6 +473,15 @@ run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
+run("packed rows", unpacked, ints(64, 64, dtype=np.uint8), out(64, 128))
+for groups in (1, 2):
+    run(
+        f"examples/w4a16.py, {groups}",
+        w4a16.kernel(w4a16.Config(wgs=1, slots=2, groups=groups)),
+        ints(64, 256, dtype=np.uint8),
+        ints(4, 64),
+        ints(16, 512),
+    )
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 SHARED_ROW = row_softmax.long(1024, 2)
 run(

@@ -170,6 +170,11 @@ def test_element_types_no_kernel_takes_are_refused(array: np.ndarray[Any, Any]) 
         launch.describe(array, "a")
 
 
+def test_an_array_of_a_packed_type_is_refused_with_how_it_is_packed() -> None:
+    with pytest.raises(SpecError, match="fix: pack 2 of int4 into each element of a uint8 array"):
+        launch.describe(np.zeros(2, ml_dtypes.int4), "a")
+
+
 def test_masked_device_arrays_are_refused() -> None:
     with pytest.raises(SpecError, match="masked"):
         launch.describe(CudaArray(64, (4,), "<f4", mask=object()), "a")

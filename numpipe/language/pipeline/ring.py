@@ -60,7 +60,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arith import quotient, remainder
 from ...core.machine import current, failure
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
@@ -400,11 +399,16 @@ def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
 @op
 def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the grid indices of a linear step, last index fastest."""
+    return tuple(map(np.int32, unraveled(step, grid)))
+
+
+def unraveled(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
+    """`unravel`, of ints or of the values of compiled code."""
     indices: list[Any] = []
     for size in reversed(grid[1:]):
-        indices.append(remainder(step, size))
-        step = quotient(step, size)
-    return (np.int32(step), *reversed(indices))
+        indices.append(step % size)
+        step = step // size
+    return (step, *reversed(indices))
 
 
 # ---- load ring, memory role ----------------------------------------------------------------------

@@ -13,7 +13,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, TILES, listed, packing
+from ...arch.dtypes import (
+    BOOL,
+    FLOAT32,
+    HALVES,
+    INT32,
+    INTEGERS,
+    TILES,
+    listed,
+    packed_fix,
+    packing,
+)
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
@@ -35,7 +45,7 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
     if dtype not in TILES:
         raise SpecError(
             f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array "
-            "before the call"
+            f"before the call{packed_fix(dtype)}"
         )
 
 
