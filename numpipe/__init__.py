@@ -82,7 +82,7 @@ _HOMES = {
     "language.tiles.tile": "bitcast zeros",
     "language.tiles.elementwise": "full iota",
     "language.tiles.mathematics": "fma rsqrt sigmoid",
-    "language.tiles.mma": "wgmma wgmma_wait",
+    "language.tiles.mma": "mma wgmma wgmma_wait",
     "language.tiles.reduce": "partial_max partial_min partial_sum",
     "language.tiles.scan": "scan",
     "language.tiles.strips": "map_columns",

@@ -56,6 +56,15 @@ class Operand:
         return "mn" in self.majors
 
 
+    def computed(self, value: np.ndarray) -> np.ndarray:
+        """Return elements as a product takes them, in a type that holds them: float32, or float64
+        for integers and for sums of float64."""
+        if self.ignored:
+            bits = value.view(np.uint32) & np.uint32(-1 << self.ignored & 0xFFFFFFFF)
+            value = bits.view(value.dtype)
+        return value.astype(FLOAT32 if self.sums == FLOAT32 else np.float64, copy=False)
+
+
 @dataclass(frozen=True)
 class Groups:
     """The waits of an asynchronous product, in PTX and in machine code.
@@ -88,6 +97,10 @@ class Product:
     operands       the types that it takes
     multiply_adds  of 16-bit elements that all tensor cores of an SM do in a cycle
     smem_rate      bytes a cycle that the tensor cores read from shared memory
+    tile           M and N of an instruction of one warp; None: of one warpgroup, `rows` x any N
+    loads          the instructions by which a warp loads its operands ("ldmatrix",
+                   "ld.shared.v2"); "": the tensor cores read shared memory themselves
+    order          the orders of A and B in PTX, after the shape
     groups         how products are waited for; None: it is over when the next instruction begins
     """
 
@@ -104,6 +117,9 @@ class Product:
     multiply_adds: int
     smem_rate: int
     groups: Groups | None = None
+    tile: tuple[int, int] | None = None
+    loads: str = ""
+    order: str = ""
 
     @functools.cached_property
     def by_dtype(self) -> dict[np.dtype[Any], Operand]:
@@ -197,3 +213,31 @@ WGMMA = Product(
 )
 """The product of a Hopper warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
 Multiply-Accumulate")"""
+
+
+MMA_SYNC = Product(
+    "mma.sync",
+    "mma.sync.aligned",
+    written=r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col\.\w+\.(\w+)",
+    made="{}{}{}",
+    rows=64,
+    k_bytes=32,
+    a=("shared", "registers"),
+    b=("shared",),
+    accumulator=FRAGMENTS,
+    operands=(
+        Operand("int8", "s8", "8-bit integers", "IMMA", INT32),
+        Operand("uint8", "u8", "8-bit integers", "IMMA", INT32),
+        Operand("float16", "f16", "float16", "HMMA", majors=_BOTH),
+        Operand("float32", "tf32", "tf32", "HMMA", ignored=13),
+        Operand("bfloat16", "bf16", "bfloat16", "HMMA", majors=_BOTH),
+        Operand("float8_e4m3fn", "e4m3", "float8", "QMMA"),
+    ),
+    multiply_adds=1024,
+    smem_rate=128,
+    tile=(16, 8),
+    loads="ldmatrix",
+    order=".row.col",
+)
+"""The product of a warp, whose operands are registers that ldmatrix fills (PTX ISA, "Matrix
+Fragments for mma.m16n8k16")"""
