@@ -33,6 +33,7 @@ class Operand:
              "mn"
     widths   every N that the instruction has
     ignored  how many low bits of an element the tensor core ignores
+    made_k   K of the instruction in machine code, where ptxas makes another of it
     """
 
     element: str
@@ -43,6 +44,7 @@ class Operand:
     majors: tuple[str, ...] = ("k",)
     widths: tuple[int, ...] = EIGHTS
     ignored: int = 0
+    made_k: int = 0
 
     @property
     def unit(self) -> str:
@@ -154,6 +156,15 @@ class Product:
         """A regular expression that matches its opcodes in machine code: ``HGMMA|IGMMA|…``."""
         return "|".join(sorted({operand.opcode for operand in self.operands}))
 
+    def expected(self, m: str, n: str, k: str, name: str) -> str:
+        """Return opcode and shape in machine code of a statement of PTX: M, N, K and A's type.
+
+        >>> WGMMA.expected("64", "128", "16", "bf16"), MMA_SYNC.expected("16", "8", "32", "e4m3")
+        ('HGMMA 64x128x16', 'HMMA 16816')
+        """
+        operand = self.by_name[name]
+        return f"{operand.opcode} {self.made.format(m, n, operand.made_k or k)}"
+
     def k(self, dtype: np.dtype[Any]) -> int:
         """Return how many elements of K one instruction multiplies.
 
@@ -231,7 +242,9 @@ MMA_SYNC = Product(
         Operand("float16", "f16", "float16", "HMMA", majors=_BOTH),
         Operand("float32", "tf32", "tf32", "HMMA", ignored=13),
         Operand("bfloat16", "bf16", "bfloat16", "HMMA", majors=_BOTH),
-        Operand("float8_e4m3fn", "e4m3", "float8", "QMMA"),
+        # converted to float16 on Hopper, and multiplied by two instructions
+        Operand("float8_e4m3fn", "e4m3", "float8", "HMMA", made_k=16),
+        Operand("float8_e5m2", "e5m2", "float8", "HMMA", made_k=16),
     ),
     multiply_adds=1024,
     smem_rate=128,
