@@ -8,12 +8,12 @@ product reads its record.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .dtypes import ELEMENTS, FLOAT32, INT32, Element, listed
+from .dtypes import ELEMENTS, FLOAT32, FLOAT64, INT32, Element, listed
 from .register_layouts import FRAGMENTS, RegisterLayout
 
 EIGHTS = tuple(range(8, 257, 8))
@@ -254,3 +254,15 @@ MMA_SYNC = Product(
 )
 """The product of a warp, whose operands are registers that ldmatrix fills (PTX ISA, "Matrix
 Fragments for mma.m16n8k16")"""
+
+MMA_SYNC_F64 = replace(
+    MMA_SYNC,
+    made="{}x{}x{}",
+    k_bytes=128,
+    a=("shared",),
+    operands=(Operand("float64", "f64", "float64", "DMMA", FLOAT64),),
+    multiply_adds=512,
+    loads="ld.shared.v2",
+)
+"""The product of float64: m16n8k16, of 16 elements along K (PTX ISA, "Matrix Fragments for
+mma.m16n8k16 with floating point type")"""

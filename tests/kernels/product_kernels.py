@@ -14,6 +14,7 @@ TYPES = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
     "float32": np.float32,
+    "float64": np.float64,
     "int8": np.int8,
     "uint8": np.uint8,
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
