@@ -82,6 +82,12 @@ def plan(acc: Any, a: Any, b: Any, product: Product = WGMMA, what: str = "wgmma"
                 f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
                 f"along K contiguous, as 8-bit and tf32 operands are: pass {fix}"
             )
+        if product.loads == "ld.shared.v2" and layout.width < product.k_bytes:
+            raise SpecError(
+                f"{what}: {name} {layout.shape} of {tile.dtype} lies in panels {layout.width} bytes "
+                f"wide, and {product.name} loads {product.k_bytes} bytes along K: fix: leave out "
+                "the spec's transforms"
+            )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
                 f"{what}: {name} {layout.shape} does not fill its {layout.width}-byte panels"
@@ -148,6 +154,8 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
+    if why := refused(current().unit):
+        raise SpecError(why)
     form = plan(acc, a, b)
     if not b.role.computes or (acc is not None and acc.inert):
         return Tile(None, form) if acc is None else acc
@@ -174,6 +182,17 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     return Tile(result, form)
 
 
+def refused(unit: Unit | None) -> str:
+    """Return why a kernel cannot call `wgmma`, "" where it can."""
+    name = unit.params.product if unit is not None else ""
+    return (
+        f"wgmma: the kernel's product is {name!r}, by CompilerParams(product={name!r}): fix: write "
+        "numpipe.mma(acc, a, b), which multiplies by it, or leave the option out"
+        if name not in ("", WGMMA.name)
+        else ""
+    )
+
+
 def chosen(unit: Unit, a: Any, b: Any) -> Product:
     """Return the product of ``mma(acc, a, b)`` in a kernel; raise SpecError where its target has
     none for these operands."""
@@ -186,7 +205,7 @@ def chosen(unit: Unit, a: Any, b: Any) -> Product:
         fix = (
             f"leave out CompilerParams(product={name!r}), {other.name} multiplies {dtype}"
             if other
-            else f"pass a and b as one of these, a.astype({known[0].operands[0].element!r})"
+            else "pass a and b as one of these"
         )
         raise SpecError(
             f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(p.name for p in known))} of "
