@@ -57,7 +57,6 @@ class Operand:
         only."""
         return "mn" in self.majors
 
-
     def computed(self, value: np.ndarray) -> np.ndarray:
         """Return elements as a product takes them, in a type that holds them: float32, or float64
         for integers and for sums of float64."""

@@ -75,7 +75,9 @@ def arrays(
     dtype = np.dtype(TYPES[name])
     if dtype.kind in "iu":
         lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
-        a, b = (rng.integers(lowest, highest + 1, shape).astype(dtype) for shape in ((m, k), (n, k)))
+        a, b = (
+            rng.integers(lowest, highest + 1, shape).astype(dtype) for shape in ((m, k), (n, k))
+        )
         exact = a.astype(np.int64) @ b.astype(np.int64).T
         c = np.full((m, n), -7, np.int32)
     else:
@@ -84,3 +86,45 @@ def arrays(
         c = np.full((m, n), np.nan, np.float64 if dtype == np.float64 else np.float32)
     a, b = a if a_by_k else np.ascontiguousarray(a.T), b if b_by_k else np.ascontiguousarray(b.T)
     return [a, b, c], exact
+
+
+def bound(name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the largest error of each element of ``a @ b.T``, of K-major float64 arrays: each of K
+    additions rounds, or truncates, a sum that is at most that of the magnitudes."""
+    last = 2.0 ** (-52 if name == "float64" else -22)
+    of_sums: np.ndarray = a.shape[1] * last * (np.abs(a) @ np.abs(b).T)
+    return of_sums
+
+
+def is_right(
+    name: str,
+    shape: tuple[int, int, int],
+    a_by_k: bool = True,
+    b_by_k: bool = True,
+    kernel: Any = by_mma_sync,
+    **how: Any,
+) -> bool:
+    """Whether a product of random elements is NumPy's in float64, within `bound`; exactly for
+    integers. Operands of tf32 are truncated first, as the tensor cores do."""
+    given, exact = arrays(name, *shape, a_by_k, b_by_k, seed=hash(shape) & 0xFFFF)
+    tiles = {"tm": 128, "tn": 64, "tk": 128 // np.dtype(TYPES[name]).itemsize}
+    kernel(*given, **tiles, a_by_k=a_by_k, b_by_k=b_by_k, **how)
+    if exact.dtype.kind == "i":
+        return bool((given[2] == exact).all())
+    a, b = given[0] if a_by_k else given[0].T, given[1] if b_by_k else given[1].T
+    if name == "float32":
+        a, b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return bool((np.abs(given[2] - a @ b.T) <= bound(name, a, b)).all())
+
+
+ORDERS = ((True, True), (True, False), (False, True), (False, False))
+CASES = [
+    *(("float16", *order, False) for order in ORDERS),
+    ("float16", True, True, True),
+    ("bfloat16", False, True, False),
+    ("bfloat16", True, False, True),
+    *((name, True, True, False) for name in ("float32", "float64", "int8", "uint8")),
+    ("float8_e4m3fn", True, True, False),
+]
+"""(type, whether A and B are K-major, whether A is a register tile)"""

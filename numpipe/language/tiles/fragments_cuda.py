@@ -45,7 +45,9 @@ class _Loads:
         column = step * self.step
         if self.product.loads == "ldmatrix":
             found = ldmatrix(self.builder, rows // 4, self.layout.inner == 0, self._at(row, column))
-            return [found] if self.side == "a" else [found[i : i + 2] for i in range(0, len(found), 2)]
+            return (
+                [found] if self.side == "a" else [found[i : i + 2] for i in range(0, len(found), 2)]
+            )
         groups = [
             [
                 word
@@ -113,9 +115,7 @@ def multiplied(
                     [*row, *group, *(sums[i] for i in own)],
                     f"{statement} {text}, {{$0, $1, $2, $3}};",
                     ",".join(
-                        [f"={register}"] * 4
-                        + [operand] * (len(row) + len(group))
-                        + list("0123")
+                        [f"={register}"] * 4 + [operand] * (len(row) + len(group)) + list("0123")
                     ),
                 )
                 for i, place in enumerate(own):
