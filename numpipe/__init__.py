@@ -21,7 +21,7 @@ shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarri
                        `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
                        `commit_smem_to_gmem_group`, `wait_smem_to_gmem`, `async_prefetch`
-register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`;
+register tiles         `zeros`, `full`, `iota`, `mma`, `wgmma`, `wgmma_wait`, `combine`;
                        ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
                        `top_k`; `map_columns`, `load_tile`, `layout_cast`, `show_layout`

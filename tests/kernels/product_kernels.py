@@ -21,8 +21,18 @@ TYPES = {
 }
 
 
-def _product(a, b, c, *, tm: numpipe.Static, tn: numpipe.Static, tk: numpipe.Static,
-             a_by_k: numpipe.Static, b_by_k: numpipe.Static, moved: numpipe.Static = False):  # fmt: skip
+def _product(
+    a,
+    b,
+    c,
+    *,
+    tm: numpipe.Static,
+    tn: numpipe.Static,
+    tk: numpipe.Static,
+    a_by_k: numpipe.Static,
+    b_by_k: numpipe.Static,
+    moved: numpipe.Static = False,
+):
     """``c = a b``, tiles of tm x tn; `a` is (K, M) unless `a_by_k`, b (K, N) unless `b_by_k`. With
     `moved`, A is a register tile."""
     wg = numpipe.axis_index("wg")
@@ -43,14 +53,10 @@ def _product(a, b, c, *, tm: numpipe.Static, tn: numpipe.Static, tk: numpipe.Sta
                 left = a_tile.at[ds(wg * rows, rows), :]
             else:
                 left = a_tile.T.at[ds(wg * rows, rows), :]
-            if b_by_k:
-                right = b_tile.T
-            else:
-                right = b_tile
+            right = b_tile.T if b_by_k else b_tile
             if moved:
-                acc = numpipe.mma(acc, left[...], right)
-            else:
-                acc = numpipe.mma(acc, left, right)
+                left = left[...]
+            acc = numpipe.mma(acc, left, right)
         c[ds(m * tm + wg * rows, rows), ds(n * tn, tn)] = acc
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,41 +28,29 @@ class _Loads:
     def __init__(
         self, builder: Any, product: Product, side: source.Side, layout: Layout, address: Any
     ) -> None:
-        self.builder, self.product, self.side, self.layout = builder, product, side, layout
+        self.builder, self.product, self.layout = builder, product, layout
         thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(LANES - 1)))
-        self.start = builder.add(address, source.start(layout, side, product.loads, thread).value)
-        self.step = product.k_bytes // layout.itemsize
-        self.bases: dict[int, Any] = {0: self.start}
+        start = builder.add(address, source.start(layout, side, product.loads, thread).value)
+        self.bases = {0: start}
 
     def _at(self, row: int, column: int) -> Any:
         xor, add = source.moved(self.layout, row, column)
-        if xor not in self.bases:
-            self.bases[xor] = self.builder.xor(self.start, nb.const(xor))
-        return self.builder.add(self.bases[xor], nb.const(add)) if add else self.bases[xor]
+        base = self.bases.setdefault(xor, self.builder.xor(self.bases[0], nb.const(xor)))
+        return self.builder.add(base, nb.const(add))
 
-    def load(self, row: int, step: int, rows: int) -> list[list[Any]]:
-        """Return the registers of 16 rows of A, or of groups of 8 columns of B, in a step along
-        K."""
-        column = step * self.step
+    def load(self, row: int, step: int, rows: int) -> list[Any]:
+        """Return the registers of 16 rows of A, or of 8 or 16 columns of B, in a step along K."""
+        column = step * self.product.k_bytes // self.layout.itemsize
         if self.product.loads == "ldmatrix":
-            found = ldmatrix(self.builder, rows // 4, self.layout.inner == 0, self._at(row, column))
-            return (
-                [found] if self.side == "a" else [found[i : i + 2] for i in range(0, len(found), 2)]
-            )
+            transposed = self.layout.inner == 0
+            return ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
+        # of A, rows g and g + 8 in turn
         groups = [
-            [
-                word
-                for half in (0, 2)
-                for word in load_words(
-                    self.builder, nb.f64, "f64", self._at(row + down, column + half), 2
-                )
-            ]
+            load_words(self.builder, nb.f64, "f64", self._at(row + down, column), 2)
+            + load_words(self.builder, nb.f64, "f64", self._at(row + down, column + 2), 2)
             for down in range(0, rows, GROUP)
         ]
-        # row g and row g + 8 of a step of 4 along K are neighbors
-        if self.side == "a":
-            return [[word for pair in zip(*groups, strict=True) for word in pair]]
-        return groups
+        return [word for words in zip(*groups, strict=True) for word in words]
 
 
 def multiplied(
@@ -80,48 +69,34 @@ def multiplied(
     right = _Loads(builder, product, "b", b.layout.T, values[1])
     left = _Loads(builder, product, "a", a.layout, values[0]) if isinstance(a, SmemType) else None
     held = registers(builder, a, values[0]) if isinstance(a, TileType) else []
-
-    def rows_of(step: int) -> list[list[Any]]:
-        if left is not None:
-            return [left.load(product.rows * i, step, 16)[0] for i in range(blocks)]
-        each = len(held) // blocks
-        return [held[i * each + 4 * step :][:4] for i in range(blocks)]
-
-    def loads() -> Iterator[tuple[int, list[list[Any]], list[list[Any]]]]:
-        for step in range(steps):
-            mine = rows_of(step)
-            for first in range(0, columns, together):
-                size = min(together, columns - first)
-                yield first // GROUP, mine, right.load(first, step, size)
-
-    statement, code = _statement(product, a, b)
     kind = result.machine.element
-    register = {"f32": "f", "f64": "d", "s32": "r"}[code]
-    operand = "d" if code == "f64" else "r"
+    text, constraints = _statement(product, a, b)
 
-    def multiply(first: int, mine: list[list[Any]], groups: list[list[Any]]) -> None:
-        for number, group in enumerate(groups, first):
-            for block, row in enumerate(mine):
-                at = (block * columns // GROUP + number) * 4
-                own = range(at, at + 4)
-                names = iter(range(4 + len(row) + len(group)))
-                text = ", ".join(
-                    "{" + ", ".join(f"${next(names)}" for _ in range(count)) + "}"
-                    for count in (4, len(row), len(group))
-                )
-                found = nb.emit_asm(
-                    builder,
-                    nb.ir.LiteralStructType([kind] * 4),
-                    [*row, *group, *(sums[i] for i in own)],
-                    f"{statement} {text}, {{$0, $1, $2, $3}};",
-                    ",".join(
-                        [f"={register}"] * 4 + [operand] * (len(row) + len(group)) + list("0123")
-                    ),
-                )
-                for i, place in enumerate(own):
-                    sums[place] = builder.extract_value(found, i)
+    def loads() -> Iterator[tuple[int, list[list[Any]], list[Any]]]:
+        for step in range(steps):
+            own = [
+                left.load(product.rows * i, step, 16)
+                if left
+                else held[4 * (i * steps + step) :][:4]
+                for i in range(blocks)
+            ]
+            for first in range(0, columns, together):
+                yield first, own, right.load(first, step, min(together, columns - first))
 
-    waiting: list[Any] = []
+    def multiply(first: int, own: list[list[Any]], words: list[Any]) -> None:
+        each = len(own[0]) // 2
+        for n, block in itertools.product(range(0, len(words), each), range(blocks)):
+            at = (block * columns + first) // 2 + 4 * (n // each)
+            found = nb.emit_asm(
+                builder,
+                nb.ir.LiteralStructType([kind] * 4),
+                [*own[block], *words[n : n + each], *sums[at : at + 4]],
+                text,
+                constraints,
+            )
+            sums[at : at + 4] = [builder.extract_value(found, i) for i in range(4)]
+
+    waiting: list[tuple[int, list[list[Any]], list[Any]]] = []
     for loaded in loads():
         waiting.append(loaded)
         if len(waiting) > AHEAD:
@@ -132,13 +107,21 @@ def multiplied(
 
 
 def _statement(product: Product, a: Any, b: Any) -> tuple[str, str]:
-    """Return (the instruction, its type of sums) for two types of operands."""
+    """Return the instruction for two types of operands, and the constraints of its registers: the
+    sums, A, B, and the sums again."""
     left, right = product.operand(a.dtype), product.operand(b.dtype)
     assert left is not None and right is not None and product.tile is not None
-    sums = {"i": "s32"}.get(left.sums.kind, f"f{8 * left.sums.itemsize}")
-    m, n = product.tile
-    shape = f"m{m}n{n}k{product.k(a.dtype)}"
+    sums, register, operand, count = {
+        "float32": ("f32", "=f", "r", 4),
+        "float64": ("f64", "=d", "d", 8),
+        "int32": ("s32", "=r", "r", 4),
+    }[left.sums.name]
+    names = [f"${i}" for i in range(4 + count + count // 2)]
+    parts = names[:4], names[4 : 4 + count], names[4 + count :], names[:4]
+    shape = "m{}n{}k{}".format(*product.tile, product.k(a.dtype))
     return (
-        f"{product.statement}.{shape}{product.order}.{sums}.{left.name}.{right.name}.{sums}",
-        sums,
+        f"{product.statement}.{shape}{product.order}.{sums}.{left.name}.{right.name}.{sums} "
+        + ", ".join("{" + ", ".join(part) + "}" for part in parts)
+        + ";",
+        ",".join([register] * 4 + [operand] * (count + count // 2) + list("0123")),
     )

@@ -26,9 +26,10 @@ from .tile import Tile, TileLike, form_of
 __all__ = ["mma", "wgmma", "wgmma_wait"]
 
 
-def plan(acc: Any, a: Any, b: Any, product: Product = WGMMA, what: str = "wgmma") -> Form:
+def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "wgmma") -> Form:
     """Return the form of ``wgmma(acc, a, b)``, or of `what` by another product; raise SpecError,
     which names the two operands that disagree."""
+    product = product or WGMMA
     if (
         not (acc is None or isinstance(acc, TileLike))
         or not isinstance(a, (SmemLike, TileLike))
@@ -65,8 +66,8 @@ def plan(acc: Any, a: Any, b: Any, product: Product = WGMMA, what: str = "wgmma"
     step = product.k(a.dtype)
     if k % step or m % product.rows or n not in one.widths:
         raise SpecError(
-            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K of {step}, N of "
-            f"{one.unit} and at most {one.widths[-1]}"
+            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K of {step}, "
+            f"N of {one.unit} and at most {one.widths[-1]}"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
@@ -84,9 +85,9 @@ def plan(acc: Any, a: Any, b: Any, product: Product = WGMMA, what: str = "wgmma"
             )
         if product.loads == "ld.shared.v2" and layout.width < product.k_bytes:
             raise SpecError(
-                f"{what}: {name} {layout.shape} of {tile.dtype} lies in panels {layout.width} bytes "
-                f"wide, and {product.name} loads {product.k_bytes} bytes along K: fix: leave out "
-                "the spec's transforms"
+                f"{what}: {name} {layout.shape} of {tile.dtype} lies in panels {layout.width} "
+                f"bytes wide, and {product.name} loads {product.k_bytes} bytes along K: fix: "
+                "leave out the spec's transforms"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
@@ -193,26 +194,27 @@ def refused(unit: Unit | None) -> str:
     )
 
 
-def chosen(unit: Unit, a: Any, b: Any) -> Product:
+def chosen(unit: Unit, a: Any) -> Product:
     """Return the product of ``mma(acc, a, b)`` in a kernel; raise SpecError where its target has
     none for these operands."""
     name, target = unit.params.product, unit.target
-    dtype = getattr(a, "dtype", None) or getattr(b, "dtype", None)
-    product = target.products[0] if dtype is None else target.product_of(dtype, name)
-    if product is None:
-        known = [each for each in target.products if name in ("", each.name)]
-        other = target.product_of(dtype)
-        fix = (
-            f"leave out CompilerParams(product={name!r}), {other.name} multiplies {dtype}"
-            if other
-            else "pass a and b as one of these"
-        )
-        raise SpecError(
-            f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(p.name for p in known))} of "
-            f"{target.name} does not multiply: it takes "
-            f"{'; '.join(kind for each in known for kind in each.kinds)}; fix: {fix}"
-        )
-    return product
+    dtype = a.dtype if isinstance(a, (SmemLike, TileLike)) else None
+    if dtype is None:  # which `plan` refuses
+        return target.product
+    product, other = target.product_of(dtype, name), target.product_of(dtype)
+    if product is not None:
+        return product
+    known = [each for each in target.products if name in ("", each.name)]
+    fix = (
+        f"leave out CompilerParams(product={name!r}), {other.name} multiplies {dtype}"
+        if other
+        else "pass a and b as one of these"
+    )
+    raise SpecError(
+        f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(each.name for each in known))} of "
+        f"{target.name} does not multiply: it takes "
+        f"{'; '.join(kind for each in known for kind in each.kinds)}; fix: {fix}"
+    )
 
 
 @op(context=True, products="issues")
@@ -228,7 +230,7 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
 
     Raises SpecError for shapes, types and layouts that do not fit, with what the target takes.
     """
-    product = chosen(np_.unit, a, b)
+    product = chosen(np_.unit, a)
     if product.groups:
         return wgmma(acc, a, b)
     form = plan(acc, a, b, product, "mma")

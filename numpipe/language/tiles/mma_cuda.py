@@ -125,7 +125,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
 @cuda_meaning(source.mma)
 def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
-    product = source.chosen(np_.unit, a, b)
+    product = source.chosen(np_.unit, a)
     fresh = isinstance(acc, nb.types.NoneType)
     if product.groups:
         result = nb.returns(typing_context, source.wgmma, (acc, a, b))
