@@ -57,14 +57,6 @@ class Operand:
         only."""
         return "mn" in self.majors
 
-    def computed(self, value: np.ndarray) -> np.ndarray:
-        """Return elements as a product takes them, in a type that holds them: float32, or float64
-        for integers and for sums of float64."""
-        if self.ignored:
-            bits = value.view(np.uint32) & np.uint32(-1 << self.ignored & 0xFFFFFFFF)
-            value = bits.view(value.dtype)
-        return value.astype(FLOAT32 if self.sums == FLOAT32 else np.float64, copy=False)
-
 
 @dataclass(frozen=True)
 class Groups:
@@ -154,6 +146,15 @@ class Product:
     def opcodes(self) -> str:
         """A regular expression that matches its opcodes in machine code: ``HGMMA|IGMMA|…``."""
         return "|".join(sorted({operand.opcode for operand in self.operands}))
+
+    def computed(self, value: np.ndarray) -> np.ndarray:
+        """Return elements as the product takes them, in a type that holds them: float32, or float64
+        for integers and float64."""
+        operand = self.by_dtype[value.dtype]
+        if operand.ignored:
+            bits = value.view(np.uint32) & np.uint32(-1 << operand.ignored & 0xFFFFFFFF)
+            value = bits.view(value.dtype)
+        return value.astype(FLOAT32 if operand.sums == FLOAT32 else np.float64, copy=False)
 
     def expected(self, m: str, n: str, k: str, name: str) -> str:
         """Return opcode and shape in machine code of a statement of PTX: M, N, K and A's type.

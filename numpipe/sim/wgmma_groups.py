@@ -76,11 +76,10 @@ class Operand:
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in
         which their sums are exact."""
-        bits, kind = memory.take(self.chunks), WGMMA.operand(dtype)
-        assert kind is not None
+        bits = memory.take(self.chunks)
         if dtype == FLOAT16:
             return _OF_HALVES.take(bits.view(np.uint16))
-        return kind.computed(bits.view(dtype))
+        return WGMMA.computed(bits.view(dtype))
 
 
 @functools.lru_cache(maxsize=256)

@@ -43,7 +43,8 @@ class _Loads:
         column = step * self.product.k_bytes // self.layout.itemsize
         if self.product.loads == "ldmatrix":
             transposed = self.layout.inner == 0
-            return ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
+            words: list[Any] = ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
+            return words
         # of A, rows g and g + 8 in turn
         groups = [
             load_words(self.builder, nb.f64, "f64", self._at(row + down, column), 2)

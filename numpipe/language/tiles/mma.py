@@ -241,13 +241,7 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
         before_access(tile)
     left = a.value if isinstance(a, Tile) else read(a.layout, a.address, a.dtype, "mma, a")
     right = read_shared(b.layout, b.address, b.dtype, "mma, b")
-    kinds = [product.operand(tile.dtype) for tile in (a, b)]
-    wide = [
-        kind.computed(value)
-        for kind, value in zip(kinds, (left, right), strict=True)
-        if kind is not None
-    ]
-    found = wide[0] @ wide[1]
+    found = product.computed(left) @ product.computed(right)
     current().product_cycles(int(np.prod(form.shape)) * a.shape[1] * a.dtype.itemsize // 2, product)
     if form.dtype.kind == "i":
         found = found.astype(np.int64).astype(form.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams, SpecError
+from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, PipelineRace, SpecError, ds
 from numpipe.arch.products import MMA_SYNC, MMA_SYNC_F64, Product
 from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
@@ -217,6 +217,45 @@ def test_without_a_swizzle_they_would() -> None:
         start = fragments.start(plain, "b", loads, LANE)
         # what the swizzle moved goes back
         assert _conflicts(swizzled(start, plain.width), 16) > 1
+
+
+# ---- hazards
+def _loaded_by_hand(x, y, *, fixed: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    if fixed:
+        numpipe.barrier_wait(landed)
+    acc = numpipe.mma(None, tile, tile)
+    if not fixed:
+        numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = acc
+
+
+def _stored_by_other_warps(x, y, *, fixed: numpipe.Static):
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = numpipe.mma(None, tile, tile)
+
+
+def _run(function: Any, fixed: bool, unsafe: bool = False) -> np.ndarray:
+    params = CompilerParams(product="mma.sync", unsafe_no_auto_barriers=unsafe)
+    kernel = numpipe.kernel(grid=1, warp_specialized=False, compiler_params=params)(function)
+    x, y = np.eye(64, dtype=np.float16), np.full((64, 64), np.nan, np.float32)
+    for seed in (None, 1, 2):
+        kernel.simulate(x, y, fixed=fixed, **({} if seed is None else {"seed": seed}))
+    return y
+
+
+def test_a_product_of_a_block_that_has_not_landed_is_a_race() -> None:
+    with pytest.raises(PipelineRace, match="mma, a"):
+        _run(_loaded_by_hand, fixed=False)
+    np.testing.assert_array_equal(_run(_loaded_by_hand, fixed=True), np.eye(64))
+
+
+def test_a_product_of_what_other_warps_store_needs_the_automatic_barrier() -> None:
+    with pytest.raises(PipelineRace, match="mma, b"):
+        _run(_stored_by_other_warps, fixed=False, unsafe=True)
+    np.testing.assert_array_equal(_run(_stored_by_other_warps, fixed=True), np.eye(64))
 
 
 # ---- errors
