@@ -21,7 +21,7 @@ shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarri
                        `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
                        `commit_smem_to_gmem_group`, `wait_smem_to_gmem`, `async_prefetch`
-register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`;
+register tiles         `zeros`, `full`, `iota`, `mma`, `wgmma`, `wgmma_wait`, `combine`;
                        ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
                        `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`, `show_layout`
@@ -82,7 +82,7 @@ _HOMES = {
     "language.tiles.tile": "bitcast zeros",
     "language.tiles.elementwise": "full iota",
     "language.tiles.mathematics": "fma rsqrt sigmoid",
-    "language.tiles.mma": "wgmma wgmma_wait",
+    "language.tiles.mma": "mma wgmma wgmma_wait",
     "language.tiles.reduce": "partial_max partial_min partial_sum",
     "language.tiles.scan": "scan",
     "language.tiles.strips": "map_columns",

@@ -17,6 +17,7 @@ import numpy as np
 FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
 INT32 = np.dtype(np.int32)
 UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
@@ -29,7 +30,8 @@ class Packing:
     per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of
                   8-bit types two as well, because a lane has two of them side by side
     computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers,
-                  "b" of masks; with "" it can only be converted, loaded and stored
+                  "b" of masks, "d" of float64, of which arrays are not loaded as tiles; with "" it
+                  can only be converted, loaded and stored
     wide          type through which conversions go, and in which integers are computed: float32,
                   int32 or uint32; holds all values
     widen         PTX that converts the low and the high element of register $1 to the wide type, in
@@ -189,7 +191,7 @@ _RECORDS = (
     Element("uint64", "UINT64", f"add min max {_BITS}"),
     Element("float16", "FLOAT16", "add min max", _F16),
     Element("float32", "FLOAT32", "add", Packing(1, "f")),
-    Element("float64", "FLOAT64", "add"),
+    Element("float64", "FLOAT64", "add", Packing(1, "d", FLOAT64)),
     Element("bfloat16", "BFLOAT16", "add min max", _BF16),
     Element("float8_e4m3fn", "UINT8", "", _float8("e4m3", 448.0)),
     Element("float8_e5m2", "UINT8", "", _float8("e5m2", 57344.0)),
@@ -207,7 +209,9 @@ PACKED = {
 """Element types smaller than a byte, by name: arrays of them are arrays of bytes, which `unpack`
 reads."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
-TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
+TILES = tuple(
+    record.dtype for record in _RECORDS if record.tile and record.dtype not in (BOOL, FLOAT64)
+)
 """Types of register tiles of an array's elements."""
 INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
 """Types of register tiles of integers."""

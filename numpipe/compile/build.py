@@ -29,6 +29,7 @@ from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetEr
 from ..language.grid import tile_scheduler
 from ..language.memory import prefetched
 from ..language.pipeline import pipelines
+from ..language.tiles.mma import refused
 from ..plan import resources, wait_records
 from ..plan.image import Image
 from ..plan.roles import COMPUTE, MEMORY
@@ -169,6 +170,8 @@ def front_end(
         raise error_lines.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
     _fits(unit)
+    if seen.products and (why := refused(unit)):
+        raise error_lines.stamp(SpecError(why), unit, lifted, [seen.products[0]])
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
     if seen.overwritten:

@@ -26,6 +26,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..arch.products import Product
 from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
@@ -282,6 +283,10 @@ class Machine(Protocol):
     def wgmma_wait(self, pending: int) -> None:
         """Block until at most `pending` of this warpgroup's newest committed groups are in
         flight."""
+
+    def product_cycles(self, halves: int, product: Product) -> None:
+        """Let time pass as a product of warps takes it: of `halves` multiply-adds of 16-bit
+        elements, or as much work of others."""
 
     # ---- generic proxy accesses by the warps of the warpgroup
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:

@@ -216,7 +216,7 @@ def op(
 
 @overload
 def op(
-    *, context: Literal[True], numpy: Any = (), method: str = ""
+    *, context: Literal[True], numpy: Any = (), method: str = "", products: Products = ""
 ) -> Callable[[Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
 
 

@@ -249,9 +249,10 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """The products are those of the PTX."""
     asked = {
-        f"{product.by_name[dtype].opcode} {product.made.format(*shape)}"
+        product.expected(*statement)
         for product in sass.target.products
-        for *shape, dtype in re.findall(product.written, ptx)
+        for statement in re.findall(product.written, ptx)
+        if statement[-1] in product.by_name
     }
     made = {" ".join(i.opcode.split(".")[:2]): i for i in sass.products()}
     for shape, instruction in made.items():

@@ -25,6 +25,7 @@ __all__ = [
     "emit_gated",
     "external",
     "f32",
+    "f64",
     "global_pointer",
     "grid_constant",
     "grid_size",
@@ -47,6 +48,7 @@ __all__ = [
 
 i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 f32 = ir.FloatType()
+f64 = ir.DoubleType()
 void = ir.VoidType()
 
 

@@ -139,7 +139,7 @@ def stored(name: str) -> str:
 
 def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
     """Return whether a tile that lies along `axes` of this array takes the store ring."""
-    if form.layout != ACCUMULATOR or not (array.tma and array.tma_store):
+    if form.layout != ACCUMULATOR or form.dtype.itemsize > 4 or not (array.tma and array.tma_store):
         return False
     if array.order == "col":
         # stmatrix turns elements of 16 bits

@@ -67,9 +67,10 @@ def writing(
     )
     panel = panel and ref.unit.plan_row_stores()
     bits = 8 * tile.dtype.itemsize
-    how = statement or (
-        ("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h")
-    )
+    how = statement or {
+        64: ("st.global.f64 [$0], $1;", "d"),
+        32: ("st.global.f32 [$0], $1;", "f"),
+    }.get(bits, (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(
         context: Any,
