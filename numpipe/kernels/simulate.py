@@ -58,6 +58,7 @@ def simulate(
             body,
             grid=grid,
             warpgroups=unit.warpgroups,
+            beside=len(unit.parts) - unit.warpgroups,
             smem_bytes=most,
             unit=unit,
             seed=seed,
@@ -114,14 +115,15 @@ def run_role(
         function(np_, *args, *scalars)
         end_compute(np_)
     else:
-        setmaxnreg.dec(unit.memory_registers)
+        if machine.role.loads:  # those that share its warpgroup have the same registers
+            setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
         one_lane(await_peers, np_)
         end_scheduler(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
-    if machine.role.computes:
+    if not machine.role.loads:
         one_lane(drain_stores, np_)
     if meets:
         cluster.wait()

@@ -59,6 +59,15 @@ class ContextFacts:
         return self.role.computes
 
     @property
+    def stores(self) -> bool:
+        """Whether it issues the TMA stores of tiles."""
+        return self.role is self.unit.storing
+
+    @property
+    def numbered(self) -> bool:
+        return self.role.numbered
+
+    @property
     def several(self) -> bool:
         """Whether the warpgroup is one of several compute warpgroups."""
         return self.computes and self.unit.compute_wgs > 1
@@ -273,7 +282,7 @@ def warpgroup_part(np_: Context) -> Any:
     warpgroup computes."""
     return (
         np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
-        if np_.computes
+        if np_.numbered
         else Inert("the warpgroup axis")
     )
 
@@ -287,7 +296,7 @@ def gpu_index(np_: Context) -> Any:
 def own_part(unit: Unit, region: Region) -> int:
     """Return the address of this warpgroup's bytes of a region."""
     machine = current()
-    return region.at(unit.number(machine.warpgroup) if machine.role.computes else 0)
+    return region.at(unit.number(machine.warpgroup) if machine.role.numbered else 0)
 
 
 @op

@@ -22,7 +22,7 @@ from .folded_grids import along_x
 from .layout import Layout
 from .params import CompilerParams
 from .plans import ArrayArg
-from .roles import Role, role_of
+from .roles import Role, parts_of, warps_of
 
 SCHEDULES = "cooperative", "pingpong"
 GPU_AXIS = "gpu"
@@ -151,13 +151,40 @@ class KernelShape:
             else self.compute_wgs
         )
 
-    def role(self, warpgroup: int) -> Role:
-        """Return the role of a warpgroup of the CTA."""
-        return role_of(warpgroup, self.memory_warpgroup)
+    @property
+    def parts(self) -> tuple[Role, ...]:
+        """The role of each part of the CTA that runs the kernel function by itself: of its
+        warpgroups, then of warps next to the loading one."""
+        return parts_of(self.warpgroups, self.memory_warpgroup, self.compute_wgs, self.params)
 
-    def number(self, warpgroup: int) -> int:
-        """Return the number of a warpgroup of the CTA among the compute warpgroups."""
-        return warpgroup - (warpgroup > self.memory_warpgroup)
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that the CTA has."""
+        return tuple(dict.fromkeys(self.parts))
+
+    @property
+    def storing(self) -> Role:
+        """The role that issues the TMA stores of tiles."""
+        return next(role for role in reversed(self.roles) if role.stores)
+
+    @property
+    def beside(self) -> dict[Role, range]:
+        """The roles next to the loading one, each with its warps of the CTA."""
+        found: dict[Role, range] = {}
+        for role, warps in zip(self.parts, warps_of(self.parts), strict=True):
+            if role.option:
+                found[role] = range(found.get(role, warps).start, warps.stop)
+        return found
+
+    def role(self, part: int) -> Role:
+        """Return the role of a part of the CTA."""
+        return self.parts[part]
+
+    def number(self, part: int) -> int:
+        """Return the number of the compute warpgroup that a part of the CTA is, or works for."""
+        if part >= self.warpgroups:
+            return (part - self.warpgroups) % self.compute_wgs
+        return part - (part > self.memory_warpgroup)
 
     # ---- how the compute warpgroups divide tiles
     @property

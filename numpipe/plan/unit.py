@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from .layout import ATOM
 from .nested_tuples import leaves
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
 from .protocol import BARRIERS, Ring
-from .roles import ROLES, Role
+from .roles import Role
 from .shared_memory import SharedMemory
 
 Plan = TypeVar("Plan", bound=RingPlan)
@@ -38,7 +39,7 @@ class Unit(SharedMemory):
 
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    rings_of: dict[Role, set[str]] = field(default_factory=lambda: {role: set() for role in ROLES})
+    rings_of: defaultdict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""

@@ -14,7 +14,7 @@ from numpipe import BlockSpec, ds
 from numpipe.plan.kernel_shape import KernelShape
 from numpipe.plan.roles import COMPUTE, MEMORY, ROLES, Role
 
-IDLE = Role("idle", lanes="one", loads=False, computes=False)
+IDLE = Role("idle", lanes="one", warps=range(4))
 ROOT = Path(numpipe.__file__).parent
 NAMES = {role.name for role in ROLES}
 
@@ -83,7 +83,7 @@ def test_a_role_that_neither_loads_nor_computes_changes_nothing(
 ) -> None:
     """All three run the kernel function; what a role does is what its record says."""
     monkeypatch.setattr(KernelShape, "warpgroups", 3)
-    monkeypatch.setattr(KernelShape, "role", lambda _, number: (COMPUTE, MEMORY, IDLE)[number])
+    monkeypatch.setattr(KernelShape, "parts", (COMPUTE, MEMORY, IDLE))
     a = np.arange(128 * 256, dtype=np.int32).reshape(128, 256) % 7
     b = np.arange(64 * 256, dtype=np.int32).reshape(64, 256) % 5
     c, trace = np.zeros((128, 64), np.float32), numpipe.Trace()

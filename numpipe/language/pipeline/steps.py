@@ -199,6 +199,10 @@ class LoopFacts:
         self.tokens = turns if self.unequal and computes else ()
 
     @property
+    def loads(self) -> bool:
+        return self.np.loads
+
+    @property
     def drains(self) -> bool:
         """Whether the rings release while the loop runs, behind a wait for products."""
         return self.pending is not None
@@ -320,6 +324,19 @@ def await_released(ring):  # type: ignore[no-untyped-def]
         if blocks + at >= 0:
             each(ring, "consumed", 0, await_consumed, ring.first + blocks + at)
         at = successor(at)
+
+
+# ---- roles that do not compute, step by step -----------------------------------------------------
+@helper
+def follow_step(loop, k):  # type: ignore[no-untyped-def]
+    """Do what a role that does not compute does before step k of a loop whose body it runs."""
+    only_if(loop, "loads", fill_step, k)
+
+
+@helper
+def finish_following(loop, k):  # type: ignore[no-untyped-def]
+    """Do what is left after the last step k - 1."""
+    only_if(loop, "loads", finish_loads)
 
 
 # ---- compute role --------------------------------------------------------------------------------

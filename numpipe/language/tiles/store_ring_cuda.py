@@ -108,5 +108,6 @@ def _drain_stores(_context: Any, np_: Any) -> Any:
     context, builder, _ = yield nb.types.void(np_)
     if np_.unit.stores:
         none, value = nb.immediate(0)
-        with builder.if_then(elected(builder)):
+        alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)
+        with builder.if_then(alone):
             nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
