@@ -255,7 +255,7 @@ def build(
         ]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        state = "ROLE_np, " if profiled else ""
+        state = "ROLE_np, " if unit.references_hold_context else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in unit.roles:
             ns[f"{role}_{number}"] = new_ref(unit, number, role)

@@ -103,7 +103,7 @@ def run_role(
     ):
         one_lane(begin_launch, np_)
     args = [
-        GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+        GmemRef(of_all[machine.gpu or 0], index, np_, of_all if unit.gpus else ())
         for index, of_all in enumerate(zip(*arrays, strict=True))
     ]
     own = len(scalars) - len(unit.folded)

@@ -83,6 +83,29 @@ class ContextFacts:
         return self.computes and self.unit.turns < 2
 
 
+class StoringFacts:
+    """Who issues the TMA stores of what belongs to a context `np`: an array, or a ring.
+
+    stores_alone  whether the role that computes the tiles does, and runs here
+    hands_over    whether this role computes them, and another one stores them
+    takes_over    whether it stores what another one has computed
+    """
+
+    np: Any
+
+    @property
+    def stores_alone(self) -> bool:
+        return self.np.computes and self.np.stores
+
+    @property
+    def hands_over(self) -> bool:
+        return self.np.computes and not self.np.stores
+
+    @property
+    def takes_over(self) -> bool:
+        return self.np.stores and not self.np.computes
+
+
 class Context(ContextFacts, Hidden):
     """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the
     GPU's does."""

@@ -135,6 +135,11 @@ class Unit(SharedMemory):
 
         `labels` and `dims` are those of `RingPlan`.
         """
+        if single:
+            self._check_beside_at(
+                f"pipeline at {site}",
+                "a single-stream pipeline, which each compute warpgroup runs by itself",
+            )
         labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
         key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
         known: dict[str, Any] = self.outputs if kind.written else self.rings
@@ -169,6 +174,14 @@ class Unit(SharedMemory):
             private=self.compute_wgs if single else 0,
         )
         return self._keep(key, plan, where)
+
+    def _check_beside_at(self, what: str, why: str) -> None:
+        """Raise SpecError for what roles next to the loading one cannot follow."""
+        for role in self.beside:
+            raise SpecError(
+                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not go "
+                f"with {why}: fix: {role.option}=False"
+            )
 
     def _keep(self, key: str, plan: Plan, where: str) -> Plan:
         """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
@@ -344,6 +357,9 @@ class Unit(SharedMemory):
         """
         if self.work_ring is not None:
             return self.work_ring
+        self._check_beside_at(
+            f"tiles(dynamic=True) at {site}", "tiles of a counter, which two roles alone read"
+        )
         slots, first = self.turns + 3, self._rings_barriers
         name = f"tile numbers @ {site}"
         return self._keep(

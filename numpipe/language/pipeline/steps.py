@@ -203,6 +203,11 @@ class LoopFacts:
         return self.np.loads
 
     @property
+    def takes_over(self) -> bool:
+        """Whether this role stores what others compute, see `StoringFacts`."""
+        return self.np.stores and not self.np.computes
+
+    @property
     def drains(self) -> bool:
         """Whether the rings release while the loop runs, behind a wait for products."""
         return self.pending is not None

@@ -54,7 +54,12 @@ def writing(
         if parts and isinstance(parts[axis], TileType)
     ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
-    ring = not vectors and ref.role.computes and source.through_tma(ref.arg, axes, tile.form)
+    ring = (
+        not vectors
+        and (ref.stores_alone or not limited)
+        and (ref.role.computes or ref.takes_over)
+        and source.through_tma(ref.arg, axes, tile.form)
+    )
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -130,8 +135,8 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
-        if ref.role.computes
-        else (starts(context, builder, index, args[1]))
+        if ref.role.computes or ref.takes_over
+        else starts(context, builder, index, args[1])
     )
     write(
         context,
