@@ -190,7 +190,7 @@ def _leaving(role: Callable[..., Any], count: int, then: Callable[..., Any]) -> 
         compile(f"def leaving({arguments}):\n    role({arguments})\n    then(np_)", ENTRY, "exec"),
         ns,
     )
-    return ns["leaving"]  # type: ignore[return-value]
+    return ns["leaving"]
 
 
 def _lane_of_each(warps: range) -> Op[..., Any]:

@@ -95,15 +95,15 @@ class StoringFacts:
 
     @property
     def stores_alone(self) -> bool:
-        return self.np.computes and self.np.stores
+        return bool(self.np.computes and self.np.stores)
 
     @property
     def hands_over(self) -> bool:
-        return self.np.computes and not self.np.stores
+        return bool(self.np.computes and not self.np.stores)
 
     @property
     def takes_over(self) -> bool:
-        return self.np.stores and not self.np.computes
+        return bool(self.np.stores and not self.np.computes)
 
 
 class Context(ContextFacts, Hidden):

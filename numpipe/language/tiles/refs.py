@@ -204,7 +204,7 @@ class SharedTile:
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             if not isinstance(part.start, Inert):
                 start = int(part.start)
-                check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.computes)
+                check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.numbered)
                 check_aligned(self.layout, axis, start, part.size)
                 address += start * scale
         return type(self)(address, layout, self.dtype, self.role, self.writable)

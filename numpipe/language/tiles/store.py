@@ -117,9 +117,15 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     if scattered(parts) is not None:
         check_scatter(name, [parts[axis] for axis in axes], form)
     check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
-    if scattered(parts) is None and through_tma(ref.arg, axes, form):
+    if takes_over(ref, axes, parts, form):
         check_placed(ref, placed(parts), stored(name))
     return axes
+
+
+def takes_over(ref: Any, axes: tuple[int, ...], parts: Sequence[Any], form: Form) -> bool:
+    """Return whether this role stores a tile that another one computes; its lanes store what does
+    not take the store ring."""
+    return ref.takes_over and scattered(parts) is None and through_tma(ref.arg, axes, form)
 
 
 def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
@@ -159,10 +165,10 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
     parts = all_of_tile(plain(given), tile)
     number = plan_number(ref, parts, tile)
     axes = () if number else plan(ref, parts, tile)
-    if not (ref.np.computes or ref.takes_over):
+    if not (ref.np.computes or (not number and takes_over(ref, axes, parts, tile.form))):
         return
     parts, absent = settled(ref, given, parts)
-    if absent or (number and ref.takes_over):
+    if absent:
         return
     if number:
         write_element(ref, parts, tile, f"'{ref.name}[…] = value'")

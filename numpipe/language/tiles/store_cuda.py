@@ -131,11 +131,13 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     parts = all_of_tile(given, stored)
-    write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
+    axes = source.plan(ref, parts, stored)
+    write = writing(typing_context, ref, stored, axes, parts=parts)
+    known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
-        if ref.role.computes or ref.takes_over
+        if known
         else starts(context, builder, index, args[1])
     )
     write(
