@@ -66,6 +66,11 @@ class CompilerParams:
     store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA:
                           "evict_first", they make room for inputs first, "evict_last" or None. A
                           hint; `BlockSpec.eviction_policy` is that of blocks.
+    store_role            warps next to the loading one, one for each compute warpgroup (at most 3),
+                          issue the TMA stores and reductions of tiles and of outputs, so that
+                          compute warpgroups never wait for a store (`tiles.store_ring`). They
+                          follow the kernel's control flow without tiles, as the memory role does:
+                          places of tiles are computed from integers.
     drain                 the memory role ends a pipeline by waiting until all its slots are
                           released: to measure what a pipeline costs that begins with an empty ring.
                           Single-stream pipelines always do.
@@ -113,6 +118,7 @@ class CompilerParams:
     lowering_semantics: LoweringSemantics = LoweringSemantics.Warpgroup
     store_slots: int = 0
     store_eviction_policy: str | None = None
+    store_role: bool = False
     drain: bool = False
     asserts: bool = False
     allow_serialized_wgmma: bool = False

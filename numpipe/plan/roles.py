@@ -45,7 +45,8 @@ class Role:
 
 COMPUTE = Role("compute", "all", range(4), computes=True, stores=True, numbered=True)
 MEMORY = Role("memory", "one", range(1), loads=True)
-ROLES = COMPUTE, MEMORY
+STORE = Role("storing", "one", range(1, 4), stores=True, numbered=True, option="store_role")
+ROLES = COMPUTE, MEMORY, STORE
 """all roles, in the order of a timeline's rows"""
 
 
