@@ -24,7 +24,8 @@ tensor cores           products of a shape that the kernel never asked for: dumm
 waits                  waits for products that the source did not write: ptxas serialised them, or
                        leaves fewer groups in flight
 roles                  the memory role computes nothing and stays below its registers; only it
-                       loads, but for single-stream pipelines
+                       loads, but for single-stream pipelines; TMA stores are in the warpgroup of
+                       the role that issues them, and in no other
 registers              setmaxnreg with the values of the Unit
 launch bounds          without them ptxas ignores setmaxnreg (C7508)
 tensor maps            one by-value parameter, addressed and never read: a copy in local memory is
