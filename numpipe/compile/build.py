@@ -32,7 +32,7 @@ from ..language.pipeline import pipelines
 from ..language.tiles.mma import refused
 from ..plan import resources, wait_records
 from ..plan.image import Image
-from ..plan.roles import COMPUTE, MEMORY
+from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, error_lines, register_budget
@@ -150,7 +150,8 @@ def front_end(
         raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (
             None if expected else error
         )
-    for name in unit.rings_of[COMPUTE] - unit.rings_of[MEMORY] if unit.warp_specialized else ():
+    everywhere = set.intersection(*(unit.rings_of[role] for role in unit.roles))
+    for name in unit.rings_of[COMPUTE] - everywhere:
         site = name.rsplit(" @ ", 1)[1]
         whose = (
             prefetched

@@ -28,7 +28,7 @@ from ..plan.folded_grids import MOST
 from ..plan.image import Image
 from ..plan.plans import ArrayArg
 
-VERSION = 3
+VERSION = 4
 MOST_BYTES = 1 << 30
 """of a file"""
 MOST_LISTED = 20

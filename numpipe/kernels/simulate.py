@@ -58,6 +58,7 @@ def simulate(
             body,
             grid=grid,
             warpgroups=unit.warpgroups,
+            beside=len(unit.parts) - unit.warpgroups,
             smem_bytes=most,
             unit=unit,
             seed=seed,
@@ -102,7 +103,7 @@ def run_role(
     ):
         one_lane(begin_launch, np_)
     args = [
-        GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+        GmemRef(of_all[machine.gpu or 0], index, np_, of_all if unit.gpus else ())
         for index, of_all in enumerate(zip(*arrays, strict=True))
     ]
     own = len(scalars) - len(unit.folded)
@@ -114,14 +115,15 @@ def run_role(
         function(np_, *args, *scalars)
         end_compute(np_)
     else:
-        setmaxnreg.dec(unit.memory_registers)
+        if machine.role.loads:  # those that share its warpgroup have the same registers
+            setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
         one_lane(await_peers, np_)
         end_scheduler(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
-    if machine.role.computes:
+    if not machine.role.loads:
         one_lane(drain_stores, np_)
     if meets:
         cluster.wait()

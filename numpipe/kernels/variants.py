@@ -23,6 +23,7 @@ from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
 from ..core.process_guards import COMPILES, in_child, uncollected
+from ..diagnostics.errors import SpecError
 from ..launch.table import Table
 from ..plan.plans import ArrayArg
 from ..plan.split import Split
@@ -91,23 +92,26 @@ class Variant:
         from ..plan.unit import Unit
 
         options, split = self.definition.options, self._split
-        return Unit(
-            self.definition.name,
-            self.arrays,
-            options.grid_names,
-            split.wg_axis,
-            split.num_compute_wgs,
-            split.memory_registers,
-            options.compiler_params,
-            simulated=simulated,
-            obstacles=self.obstacles,
-            memory_thread=split.memory_thread_idx,
-            warp_specialized=options.warp_specialized,
-            schedule=options.schedule,
-            grid_rank=self.definition.grid_rank,
-            gpus=self.gpus,
-            **options.cluster,
-        )
+        try:
+            return Unit(
+                self.definition.name,
+                self.arrays,
+                options.grid_names,
+                split.wg_axis,
+                split.num_compute_wgs,
+                split.memory_registers,
+                options.compiler_params,
+                simulated=simulated,
+                obstacles=self.obstacles,
+                memory_thread=split.memory_thread_idx,
+                warp_specialized=options.warp_specialized,
+                schedule=options.schedule,
+                grid_rank=self.definition.grid_rank,
+                gpus=self.gpus,
+                **options.cluster,
+            )
+        except SpecError as error:
+            raise SpecError(self._source[1].definition.stamp(str(error))) from None
 
     @functools.cached_property
     def lifted(self) -> Lifted:

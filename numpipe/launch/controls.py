@@ -192,8 +192,8 @@ class Controls:
         error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
         party = Party(
             f"waits for {what}",
-            first.thread // 128,
-            image.role(first.thread // 128),
+            image.part(first.thread // 32),
+            image.parts[image.part(first.thread // 32)],
             first.cta,
             lines,
         )

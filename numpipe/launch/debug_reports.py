@@ -296,7 +296,10 @@ def outside(compiled: Image, record: wait_records.Record, count: int) -> Simulat
             "(BlockSpec, numpipe.index)"
         )
     party = Party(
-        f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta
+        f"index {record.phase}",
+        record.warpgroup,
+        compiled.parts[compiled.part(record.warp)],
+        record.cta,
     )
     error = SimulationError(
         f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along "
@@ -323,7 +326,11 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
     name = compiled.places[record.address]
     target, lines = name.partition(" @ ")[0], lines_of(compiled.name, name)
     party = Party(
-        f"stores to {target}", record.warpgroup, compiled.role(record.warpgroup), record.cta, lines
+        f"stores to {target}",
+        record.warpgroup,
+        compiled.parts[compiled.part(record.warp)],
+        record.cta,
+        lines,
     )
     who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
     text = f"kernel {compiled.name}: {nan_report.said(target, place, len(places), who)}"
@@ -337,14 +344,13 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
     party for each warpgroup."""
     by_cta: dict[tuple[int, int, int], dict[int, wait_records.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
-        by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
+        by_cta.setdefault(record.cta, {}).setdefault(compiled.part(record.warp), record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
     by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
     hints: list[Hint] = []
-    for warpgroup in range(compiled.warpgroups):
-        role = compiled.role(warpgroup)
+    for warpgroup, role in enumerate(compiled.parts):
         if warpgroup not in by_cta[cta]:
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue

@@ -63,7 +63,7 @@ class Profiles:
 
         assert compiled.recording is not None
         space = compiled.recording.space
-        nbytes = profile.buffer_bytes(compiled.warpgroups, space)
+        nbytes = profile.buffer_bytes(len(compiled.parts), space)
         with self.lock:
             cuda = driver.get()
             with cuda.aside(device) as stream:  # another stream may be captured
@@ -145,14 +145,14 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     trace = Trace(clock="ns")
     recording = compiled.recording
     assert recording is not None
-    parts = profile.parts(memory, compiled.warpgroups, recording.space, grid[0] * grid[1] * grid[2])
+    parts = profile.parts(memory, len(compiled.parts), recording.space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
     trace.tell_rings(recording.traced)
     zero = min(part.begin for part in parts)
     for part in parts:
         cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
-        role = compiled.role(part.warpgroup)
+        role = compiled.parts[part.warpgroup]
         trace.lost += part.lost
         trace.events += [
             Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)

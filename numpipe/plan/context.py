@@ -59,6 +59,15 @@ class ContextFacts:
         return self.role.computes
 
     @property
+    def stores(self) -> bool:
+        """Whether it issues the TMA stores of tiles."""
+        return self.role is self.unit.storing
+
+    @property
+    def numbered(self) -> bool:
+        return self.role.numbered
+
+    @property
     def several(self) -> bool:
         """Whether the warpgroup is one of several compute warpgroups."""
         return self.computes and self.unit.compute_wgs > 1
@@ -72,6 +81,29 @@ class ContextFacts:
     def sharing(self) -> bool:
         """Whether the warpgroup is a compute warpgroup that shares each tile with the others."""
         return self.computes and self.unit.turns < 2
+
+
+class StoringFacts:
+    """Who issues the TMA stores of what belongs to a context `np`: an array, or a ring.
+
+    stores_alone  whether the role that computes the tiles does, and runs here
+    hands_over    whether this role computes them, and another one stores them
+    takes_over    whether it stores what another one has computed
+    """
+
+    np: Any
+
+    @property
+    def stores_alone(self) -> bool:
+        return bool(self.np.computes and self.np.stores)
+
+    @property
+    def hands_over(self) -> bool:
+        return bool(self.np.computes and not self.np.stores)
+
+    @property
+    def takes_over(self) -> bool:
+        return bool(self.np.stores and not self.np.computes)
 
 
 class Context(ContextFacts, Hidden):
@@ -269,7 +301,7 @@ def warpgroup_part(np_: Context) -> Any:
     warpgroup computes."""
     return (
         np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
-        if np_.computes
+        if np_.numbered
         else Inert("the warpgroup axis")
     )
 
@@ -283,7 +315,7 @@ def gpu_index(np_: Context) -> Any:
 def own_part(unit: Unit, region: Region) -> int:
     """Return the address of this warpgroup's bytes of a region."""
     machine = current()
-    return region.at(unit.number(machine.warpgroup) if machine.role.computes else 0)
+    return region.at(unit.number(machine.warpgroup) if machine.role.numbered else 0)
 
 
 @op

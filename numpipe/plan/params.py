@@ -72,6 +72,11 @@ class CompilerParams:
                           hint; `BlockSpec.eviction_policy` is that of blocks.
     product               name of the instruction that `numpipe.mma` multiplies by: "wgmma" or
                           "mma.sync"; "": the first of the target's that takes the operands' type.
+    store_role            warps next to the loading one, one for each compute warpgroup (at most 3),
+                          issue the TMA stores and reductions of tiles and of outputs, so that
+                          compute warpgroups never wait for a store (`tiles.store_ring`). They
+                          follow the kernel's control flow without tiles, as the memory role does:
+                          places of tiles are computed from integers.
     drain                 the memory role ends a pipeline by waiting until all its slots are
                           released: to measure what a pipeline costs that begins with an empty ring.
                           Single-stream pipelines always do.
@@ -120,6 +125,7 @@ class CompilerParams:
     store_slots: int = 0
     store_eviction_policy: str | None = None
     product: str = ""
+    store_role: bool = False
     drain: bool = False
     asserts: bool = False
     allow_serialized_wgmma: bool = False

@@ -235,8 +235,8 @@ def test_other_manifests_and_images(good: Parts) -> None:
         (b'{"a":' * 100_000, images),
         (b"\xff", images),
         (b"PK\3\4", images),
-        (manifest.replace(b'"version": 3', b'"version": NaN'), images),
-        (manifest.replace(b'"version": 3', b'"version": 3' + b"0" * 5000), images),
+        (manifest.replace(b'"version": 4', b'"version": NaN'), images),
+        (manifest.replace(b'"version": 4', b'"version": 4' + b"0" * 5000), images),
     ):
         packed({"manifest": line, "images": data})
         with pytest.raises(ImageError, match="k.numpipe cannot be used"):
@@ -268,9 +268,9 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
 def test_another_version_and_another_target_are_told(good: Parts) -> None:
     for old, new, message in (
         (
+            b'"version": 4',
             b'"version": 3',
-            b'"version": 2',
-            "version 2 of the form, and this numpipe reads version 3",
+            "version 3 of the form, and this numpipe reads version 4",
         ),
         (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know"),
     ):

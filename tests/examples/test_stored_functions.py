@@ -53,6 +53,7 @@ def benchmark(name: str) -> ModuleType:
 
 
 explained, steered = benchmark("explained"), benchmark("steered")
+store_role = benchmark("store_role")
 LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
     (attention_ladder.kernel(cfg, 64, causal), {})
     for cfg in attention_ladder.RUNGS.values()
@@ -142,10 +143,13 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         yield expression
 
 
+STORES = [(store_role.reductions(True), {})]
+
+
 @pytest.mark.parametrize(
     "kernels",
-    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})]],
-    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles"],
+    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})], STORES],
+    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles", "stores"],
 )
 def test_a_file_can_hold_all_functions_of_shapes(
     kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
@@ -163,7 +167,8 @@ def test_all_kernels_are_among_them() -> None:
         and "semaphores=" not in text
     }
     tested = {
-        Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)
+        Path(str(module.__file__)).name
+        for module in (*MODULES, gemm_ladder, attention_ladder, store_role)
     }
     tested |= {
         "jax_calls.py",

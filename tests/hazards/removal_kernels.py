@@ -37,6 +37,7 @@ from tests.kernels import (
     single_kernels,
     split_kernels,
     steered_kernels,
+    store_role_kernels,
     turn_kernels,
     wish_kernels,
 )
@@ -505,6 +506,35 @@ for consumed in (False, True):
         B,
         out(64, 64, dtype=F32),
     )
+
+# ---- stores by a warp next to the loading one
+run(
+    "outputs by a store role",
+    store_role_kernels.by_store_role(output_kernels.copy(2)),
+    A[:128],
+    out(128, 320),
+    cfg=output_kernels.Config(slots=2, outs=1),
+)
+run(
+    "reductions by a store role",
+    store_role_kernels.sums(True, 1),
+    ints(256, 128),
+    out(256, 64, dtype=F32),
+)
+run(
+    "tiles by a store role",
+    store_role_kernels.gemm(True, store_slots=2),
+    ints(128, 128),
+    ints(128, 128),
+    out(128, 128, dtype=F32),
+)
+run(
+    "tiles of turns by a store role",
+    store_role_kernels.gemm(True, persistent=True, schedule="pingpong", store_slots=1),
+    ints(256, 64),
+    ints(128, 64),
+    out(256, 128, dtype=F32),
+)
 
 # ---- clusters
 run(

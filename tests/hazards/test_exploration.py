@@ -30,6 +30,8 @@ EACH_RUN = (
     "a body's barriers (True, True)",
     "order tokens, two",
     "outputs of one slot",
+    "outputs by a store role",
+    "tiles by a store role",
     "a cluster that shares blocks of b",
     "a poll",
     "two GPUs, without a memory role",
@@ -105,6 +107,11 @@ KINDS = {
         "a cluster that shares blocks of b",
         "a cluster that exchanges sums",
         "a cluster that passes tiles on",
+    ),
+    "store role": (
+        "outputs by a store role",
+        "tiles by a store role",
+        "reductions by a store role",
     ),
     "store ring": ("outputs", "outputs of one slot", "examples/gemm.py"),
 }

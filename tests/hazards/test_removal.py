@@ -109,7 +109,8 @@ def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> No
 
 def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     one = Survey()
-    one.add("a ring, two warpgroups")
+    for name in ("a ring, two warpgroups", "tiles by a store role"):
+        one.add(name)
     left = {line.rpartition("/")[2].partition(":")[0] for line in written() - one.lines}
     assert {
         "copies.py",

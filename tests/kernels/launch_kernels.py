@@ -26,6 +26,7 @@ def image(
         "entry": f"{name}_entry",
         "cubin": b"cubin",
         "threads": 384,
+        "parts": ("compute", "compute", "memory"),
         "smem_bytes": 200_000,
         "target": "sm_90a",
         **fields,

@@ -65,7 +65,7 @@ from ...core.op import formula, helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
-from ...plan.context import Context, counter, set_counter
+from ...plan.context import Context, StoringFacts, counter, set_counter
 from ...plan.plans import RingPlan
 from ...plan.protocol import MOMENTS
 from ...plan.unit import Unit
@@ -75,7 +75,7 @@ from ..tiles.tma import Copy
 from .bounds import bounded
 
 
-class RingFacts:
+class RingFacts(StoringFacts):
     """The facts of a `Ring` and of its Numba type that are known when the kernel is compiled.
 
     awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop

@@ -49,7 +49,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         waited: tuple[int, ...] = (),
         copies: bool = True,
     ) -> None:
-        self.context = context
+        self.context = self.np = context
         self.plan = plan
         self.refs = refs
         self.rank = rank

@@ -145,9 +145,9 @@ def _cost(work: Work) -> int:
 
 
 def _order(unit: Unit) -> list[int]:
-    """Return the warpgroups, the memory role first: it makes the rings before a store asks for the
-    shared memory they leave."""
-    return sorted(range(unit.warpgroups), key=lambda number: not unit.role(number).loads)
+    """Return the parts of a CTA, the memory role first: it makes the rings before a store asks for
+    the shared memory they leave."""
+    return sorted(range(len(unit.parts)), key=lambda number: not unit.role(number).loads)
 
 
 def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:

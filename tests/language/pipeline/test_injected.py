@@ -366,14 +366,14 @@ BUGS = {
     ),
     # ---- store ring
     "no proxy fence": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="fence.proxy_async()",
         new="pass",
         error=PipelineRace,
         message=r"TMA store \(c\) reads .*the writing warps did not fence",
     ),
     "no proxy fence by one warpgroup": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="fence.proxy_async()",
         new="warpgroup() or fence.proxy_async()",
         error=PipelineRace,
@@ -381,28 +381,28 @@ BUGS = {
         r"fence",
     ),
     "fence after the barrier": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{FENCE}\n    {SYNC}",
         new=f"{SYNC}\n    {FENCE}",
         error=PipelineRace,
         message="the writing warps did not fence",
     ),
     "no barrier before the panels are written": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    write_panels(",
         new="write_panels(",
         error=PipelineRace,
         message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait",
     ),
     "no barrier before the store": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    one_lane(copy_out",
         new="one_lane(copy_out",
         error=PipelineRace,
         message=r"no barrier orders warp 1 of warpgroup \d \(compute\) before",
     ),
     "one barrier number for all warpgroups": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    write_panels(",
         new="barrier.sync(1, 128)\n    write_panels(",
         error=PipelineRace,
@@ -416,7 +416,7 @@ BUGS = {
         message=r"write \(staging panel\) writes .* while (TMA store \(c\)|write)",
     ),
     "no await_staging": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="one_lane(await_staging, ref)",
         new="pass",
         error=PipelineRace,
@@ -588,7 +588,7 @@ def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
         ring.stage_bytes,
         steps.await_products,
         steps.fill_begun,
-        store_ring.put,
+        store_ring.put_alone,
         store_ring.drain_stores,
     ):
         name = operation.__name__

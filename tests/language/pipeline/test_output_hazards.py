@@ -27,7 +27,7 @@ UNORDERED = (
 )
 BUGS = {
     "no fence": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="fence.proxy_async()",
         new="pass",
         error=PipelineRace,
@@ -35,13 +35,13 @@ BUGS = {
         r"value\).*fence.proxy.async",
     ),
     "fence by the storing lane alone": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="fence.proxy_async()",
         new="first_lane(ring, fence.proxy_async)",
         error=PipelineRace,
         message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
     ),
-    "no barrier": Bug(pipeline_outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
+    "no barrier": Bug(pipeline_outputs.store_alone, "meet(ring)", "pass", PipelineRace, UNORDERED),
     "a barrier of each warpgroup's own": Bug(
         where=pipeline_outputs.meet,
         old="if ring.private",
@@ -50,10 +50,10 @@ BUGS = {
         message=UNORDERED,
     ),
     "stored before the barrier": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="meet(ring)\n",
         new="first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
-        "k, 1)))\n        meet(ring)\n        return\n",
+        "k, 1)))\n    meet(ring)\n    return\n",
         error=PipelineRace,
         message=r"TMA store \(o\) reads SMEM",
     ),
@@ -72,15 +72,14 @@ BUGS = {
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the slot is waited for behind the barrier": Bug(
-        where=pipeline_outputs.end_block,
-        old="if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        "
-        "meet(ring)\n",
-        new="meet(ring)\n        first_lane(ring, await_slot, ring)\n",
+        where=pipeline_outputs.store_alone,
+        old="if ring.slots > 1:\n        first_lane(ring, await_slot, ring)\n    meet(ring)\n",
+        new="meet(ring)\n    first_lane(ring, await_slot, ring)\n",
         error=PipelineRace,
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the wrong slot": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="slot_of(ring, step_of(ring, k, 1))",
         new="slot_of(ring, step_of(ring, k, 1) + 1)",
         error=PipelineRace,

@@ -40,6 +40,18 @@ def steered() -> None:
         module.KERNELS[name](halves(256, 192), halves(128, 192), table, target="sim", cfg=cfg)
 
 
+def store_role() -> None:
+    module = example("store_role")
+    for stores in (False, True):
+        module.product(stores)(
+            halves(128, 136), halves(256, 136), np.zeros((128, 256), np.float32), target="sim"
+        )
+        module.reductions(stores)(
+            halves(256, 128), halves(128, 128), np.zeros((256, 128), np.float32), target="sim"
+        )
+        module.copy(stores)(halves(200, 136), np.zeros((200, 136), np.float16), target="sim")
+
+
 def explained() -> None:
     module, a, b = example("explained"), halves(130, 136), halves(72, 136)
     module.gated(a, b, b, target="sim", cfg=module.GatedConfig(128, 64, 64, 2))
@@ -146,6 +158,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {"copy"},
     ),
     "steered": (steered, {"ordered", "looked_up", "counted"}),
+    "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
