@@ -68,5 +68,5 @@ class Grid:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the names of the run-time scalars that say how many steps there are."""
+        """Return the names of the run-time scalars that hold the numbers of steps."""
         return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)

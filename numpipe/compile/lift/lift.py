@@ -68,22 +68,23 @@ from .statements import Statements
 
 @dataclass(frozen=True)
 class Lifted:
-    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors
-    say of it."""
+    """A rewritten kernel: ``f(__np, *parameters)`` for the simulator and for the GPU, and the
+    information that errors need."""
 
     simulated: Callable[..., Any]
-    """runs in CPython; its lines are those of the user's file"""
+    """Runs in CPython; its lines are those of the user's file."""
     compiled: Callable[..., Any]
-    """compiled by Numba; each of its expressions has a line of its own, which `positions` knows"""
+    """Compiled by Numba. Each of its expressions has its own line number, which `positions` maps to
+    the source."""
     text: str
-    """the rewritten source"""
+    """The rewritten source."""
     positions: Positions
     sources: tuple[Source, ...]
-    """the kernel's function, then those that it calls, of any module"""
+    """The kernel's function, then the functions that it calls, from any module."""
     sites: dict[str, Position]
-    """where its pipelines are written"""
+    """The positions of its pipelines."""
     seconds: float = 0.0
-    """how long rewriting took"""
+    """The time that rewriting took."""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -95,8 +96,8 @@ def _no_source(function: Callable[..., Any]) -> CompileError:
 
 
 def read(function: Callable[..., Any]) -> Source:
-    """Return the source of a kernel function, with the line numbers of its file; CompileError where
-    there is none."""
+    """Return the source of a kernel function, with the line numbers of its file. Raises
+    CompileError if there is none."""
     if hasattr(function, "__wrapped__"):
         raise CompileError(
             f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels "
@@ -111,7 +112,7 @@ def read(function: Callable[..., Any]) -> Source:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             namespace[name] = cell.cell_contents
-        except ValueError:  # not assigned yet: an error only if the kernel uses it
+        except ValueError:  # not assigned yet, which is an error only if the kernel uses it
             namespace.pop(name, None)
     source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), namespace)
     try:
@@ -127,8 +128,8 @@ def read(function: Callable[..., Any]) -> Source:
 
 
 def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:
-    """Rewrite a kernel function for what is `known` of its Statics and arrays, and for the options
-    of `unit`."""
+    """Rewrite a kernel function, given the `known` values of its Statics and arrays, and the
+    options of `unit`."""
     begin = time.perf_counter()
     constants = Constants(source.namespace, known, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
@@ -142,7 +143,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         # before `constant`: functions, and tuples of them, are constants too
         Functions.function_value,
         Rewriter.constant,
-        Rewriter.refused,  # behind it: a constant may be written in any Python
+        Rewriter.refused,  # after it, because a constant may be written in any Python
     )
     of_calls = (
         # before the rules that refuse other libraries' functions: for objects of numba.cuda
@@ -165,7 +166,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Calls.operation,
         Calls.refused_call,
         Calls.allocations_of,
-        Calls.value_call,  # all calls that are left
+        Calls.value_call,  # all remaining calls
     )
     of_type: ClassVar = {
         ast.Call: (Rewriter.called,),
@@ -263,7 +264,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the rewritten function for each of the two executions."""
+        """Return the rewritten function for the simulator and for the GPU."""
         module = ast.Module([*self.out, self.tree], [])
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))

@@ -103,8 +103,8 @@ class Reductions(Arithmetic):
         ]
 
     def _voted(self, test: ast.expr) -> bool:
-        """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a
-        number."""
+        """Return whether an expression that is not rewritten yet depends on a vote or on a
+        reduction to a number."""
         voted: set[str] = set()
         scope = self.scopes[-1][0]
 
@@ -132,8 +132,7 @@ class Reductions(Arithmetic):
             voted |= more
 
     def _changed(self, new: ast.If) -> list[str]:
-        """Return the names that both arms bind, or that one of them binds and something before
-        it."""
+        """Return the names that both arms bind, or that one arm and an earlier statement bind."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
         inside = {id(part) for part in walk(*new.body, *new.orelse)}
         before = {

@@ -30,10 +30,10 @@ MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form
 
 
 def stored(source: Source, *, surely: bool = False) -> set[str]:
-    """Return the names that a function stores to, by itself or through the functions that it calls.
+    """Return the names that a function stores to, directly or through the functions that it calls.
 
     A function that was passed to it may store to all arguments that it gets; `surely`: return only
-    names whose stores were seen.
+    names whose stores were found.
     """
     return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
 
