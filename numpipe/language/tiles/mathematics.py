@@ -212,7 +212,7 @@ exp, exp2, log, log2, sqrt, tanh, sin, cos, tan = (
 rsqrt = _rounded(
     "rsqrt",
     lambda x: 1 / np.sqrt(x),
-    """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
+    """Return 1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))
 0.5
@@ -230,9 +230,9 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = _rounded(
     "sigmoid",
     _sigmoid,
-    """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
+    """Return 1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
 
-``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is computed by ``tanh.approx``, with an
+``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it uses ``tanh.approx``, with an
 absolute error of at most 2^-11 (PTX ISA, "tanh").
 
 >>> float(sigmoid(np.float32(0)))
@@ -243,9 +243,10 @@ absolute error of at most 2^-11 (PTX ISA, "tanh").
 fma = _rounded(
     "fma",
     lambda x, y, z: x * y + z,
-    """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
+    """Return ``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
 
-Written with operators, the GPU may do the same, or round the product too. Here it is sure.
+With operators, the GPU may either fuse the two operations or round the product as well; `fma`
+guarantees a single rounding.
 
 >>> float(fma(np.float32(2), np.float32(3), np.float32(1)))
 7.0
