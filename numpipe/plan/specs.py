@@ -38,8 +38,8 @@ class Element:
     contiguous dimension a block must start at a multiple of 16 bytes (otherwise TMA stops the SM):
     constant starts are checked when the kernel is compiled, run-time starts by the simulator.
 
-    The block starts exactly where the index map says: there is no padding around the array, as with
-    `pl.Element` in Pallas; subtract the padding in the index map instead.
+    The block starts exactly where the index map says. Unlike `pl.Element` in Pallas, it has no
+    padding around the array; subtract the padding in the index map instead.
 
     Raises SpecError for a size outside 1…65536 elements.
 

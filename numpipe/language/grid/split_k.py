@@ -85,11 +85,11 @@ def split_tiles(
     order   as in `tiles`, except host tables
     group   as in `tiles`
 
-    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)`` and loads blocks ``part.begin
-    + k``. Then ``acc = numpipe.combine(acc, part, work)`` hands the sum to the part that owns the
-    tile or, in the owner, adds up the other parts, and the owner stores the tile: ``if part.begin
-    == 0``. `work` is the kernel's `Workspace`, with a slot for each CTA ("stream"), or for each
-    part of all tiles (an int).
+    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)``, and step k loads block
+    ``part.begin + k``. Then ``acc = numpipe.combine(acc, part, work)`` hands the sum to the part
+    that owns the tile or, in the owner, adds up the other parts. The owner stores the tile, in
+    ``if part.begin == 0:``. `work` is the kernel's `Workspace`, with a slot for each CTA
+    ("stream"), or for each part of all tiles (an int).
 
     >>> Part(4, 4, 0, 0)
     Part(begin=4, steps=4, slot=0, others=0)
