@@ -1,28 +1,28 @@
-"""The AST pass: a kernel's source, rewritten for both executions.
+"""The AST pass, which rewrites a kernel's source for the simulator and the GPU.
 
-CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over
-a pipeline means different things to the two roles, and shapes must be literals. The pass keeps file
-names and line numbers, and rewrites
+The original source cannot be compiled as a kernel: Numba does not support closures over run-time
+values, a loop over a pipeline means different things to the two roles, and shapes must be literals.
+The pass keeps file names and line numbers, and rewrites
 
-* constants: names and arithmetic known before compilation become literals, branches on them are
-  pruned (`rewriter`, `fold`);
-* operators, comparisons and builtins on run-time values: operations with one meaning in both
-  executions (`arithmetic`);
-* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on
-  (`calls`);
-* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for accumulators
-  carried out (`loops`);
-* ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (`tile_loops`);
-* nested functions and lambdas: module-level functions bound to what they captured (`nested`,
-  `core.closure`);
+* constants: names and arithmetic known before compilation become literals, and branches on them
+  are pruned (`rewriter`, `constants`);
+* operators, comparisons and builtins on run-time values: they become operations with one meaning
+  in the simulator and on the GPU (`arithmetic`);
+* calls of numpipe functions: keywords become positions, and the hidden context ``__np`` is passed
+  on (`calls_and_slices`);
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: it becomes a loop over the ring's iterator, then a
+  wait for accumulators carried out (`loops`);
+* ``for m, n in numpipe.tiles(…)``: it becomes a counted loop over this CTA's tiles (`tile_loops`);
+* nested functions and lambdas: they become module-level functions bound to what they captured
+  (`nested`, `core.closure`);
 
-and refuses what only one of the executions would take (`subset`).
+and rejects what only the simulator or only the GPU would accept (`subset`).
 
 The pass is a list of rules, each a method of one of its parts, in the tables of `_Lift`. A rule
-returns a node's replacement, or leaves the node to the rules behind it (NOT_MINE). What a call of
-an operation needs, the operation says itself (`core.op`).
+returns a node's replacement, or leaves the node to later rules (NOT_MINE). Each operation declares
+what a call of it needs (`core.op`).
 
-The simulated SM runs the rewritten source too: what is verified is what compiles.
+The simulated SM also runs the rewritten source, so what is verified is what is compiled.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Rewriter.refused,  # after it, because a constant may be written in any Python
     )
     of_calls = (
-        # before the rules that refuse other libraries' functions: for objects of numba.cuda
+        # before the rules that reject other libraries' functions, for objects of numba.cuda
         LaneCode.lane_call,
         Arithmetic.builtin,
         # before `operation`: its operations have a parameter for the literals

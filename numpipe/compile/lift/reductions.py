@@ -1,12 +1,12 @@
-"""Operations that combine the elements of a register tile, rewritten: ``x.sum(axis=1)``,
+"""Rewriting of operations that combine the elements of a register tile: ``x.sum(axis=1)``,
 ``np.any(mask)``, ``np.cumsum(x)``.
 
-An operation that wants the context and is a method of tiles takes a tile, then options, which have
+An operation that needs the context and is a method of tiles takes a tile, then options, which have
 defaults and are compile-time constants.
 
-A reduction to a number, and a vote, have no value in the memory role. It skips an `if` that one of
-them decides, which is right where nothing in the `if` loads anything: that is checked here. A
-number that the `if` may have changed has no value there either.
+A reduction to a number, and a vote, have no value in the memory role. The memory role skips an `if`
+that depends on one of them. That is correct only if nothing in the `if` loads anything, which is
+checked here. A number that the `if` may have changed has no value in the memory role either.
 """
 
 from __future__ import annotations

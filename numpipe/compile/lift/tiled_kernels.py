@@ -87,7 +87,7 @@ def wrapped(
         ]
         for kind, given in (("in_specs", ins), ("out_specs", outs))
     ]
-    # others are captured as they are
+    # other arrays are captured
     tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]
     constants = Constants(source.namespace, {})
 
@@ -178,7 +178,7 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
 def _index_map(
     function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str
 ) -> ast.expr:
-    """Return the index map of the pipeline: over its own dimensions, at this CTA."""
+    """Return the pipeline's index map: over its own dimensions, at this CTA."""
     if function is None:
         return ast.Constant(None)
     plain = function.function if isinstance(function, Function) else function
