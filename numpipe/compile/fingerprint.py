@@ -349,7 +349,7 @@ def _function(value: types.FunctionType, found: Fingerprint) -> Any:
     cells = [found.text(cell.cell_contents) for cell in value.__closure__ or ()]
     defaults = found.texts((value.__defaults__, value.__kwdefaults__))
     if reading.is_versioned(module) and value.__globals__ is vars(sys.modules.get(module, types)):
-        # what it reads by name is of its package
+        # the names that it reads belong to its package
         return [module, value.__qualname__, code.co_code.hex(), cells, defaults]
     found.attributes(value)
     text, names = source.remembered(value), set[str]()

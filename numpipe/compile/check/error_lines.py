@@ -110,13 +110,14 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
-        # of what is found when the kernel has ended, where nobody stores …
+        # The kernel's definition, for an error that is found after the kernel has ended.
         places = places or [lifted.sources[0].definition]
         stamp(error, unit, lifted, places)
-        # it says what the message says now; a party without a line is at the message's
+        # The report gets the message's present text; a party without a line gets the message's
+        # line.
         if (report := error.report) is not None:
             now = report.now
-            # all wait where the kernel ends
+            # all warpgroups wait at the end of the kernel
             if now is None and not any(party.lines for party in report.waiting):
                 now = next(iter(report.waiting), None)
             if now is not None and not now.lines:
