@@ -250,8 +250,8 @@ def test_a_read_only_output_is_refused_after_a_good_call_too(call: Any) -> None:
 def test_an_int_beyond_int32(call: Any, value: int) -> None:
     told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), value))
     assert told == (
-        f"kernel scaled: the scalar 'scale' = {value} does not fit int32, as which Python ints "
-        f"are passed: pass np.int64({value})"
+        f"kernel scaled: the scalar 'scale' = {value} does not fit int32, the type of Python ints "
+        f"in kernels: pass np.int64({value})"
     )
 
 
@@ -427,7 +427,7 @@ def test_specs_are_checked_where_they_are_built(make: Callable[[], Any], part: s
 
 def test_a_launch_as_numba_cuda_writes_it_says_how_to_call() -> None:
     kernel = decorated()
-    assert "call k(…): the grid and the warpgroups are said once" in said(
+    assert "Call k(…) instead: set the grid and the warpgroups once" in said(
         SpecError, lambda: kernel[1, 128](A, A)
     )
     with pytest.raises(TypeError, match="not iterable"):

@@ -229,7 +229,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "target='gpu' with Mesh.simulated(2), whose GPUs are simulated",
     ),
     "a stream": (lambda: shift(X, mesh=TWO, stream=7), "simulated GPUs have no streams"),
-    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is for kernels of one GPU"),
+    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is only for kernels of one GPU"),
     "export": (lambda: shift.export("shift.numpipe", (X,)), "a file holds kernels of one GPU"),
     "check on a GPU": (
         lambda: check(shift, X, mesh=TWO, reference=list, gpu=True),
@@ -287,7 +287,7 @@ def made(semaphores: Any = 1, **options: Any) -> Any:
         ),
         (
             {"workspace": numpipe.Workspace((64, 64), 2)},
-            "semaphores= and workspace= both are for the last array parameter",
+            "semaphores= and workspace= both use the last array parameter",
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
     assert "semaphores= is for the last array parameter" in refused(
         lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
     )
-    assert "semaphores must return an int of 0…1048576, got -1" in refused(
+    assert "semaphores must return an int in 0…1048576, got -1" in refused(
         lambda: made(lambda x: -1)(X, Y, mesh=TWO)
     )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))

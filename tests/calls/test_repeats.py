@@ -322,15 +322,14 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
     a._ptr = 1 << 16
     with pytest.raises(
         LaunchError,
-        match=r"kernel copy: argument 'a' of this bound launch: its data moved from 0x1000 to "
-        r"0x10000",
+        match=r"kernel copy: the data of argument 'a' of this bound call moved from 0x1000 to 0x10000",
     ):
         bound()
     a._ptr = 0
     with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
         bound()
     own.free()
-    with pytest.raises(LaunchError, match=r"argument 'a' of this bound launch: its data was freed"):
+    with pytest.raises(LaunchError, match=r"the data of argument 'a' of this bound call was freed"):
         other()
     assert len(fake.seen) == 2
     a._ptr = 1 << 16

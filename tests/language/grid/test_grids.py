@@ -184,12 +184,12 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (1,) * 33},
-            "grid must have at most 32 dimensions, got 33: make several of them one",
+            "grid must have at most 32 dimensions, got 33: merge several of them into one",
         ),
         (
             {"grid": (1 << 20, 1, 1, 1 << 12)},
-            "4294967296 CTAs along dimensions 0, 3, which lie along x together, at most 2147483647 "
-            "are possible: loop over numpipe.tiles",
+            "4294967296 CTAs along dimensions 0, 3, which are launched along x together, at most "
+            "2147483647 are possible: loop over numpipe.tiles",
         ),
         (
             {"grid": (1, 1 << 16, 1, 1), "grid_names": tuple("abcd")},
