@@ -1,7 +1,6 @@
-"""The hazards of a Hopper pipeline by name, as reports, results of `numpipe.verify` and the
-catalogue call them.
+"""The names of the hazards of a Hopper pipeline, used by reports, `numpipe.verify` and the catalog.
 
-A name is public: it stands in a report's `hazard`, in tables and in machine-readable output.
+The names are public: they appear as a report's `hazard`, in tables, and in machine-readable output.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hazard:
-    """A kind of mistake: its `name`, what it `means`, and the PTX ISA section that makes it a
-    mistake (`source`)."""
+    """A kind of mistake: its `name`, what it `means`, and the PTX ISA section that defines the rule
+    (`source`)."""
 
     name: str
     means: str

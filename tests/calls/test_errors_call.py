@@ -147,8 +147,8 @@ def test_a_parameter_is_not_called_as_what_calls_take_themselves(source: str, na
     exec(source, namespace)
     told = said(SpecError, lambda: numpipe.kernel(namespace["k"]))
     assert told == (
-        f"kernel k: a parameter cannot be called '{name}': calls take {name}= themselves; use "
-        "another name"
+        f"kernel k: a parameter cannot be called '{name}', because calls take {name}= themselves; "
+        "use another name"
     )
 
 
@@ -325,7 +325,7 @@ def decorated(**options: Any) -> Any:
         ({"target": "cpu"}, ["target must be None, 'auto', 'gpu' or 'sim', got 'cpu'"]),
         (
             {"signature": "(m,k),(n,k)->(m,n)"},
-            ["signature '(m,k),(n,k)->(m,n)' speaks of 3 arrays, the kernel has 2 parameters"],
+            ["signature '(m,k),(n,k)->(m,n)' describes 3 arrays, the kernel has 2 parameters"],
         ),
     ],
 )
@@ -535,7 +535,7 @@ def test_work_too_large_is_not_simulated_unasked(machine: Callable[[str], None])
         told = said(TargetError, lambda: product(large, B[:, :1].repeat(4096, 1)))
     assert (
         "kernel product: no usable GPU" in told
-        and "array elements are too many to simulate unasked (at most 8388608)" in told
+        and "array elements are too many to simulate by default (at most 8388608)" in told
     )
     assert "pass target='sim'" in told
 

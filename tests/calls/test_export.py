@@ -239,7 +239,9 @@ def test_a_class_of_the_same_name_and_fields_is_the_same_constant(fake: Noting) 
         r"cfg=Tile\(tm=128, more=None\)\nexport it for this call too: k.export\('k.numpipe'",
     ):
         loaded(x, y, cfg=Other())
-    with pytest.raises(SpecError, match=r"cannot tell .* give the classes different names"):
+    with pytest.raises(
+        SpecError, match=r"have the same text in a file, .* give the classes different names"
+    ):
         k.export("k.numpipe", (x, y), ((x, y), {"cfg": Other(128)}))
 
 

@@ -270,7 +270,7 @@ def test_another_version_and_another_target_are_told(good: Parts) -> None:
         (
             b'"version": 3',
             b'"version": 2',
-            "version 2 of the form, and this numpipe reads version 3",
+            "its format has version 2, and this numpipe reads version 3",
         ),
         (b'"sm_90a"', b'"sm_100a"', "its target 'sm_100a' is unknown to this numpipe"),
     ):

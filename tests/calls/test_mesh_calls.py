@@ -192,12 +192,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no mesh, inspected": (lambda: shift.inspect("ptx", X[0]), "it has semaphores"),
     "a kernel of one GPU": (
         lambda: plain(X[0], mesh=TWO),
-        "this one has no semaphores: leave mesh= out, or make it with",
+        "this one has no semaphores: leave mesh= out, or define the kernel with",
     ),
     "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
     "one array": (
         lambda: shift(X[0], mesh=TWO),
-        "'x' under Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
+        "'x' with Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
         "one of shape (64, 64)",
     ),
     "too few": (
@@ -210,19 +210,19 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shapes": (
         lambda: shift([X[0], np.zeros((128, 64), np.float32)], mesh=TWO),
-        "'x' of GPU 1 has shape (128, 64), and of GPU 0 (64, 64)",
+        "'x' of GPU 1 has shape (128, 64), but of GPU 0 (64, 64)",
     ),
     "types": (
         lambda: shift([X[0], X[1].astype(np.float16)], mesh=TWO),
-        "'x' of GPU 1 has dtype float16, and of GPU 0 float32",
+        "'x' of GPU 1 has dtype float16, but of GPU 0 float32",
     ),
     "layouts": (
         lambda: shift([X[0], np.asfortranarray(X[1])], mesh=TWO),
-        "'x' of GPU 1 has strides (4, 256), and of GPU 0 (256, 4)",
+        "'x' of GPU 1 has strides (4, 256), but of GPU 0 (256, 4)",
     ),
     "one output": (
         lambda: shift(X, mesh=TWO, out=Y[0]),
-        "'out' under Mesh.simulated(2) must be a list of 2 arrays",
+        "'out' with Mesh.simulated(2) must be a list of 2 arrays",
     ),
     "the GPU": (
         lambda: shift(X, mesh=TWO, target="gpu"),

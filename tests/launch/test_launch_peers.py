@@ -381,7 +381,7 @@ def test_arrays_are_on_the_gpu_of_their_rank(fake: FakeDriver) -> None:
 def test_streams_are_a_list_of_one_for_each_gpu(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()
     with pytest.raises(
-        SpecError, match=r"stream= under Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
+        SpecError, match=r"stream= with Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
     ):
         shift()(*arrays(mesh), mesh=mesh, stream=7)
 

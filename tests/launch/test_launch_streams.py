@@ -349,7 +349,7 @@ def test_a_persistent_grid_is_a_whole_number_of_clusters(fake: FakeDriver) -> No
         assert fake.named("launch")[-1] == (grid, 0, 0)
     with pytest.raises(
         SpecError,
-        match=r"persistent\(9\) is no multiple of the 2 CTAs of a cluster.*round it up to 10",
+        match=r"persistent\(9\) is not a multiple of the 2 CTAs of a cluster.*round it up to 10",
     ):
         doubled(grid=numpipe.persistent(9), cluster=2)(*arrays())
 

@@ -425,7 +425,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
     found, _ = candidates.describe(product, SPACE, (A, B), {})
     with pytest.raises(
         numpipe.CompileError,
-        match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0",
+        match="autotune: a worker process died: .*tune_kernels.*__main__.*workers=0",
     ):
         candidates.compiled(product, found, None, print)
 
