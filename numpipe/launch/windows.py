@@ -59,10 +59,10 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
     (2, 4, 3)
     """
 
-    def turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
         return (*sizes[:-2], sizes[-1], sizes[-2])
 
-    return strided(info, turned(info.shape), turned(info.strides))
+    return strided(info, swapped(info.shape), swapped(info.strides))
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert not done.stderr, "nothing but the report"
     first = done.stdout.splitlines()[0]
     assert first == (
-        "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape "
+        "target: sim (target='sim' was requested); choose with --target sim|gpu, --shape "
         "M,N,K and --dtype f16|bf16"
     )
     found = errors_by_shape(done.stdout)

@@ -170,7 +170,7 @@ def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
         SpecError,
-        match="'x': a Exporter on a GPU is read by the package cuda-core.*torch.from_dlpack",
+        match="'x': a Exporter on a GPU requires the package cuda-core.*torch.from_dlpack",
     ):
         launch.describe(Exporter(4096, (4,)), "x")
 

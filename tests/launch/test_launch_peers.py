@@ -310,7 +310,8 @@ def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
         ctypes.c_int32.from_address(ready + 4 * (3 * (1 + rank) + 2)).value = added
     give_up(seen[0][0], control_block.SEMAPHORE, 0, 2, 5, 6, 0, 0, 0, 0, -1)
     with pytest.raises(
-        PipelineDeadlock, match=r"of what was added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)"
+        PipelineDeadlock,
+        match=r"of the signals added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)",
     ):
         mesh.check()
 

@@ -130,7 +130,7 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
     for rank in range(2):
         found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
-        assert "make a call on this stream ahead of the capture" in captured
+        assert "make a call on this stream before the capture" in captured
         assert (before, after) == (
             False,
             True,

@@ -427,7 +427,9 @@ def test_workspaces_are_said_right() -> None:
         numpipe.kernel(one, workspace=Workspace((64, 64)))
     with pytest.raises(SpecError, match="workspace must be a numpipe.Workspace"):
         numpipe.kernel(two, workspace=(64, 64))
-    with pytest.raises(SpecError, match="workspace takes b, but is called with arrays and Statics .*: a"):
+    with pytest.raises(
+        SpecError, match="workspace takes b, but is called with arrays and Statics .*: a"
+    ):
         numpipe.kernel(two, workspace=lambda b: Workspace((64, 64))).simulate(ones())
     with pytest.raises(
         SpecError, match=r"workspace must return a numpipe.Workspace, got \(64, 64\)"

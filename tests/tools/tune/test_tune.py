@@ -517,7 +517,7 @@ def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(
     gpu: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
-    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was asked for"):
+    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was requested"):
         tune()
     tuned = tune(measure=lambda calls: {name: float(call(0)[0, 0]) for name, call in calls.items()})
     assert set(tuned.seconds.values()) == {64.0} and not gpu.calls
