@@ -492,7 +492,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     "name, part",
     [
         ("no driver", "libcuda was not found"),
-        ("A100", "found NVIDIA A100 (sm_80), and numpipe's kernels need Hopper"),
+        ("A100", "found NVIDIA A100 (sm_80), but numpipe's kernels need Hopper"),
         ("broken", "CUDA_ERROR_UNKNOWN (999)"),
         ("CUDA 12", "the driver supports CUDA 12.8"),
     ],
@@ -618,8 +618,8 @@ def test_sizes_beyond_int32_are_refused() -> None:
             SpecError, lambda call=call: call(scaled, huge, np.zeros((64, 64), np.float32), 1.0)
         )
         assert (
-            "argument 'a' of kernel 'scaled': shape (2147483648, 64): sizes and indices in kernels are int32"
-            in told
+            "argument 'a' of kernel 'scaled': shape (2147483648, 64): sizes and indices in "
+            "kernels are int32" in told
         )
 
 

@@ -243,7 +243,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "arrays to copy that differ": (
         lambda: TWO.to_device([X[0], X[1][:8]]),
-        "one shape and type, got float32 (8, 64) beside float32 (64, 64)",
+        "one shape and type, got float32 (8, 64) and float32 (64, 64)",
     ),
     "shape of memory": (
         lambda: TWO.empty((2, -1), np.float32),

@@ -201,11 +201,11 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (), "cluster": 2},
-            "the grid () has 0 dimensions, and a cluster (2, 1, 1) needs 1",
+            "the grid () has 0 dimensions, but a cluster (2, 1, 1) needs 1",
         ),
         (
             {"grid": (3, 1, 1, 2), "cluster": 2},
-            "the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+            "the grid has 3 CTAs along x, not a multiple of the 2 of a cluster",
         ),
     ],
 )
