@@ -26,8 +26,7 @@ from .errors import SpecError
 @dataclass(frozen=True)
 class Rule:
     """A rule for a value. `texts` complete the sentence "must be …", and `holds` accepts values of
-    any kind without raising.
-    """
+    any kind without raising."""
 
     texts: tuple[str, ...]
     holds: Callable[[Any], bool]

@@ -89,6 +89,7 @@ def tiled(
     """Return the kernel over tiles that these options define, or None if they define a kernel over
     arrays.
 
+    Raises SpecError for specs that do not fit the kernel's parameters and grid.
     """
     if not isinstance(params, CompilerParams):
         return None  # `Options.check` refuses this

@@ -438,7 +438,7 @@ def test_a_launch_as_numba_cuda_writes_it_says_how_to_call() -> None:
 def test_what_belongs_into_a_kernel_says_so_outside(make: Any) -> None:
     options = {"grid": (1,), "in_specs": ()} if make is numpipe.pipeline else {}
     with pytest.raises(
-        RuntimeError, match=r"works inside a kernel only: call it from a @numpipe.kernel function"
+        RuntimeError, match=r"only works inside a kernel: call it from a @numpipe.kernel function"
     ):
         make(**options)
 

@@ -401,6 +401,7 @@ def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(
     )
     with pytest.raises(
         SpecError,
-        match="update of 'a': the library of a JaxArray does not know the stream .*bind another call for it",
+        match="update of 'a': the library of a JaxArray does not know the stream .*bind another "
+        "call",
     ):
         bound.update(a=JaxArray(memory))

@@ -149,10 +149,10 @@ UNBOUNDED = {
     ),
     "named barriers": (
         ALL[NAMED_HANG],
-        r"others at a named barrier @ hang_kernels\.py:\d+",
+        r"other warpgroups at a named barrier @ hang_kernels\.py:\d+",
         "named-barrier-mismatch",
     ),
-    "neither": (HANGS["one_of_two_arrives"], "others at a named barrier", "livelock"),
+    "neither": (HANGS["one_of_two_arrives"], "other warpgroups at a named barrier", "livelock"),
 }
 
 
