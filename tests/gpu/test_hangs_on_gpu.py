@@ -109,7 +109,7 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
         (
             "named barriers",
             r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, "
-            r".* waits for other warpgroups at a named barrier @ hang_kernels\.py:\d+",
+            r".* waits for others at a named barrier @ hang_kernels\.py:\d+",
         ),
     ],
 )

@@ -149,7 +149,7 @@ UNBOUNDED = {
     ),
     "named barriers": (
         ALL[NAMED_HANG],
-        r"other warpgroups at a named barrier @ hang_kernels\.py:\d+",
+        r"others at a named barrier @ hang_kernels\.py:\d+",
         "named-barrier-mismatch",
     ),
     "neither": (HANGS["one_of_two_arrives"], "other warpgroups at a named barrier", "livelock"),
