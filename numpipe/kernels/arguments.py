@@ -75,7 +75,9 @@ class Parameters:
         for name, parameter in parameters.items():
             self._add(name, parameter, function)
         if not self.names:
-            raise SpecError(f"kernel {self.kernel}: it has no array parameters")
+            raise SpecError(
+                f"kernel {self.kernel}: it has no array parameters: write def {self.kernel}(x, …)"
+            )
         self._begin()
         self._hashable(
             [(name, value) for name, value in self._static_defaults if value is not MISSING]
@@ -202,7 +204,8 @@ class Parameters:
         for name in left:
             if name in self.names[:passed] or name in self.scalars:
                 raise SpecError(
-                    f"kernel {self.kernel}: argument '{name}' is given by position and by name"
+                    f"kernel {self.kernel}: argument '{name}' is given by position and by name: "
+                    "pass it once"
                 )
             if name in self.names:
                 raise SpecError(
@@ -329,8 +332,8 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
     if isinstance(value, np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a "
-                "float or a NumPy scalar of such a type"
+                f"kernel {kernel}: the scalar '{name}' must be a bool, an int, a float or a NumPy "
+                f"scalar of such a type, got {value.dtype}"
             )
         return value.dtype
     return np.dtype(

@@ -145,7 +145,7 @@ class BoundOnGpu(BoundCall):
         handle = current()
         first = call.alone(handle)
         self._places = [(where, where(), name) for name, where in addresses.items()]
-        # int() is 0
+        # int() is 0, so unused places always compare as unmoved
         places: Iterator[Place] = iter([*self._places, *[(int, 0, "")] * 3])
         self._where, self._at, _ = next(places)
         self._where1, self._at1, _ = next(places)

@@ -41,7 +41,7 @@ class Results:
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
-                f"{len(missing)} parameters for it ({', '.join(missing)})"
+                f"{len(missing)} parameters for it ({', '.join(missing)}): pass one array for each"
             )
         return results
 

@@ -158,7 +158,7 @@ class Definition:
             if mesh is not None
             else (
                 f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass "
-                "mesh=, numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+                "mesh=numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
             )
         )
 

@@ -46,8 +46,8 @@ class Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
             raise SpecError(
-                f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. "
-                "'(m,k),(n,k)->(m,n)'"
+                "signature must be a string in NumPy's gufunc notation, e.g. '(m,k),(n,k)->(m,n)', "
+                f"got {told(text)}"
             )
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
@@ -253,7 +253,7 @@ class Options:
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(
                 f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} "
-                f"dimensions, but the grid {dims} has {len(dims)}"
+                f"dimensions, but the grid {dims} has {len(dims)}: give one name for each"
             )
 
 

@@ -68,7 +68,9 @@ class Block:
         try:
             self.memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            raise MemoryError(f"the system has no {nbytes} bytes ({error.strerror})") from None
+            raise MemoryError(
+                f"the system cannot provide {nbytes} bytes ({error.strerror})"
+            ) from None
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
         self.events: dict[Any, Any] = {}

@@ -154,7 +154,11 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
             "known from out_type; pass scalars after the outputs by name, e.g. alpha=2.0",
         ),
         ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
-        ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
+        (
+            (A, B, A, 2.0),
+            {"alpha": 3.0},
+            "argument 'alpha' is given by position and by name: pass it once",
+        ),
         ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' after it is given"),
         (
             (A, B),
@@ -185,8 +189,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B),
             {"n": np.complex64(1)},
-            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such "
-            "a type",
+            "the scalar 'n' must be a bool, an int, a float or a NumPy scalar of such a type, got "
+            "complex64",
         ),
     ],
 )

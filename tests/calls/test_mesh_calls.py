@@ -186,8 +186,7 @@ X, Y = inputs(), inputs()
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no mesh": (
         lambda: shift(X),
-        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
-        "numpipe.Mesh.simulated(2)",
+        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=numpipe.Mesh.simulated(2)",
     ),
     "no mesh, inspected": (lambda: shift.inspect("ptx", X[0]), "it has semaphores"),
     "a kernel of one GPU": (
