@@ -144,16 +144,16 @@ Emit = Callable[..., Any]
 def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
     """Implement an operator; `literal` means that the code can use the value of an int literal on
     the right."""
-    meant = arith.OPERATORS[operation]
+    info = arith.OPERATORS[operation]
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, *arguments: Any) -> Any:
         operands, literals = arguments[:2], arguments[2:]
         kinds = kinds_of(operands, *literals)
         if any(k is None for k in kinds):
-            sig, elsewhere = otherwise(typing_context, meant.symbol, meant.python, operands)
+            sig, elsewhere = otherwise(typing_context, info.symbol, info.python, operands)
             return sig.return_type(*sig.args, *literals), elsewhere
-        dtype = meant.rule(*kinds)
+        dtype = info.rule(*kinds)
         parameters = parameter_types(operands, dtype)
         if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):
             parameters[1] = operands[1]
@@ -166,11 +166,11 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
             value = emit(builder, dtype, *numbers)
             return (
                 value
-                if meant.compares
+                if info.compares
                 else convert(context, builder, value, math_type(dtype), type_of(dtype))
             )
 
-        return (BOOLEAN if meant.compares else type_of(dtype))(*parameters, *literals), codegen
+        return (BOOLEAN if info.compares else type_of(dtype))(*parameters, *literals), codegen
 
 
 def _instruction(signed: str, unsigned: str, floats: str) -> Emit:

@@ -97,7 +97,7 @@ class Op(Generic[P, R]):
         self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
         BY_NUMPY.update(
-            (meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,))
+            (alias, self) for alias in (numpy if isinstance(numpy, tuple) else (numpy,))
         )
         if method:
             BY_METHOD[method] = self

@@ -74,7 +74,7 @@ def is_int(value: Any) -> bool:
 
 
 def whole(least: int | None = None, most: int | None = None) -> Rule:
-    """Rule for an int or NumPy integer, not a bool."""
+    """Return the rule for an int or NumPy integer, not a bool."""
     bounds = "" if least is None else f" >= {least}" if most is None else f" of {least}…{most}"
     return Rule(
         (f"an int{bounds}",),
@@ -85,7 +85,7 @@ def whole(least: int | None = None, most: int | None = None) -> Rule:
 
 
 def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
-    """Rule for a finite Python or NumPy number, not a bool."""
+    """Return the rule for a finite Python or NumPy number, not a bool."""
     bounds = f" > {above}" if above > -math.inf else f" >= {least}" if least > -math.inf else ""
     return Rule(
         (f"a finite number{bounds}",),
@@ -97,12 +97,12 @@ def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
 
 
 def word(*words: str) -> Rule:
-    """Rule for one of several strings."""
+    """Return the rule for one of several strings."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words)
 
 
 def a(*kinds: type, text: str = "") -> Rule:
-    """Rule for an instance of one of these classes."""
+    """Return the rule for an instance of one of these classes."""
     return Rule(
         (text,) if text else tuple(f"a {kind.__name__}" for kind in kinds),
         lambda value: isinstance(value, kinds),
@@ -110,7 +110,7 @@ def a(*kinds: type, text: str = "") -> Rule:
 
 
 def each(rule: Rule, count: int | None = None) -> Rule:
-    """Rule for a tuple or list whose items satisfy `rule`."""
+    """Return the rule for a tuple or list whose items satisfy `rule`."""
     return Rule(
         (f"a tuple or list{'' if count is None else f' of {count}'}, each {rule}",),
         lambda value: (

@@ -146,10 +146,10 @@ class Manifest:
 
 
 def _shown(array: ArrayArg) -> str:
-    barred = ", with rows that TMA cannot store" if not array.tma_store else ""
-    barred = barred if array.tma else ", which TMA cannot address"
+    restriction = ", with rows that TMA cannot store" if not array.tma_store else ""
+    restriction = restriction if array.tma else ", which TMA cannot address"
     order = " column-major" if array.order == "col" else ""
-    return f"{array.name} {array.dtype.name} {array.ndim}d{order}{barred}"
+    return f"{array.name} {array.dtype.name} {array.ndim}d{order}{restriction}"
 
 
 # ---- the file

@@ -72,11 +72,11 @@ class Results:
         types = self.types(call.missing, call.known)
         first = next(iter(call.arrays.values()), None)
         if first is None and runs:
-            made = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
+            suggestions = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(
                 f"kernel {self.kernel}: the call passes no array, so the library and device of its "
                 f"outputs ({', '.join(call.missing)}) are unknown: pass them, e.g. "
-                f"out={made if len(types) == 1 else f'({made})'}"
+                f"out={suggestions if len(types) == 1 else f'({suggestions})'}"
             )
         arrays = dict(call.arrays)
         for name, each in zip(call.missing, types, strict=True):

@@ -97,12 +97,12 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     return launched(dims)
 
 
-def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ...]:
+def _persistent(definition: Definition, number: int, option: str) -> tuple[int, ...]:
     """Return a persistent grid with `number` CTAs."""
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:
         raise SpecError(
-            f"kernel {definition.name}: {said} is not a multiple of the {size} CTAs of a cluster "
+            f"kernel {definition.name}: {option} is not a multiple of the {size} CTAs of a cluster "
             f"{cluster}: round it up to {-(-number // size) * size}"
         )
     return (number // math.prod(cluster[1:]), *cluster[1:])

@@ -85,17 +85,17 @@ class _Text:
             why = source.missing(function)
             raise SpecError(f"{self.what}: its source is not available: {why}")
         try:
-            made = _Writer(self, function, constants | dict(statics)).function(node, constants)
-            taken = {*self.functions, *NAMES, *bound_names(made)}
-            names = [made.name, *(f"{made.name}_{number}" for number in range(99))]
-            made.name = next(name for name in names if name not in taken)
-            check(made, self.functions)
+            result = _Writer(self, function, constants | dict(statics)).function(node, constants)
+            taken = {*self.functions, *NAMES, *bound_names(result)}
+            names = [result.name, *(f"{result.name}_{number}" for number in range(99))]
+            result.name = next(name for name in names if name not in taken)
+            check(result, self.functions)
         except Unsupported as error:
             where = error.node if hasattr(error.node, "lineno") else node
             message = f"{self.what}: {error.what}; fix: {error.fix}"
             raise SpecError(_position(function, where).stamp(message)) from None
-        self.functions[made.name] = made
-        return made.name
+        self.functions[result.name] = result
+        return result.name
 
 
 def literal(value: Any, instances: bool = False) -> str:

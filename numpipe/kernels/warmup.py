@@ -63,8 +63,8 @@ def warmup(
     >>> used = numpipe.warmup([(matmul, (a, b)), (matmul, (a, b), {"cfg": Config(slots=3)})])
     """
     require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
-    asked = [_variant(number, entry) for number, entry in enumerate(calls)]
-    jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
+    requests = [_variant(number, entry) for number, entry in enumerate(calls)]
+    jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in requests}
     with progress_bar("warmup: compile", progress, total=len(jobs)) as bar:
         images = compiled(list(jobs.values()), workers, bar.update, "warmup")
     found = dict(zip(jobs, images, strict=True))
@@ -77,7 +77,7 @@ def warmup(
                 for variant, error in failed.items()
             )
         ) from next(iter(failed.values()))
-    return [variant.adopt(found[variant]).resources for _, variant in asked]  # type: ignore[arg-type]
+    return [variant.adopt(found[variant]).resources for _, variant in requests]  # type: ignore[arg-type]
 
 
 def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:

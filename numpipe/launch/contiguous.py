@@ -66,8 +66,10 @@ def ascontiguous(x: Any) -> Any:
     of = "torch" if info.kind == "torch" else library(type(x))
     if of == "torch":
         steps = [stride // info.dtype.itemsize for stride in strides]
-        made = sys.modules["torch"].empty_strided(info.shape, steps, dtype=x.dtype, device=x.device)
-        return made.copy_(x.detach())
+        tensor = sys.modules["torch"].empty_strided(
+            info.shape, steps, dtype=x.dtype, device=x.device
+        )
+        return tensor.copy_(x.detach())
     if of == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(info.device):

@@ -167,7 +167,7 @@ class Watch:
         """
         watched = self.of(compiled, device)
         event, old, at = watched.event, watched.passed, watched.block + wait_records.PASSED
-        seen, since, pause = b"", time.monotonic(), 1e-4
+        last, since, pause = b"", time.monotonic(), 1e-4
         while event is not None and not driver.get().reached(event, device):
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
@@ -180,8 +180,8 @@ class Watch:
             ):
                 self.check()  # after a time-out the kernel ends now or never
             passed = driver.get().peek(at, 8, device)
-            if passed != seen or passed == old:  # it makes progress, or has not begun
-                seen, since = passed, time.monotonic()
+            if passed != last or passed == old:  # it makes progress, or has not begun
+                last, since = passed, time.monotonic()
             elif time.monotonic() - since > STUCK * limit():
                 raise unending(compiled, time.monotonic() - since)
         watched.passed = driver.get().peek(at, 8, device)

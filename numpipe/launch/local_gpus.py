@@ -77,7 +77,7 @@ class LocalGpus:
                 make(shape, dtype=dtype, device=torch.device("cuda", device))
                 for device in self.devices
             ]
-        kind, made = element_type("Mesh.empty", dtype), []
+        kind, arrays = element_type("Mesh.empty", dtype), []
         for device in self.devices:
             array = DeviceArray(shape, kind, _OWN_STREAM, device)
             cuda = driver.get()
@@ -85,8 +85,8 @@ class LocalGpus:
                 host = np.zeros(array.nbytes, np.uint8)
                 cuda.copy_in(array.ptr, 0, host.ctypes.data, 0, host.nbytes, 1, _OWN_STREAM, device)
             cuda.synchronize(_OWN_STREAM, device)
-            made.append(array)
-        return made
+            arrays.append(array)
+        return arrays
 
     def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
         """Copy host arrays, one to each GPU."""

@@ -154,10 +154,10 @@ class Repeats:
     ) -> tuple[Any, Any]:
         """Like `find`, on a mesh: arrays may be lists, and several outputs are a tuple."""
         given = out if out is None or type(out) is tuple else (out,)
-        launched, made = self.find((mesh, constants), args, given, stream)
+        launched, outputs = self.find((mesh, constants), args, given, stream)
         if launched is not None and launched.stale:
             launched = None
-        return launched, made if out is None else out
+        return launched, outputs if out is None else out
 
     def learn(
         self,

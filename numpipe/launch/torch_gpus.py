@@ -291,14 +291,14 @@ class TorchGpus:
                 "same order, on all ranks"
             )
         names = [name for name in {**facts, **other[1]} if facts.get(name) != other[1].get(name)]
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and "
             f"{other[1].get(name, 'missing')} on rank {rank}"
             for name in names
         )
         return (
-            f"{kernel}: {told}: make the same call on all ranks, on arrays of the same shapes and "
-            "layouts"
+            f"{kernel}: {differences}: make the same call on all ranks, on arrays of the same "
+            "shapes and layouts"
         )
 
     def _meet(self, what: str) -> None:

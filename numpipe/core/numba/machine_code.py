@@ -25,12 +25,12 @@ def to_ltoir(library: Any, target: Target) -> bytes:
     nvJitLink would compile it as relocatable code, in which ptxas ignores setmaxnreg and serializes
     wgmma."""
     # avoids loading NVRTC, which Numba would ask whether this architecture exists
-    made = library._ltoir_cache
-    if target.capability not in made:
+    cache = library._ltoir_cache
+    if target.capability not in cache:
         architecture = "compute_{}{}{}".format(*target.capability)
         options = library._nvvm_options | {"arch": architecture, "gen-lto": None}
-        made[target.capability] = nvvm.compile_ir(library.llvm_strs, **options)
-    return bytes(made[target.capability])
+        cache[target.capability] = nvvm.compile_ir(library.llvm_strs, **options)
+    return bytes(cache[target.capability])
 
 
 def to_ptx(library: Any, target: Target) -> str:

@@ -142,13 +142,13 @@ def own_contexts() -> Iterator[None]:
 def learn_all() -> bool:
     """Make all later compiles of this process use Numba's own contexts. Return whether they did not
     already."""
-    learnt, _Own.contexts = _Own.contexts is not None, None
-    if learnt:
+    own_in_use, _Own.contexts = _Own.contexts is not None, None
+    if own_in_use:
         drop_all()
         with uninterrupted():
             # imports Numba's implementations of Python functions, as its first compile would
             cuda_target.target_context.refresh()
-    return learnt
+    return own_in_use
 
 
 _typing = _Typing()
