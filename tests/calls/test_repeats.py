@@ -322,7 +322,8 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
     a._ptr = 1 << 16
     with pytest.raises(
         LaunchError,
-        match=r"kernel copy: the data of argument 'a' of this bound call moved from 0x1000 to 0x10000",
+        match=r"kernel copy: the data of argument 'a' of this bound call moved from 0x1000 to "
+        r"0x10000",
     ):
         bound()
     a._ptr = 0

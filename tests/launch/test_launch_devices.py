@@ -54,7 +54,8 @@ def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
     with pytest.raises(
         TargetError,
-        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), but numpipe's kernels need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
+        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), but numpipe's "
+        r"kernels need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
     ):
         doubled()(*arrays())
     assert not fake.named("load")
@@ -135,7 +136,8 @@ def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
     fake.code = 709
     with pytest.raises(
         LaunchError,
-        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset while numpipe used it",
+        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset while numpipe "
+        r"used it",
     ):
         doubled()(*arrays())
 

@@ -135,7 +135,8 @@ def test_a_launch_on_a_destroyed_stream_says_so(fake: FakeDriver, code: int) -> 
     fake.code = code
     with pytest.raises(
         LaunchError,
-        match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or belongs to another",
+        match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or belongs to "
+        rf"another",
     ):
         doubled()(*arrays(), stream=4096)
     with pytest.raises(

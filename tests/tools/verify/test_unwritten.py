@@ -117,7 +117,8 @@ def test_all_schedules_may_have_so_many() -> None:
         (
             in_place,
             4,
-            r"ctas=4 requires grid=numpipe.persistent\(\), but this kernel's grid sets the number of CTAs",
+            r"ctas=4 requires grid=numpipe.persistent\(\), but this kernel's grid sets the "
+            r"number of CTAs",
         ),
         (by_five, 0, "ctas must be an int of at least 1, got 0"),
         (
