@@ -1,4 +1,5 @@
-"""The CUDA meaning of a `formula`: its own source, run on LLVM values with Python's operators."""
+"""The CUDA implementation of a `formula`, which runs its source on LLVM values with Python's
+operators."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ RESULTS = {"Any": nb.types.int32, "bool": nb.types.boolean, "None": nb.types.voi
 
 
 class Value:
-    """An int32, or the bool of a comparison, of LLVM. Quotients and remainders are unsigned."""
+    """An LLVM int32, or the bool of a comparison. Quotients and remainders are unsigned."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value

@@ -132,7 +132,7 @@ def test_a_keyword_only_scalar_without_a_default(call: Any) -> None:
 @every_call
 def test_it_must_be_passed_by_name(call: Any) -> None:
     with pytest.raises(
-        SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=$"
+        SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=…$"
     ):
         call(named_only, new())
     with pytest.raises(SpecError, match=r"^kernel named_only: takes 1 arguments \(c\), got 2$"):
@@ -150,12 +150,16 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B, 2.0),
             {},
-            "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type "
-            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
+            "argument 'c' is an output and must be an array, got 2.0: leave it out, its type is "
+            "known from out_type; pass scalars after the outputs by name, e.g. alpha=2.0",
         ),
         ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
-        ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
-        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' behind it is given"),
+        (
+            (A, B, A, 2.0),
+            {"alpha": 3.0},
+            "argument 'alpha' is given by position and by name: pass it once",
+        ),
+        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' after it is given"),
         (
             (A, B),
             {"gamma": 3.0},
@@ -185,8 +189,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B),
             {"n": np.complex64(1)},
-            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such "
-            "a type",
+            "the scalar 'n' must be a bool, an int, a float or a NumPy scalar of such a type, got "
+            "complex64",
         ),
     ],
 )
@@ -203,7 +207,7 @@ def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(
-        SpecError, match=r"^kernel k: argument 'c' is an output, which needs an array, got 2.0$"
+        SpecError, match=r"^kernel k: argument 'c' is an output and must be an array, got 2.0$"
     ):
         call(k, A, 2.0)
 

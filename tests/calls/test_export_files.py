@@ -260,7 +260,7 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
     other = Path("other.numpipe").read_bytes().partition(b"\n")[2]
     packed(with_image(other))
     with pytest.raises(
-        ImageError, match="it has the machine code of another kernel: of x, y for sm_90a"
+        ImageError, match="its machine code belongs to another kernel: x, y for sm_90a"
     ):
         numpipe.load("k.numpipe")(np.zeros((64, 64), np.float32), more=True)
 
@@ -270,9 +270,9 @@ def test_another_version_and_another_target_are_told(good: Parts) -> None:
         (
             b'"version": 4',
             b'"version": 3',
-            "version 3 of the form, and this numpipe reads version 4",
+            "its format has version 3, and this numpipe reads version 4",
         ),
-        (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know"),
+        (b'"sm_90a"', b'"sm_100a"', "its target 'sm_100a' is unknown to this numpipe"),
     ):
         packed(good | {"manifest": good["manifest"].replace(old, new)})
         with pytest.raises(ImageError, match=message):

@@ -222,7 +222,7 @@ def test_other_threads_have_their_own_and_the_environment_holds_for_all(
         ("never", "expected one of 'error', 'warn', 'allow', got 'never'"),
         (None, "got None"),
         (["error"], "got"),
-        (lambda x: x, "a kernel is made by @numpipe.kernel"),
+        (lambda x: x, "to define a kernel, use @numpipe.kernel"),
     ],
 )
 def test_another_word_is_refused_where_it_stands(policy: Any, words: str) -> None:

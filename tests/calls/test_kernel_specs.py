@@ -145,12 +145,13 @@ def semantics(*words: str) -> dict[str, Any]:
     [
         (
             {"grid": (1,), **semantics("sequential")},
-            "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's "
-            "own pipeline, which needs in_specs= or out_specs= on the kernel",
+            "dimension_semantics=('sequential',) select the dimensions that are steps of the "
+            "kernel's own pipeline, which needs in_specs= or out_specs= on the kernel",
         ),
         (
             {**ONE, "out_specs": None},
-            "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it takes a tile for each",
+            "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it must have one "
+            "parameter for each",
         ),
         (
             {**ONE, "in_specs": (64, 64)},
@@ -176,11 +177,11 @@ def semantics(*words: str) -> dict[str, Any]:
         ),
         (
             {**ONE, **semantics("parallel", "sequential")},
-            "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the grid has 1",
+            "dimension_semantics ('parallel', 'sequential') has 2 dimensions, but the grid has 1",
         ),
         (
             {**ONE, "grid": (1, 1), **semantics("sequential", "parallel")},
-            "the sequential dimensions come last",
+            "the sequential dimensions must be last",
         ),
         ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
         (
@@ -190,7 +191,7 @@ def semantics(*words: str) -> dict[str, Any]:
                 "in_specs": BlockSpec((64, 64)),
                 "out_specs": BlockSpec((64, 64)),
             },
-            "no index map says how many dimensions it has: give dimension_semantics",
+            "no index map shows its number of dimensions: give dimension_semantics",
         ),
     ],
 )

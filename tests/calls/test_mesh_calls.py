@@ -186,18 +186,17 @@ X, Y = inputs(), inputs()
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no mesh": (
         lambda: shift(X),
-        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
-        "numpipe.Mesh.simulated(2)",
+        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=numpipe.Mesh.simulated(2)",
     ),
     "no mesh, inspected": (lambda: shift.inspect("ptx", X[0]), "it has semaphores"),
     "a kernel of one GPU": (
         lambda: plain(X[0], mesh=TWO),
-        "this one has no semaphores: leave mesh= out, or make it with",
+        "this one has no semaphores: leave mesh= out, or define the kernel with",
     ),
     "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
     "one array": (
         lambda: shift(X[0], mesh=TWO),
-        "'x' under Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
+        "'x' with Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
         "one of shape (64, 64)",
     ),
     "too few": (
@@ -210,26 +209,26 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shapes": (
         lambda: shift([X[0], np.zeros((128, 64), np.float32)], mesh=TWO),
-        "'x' of GPU 1 has shape (128, 64), and of GPU 0 (64, 64)",
+        "'x' of GPU 1 has shape (128, 64), but of GPU 0 (64, 64)",
     ),
     "types": (
         lambda: shift([X[0], X[1].astype(np.float16)], mesh=TWO),
-        "'x' of GPU 1 has dtype float16, and of GPU 0 float32",
+        "'x' of GPU 1 has dtype float16, but of GPU 0 float32",
     ),
     "layouts": (
         lambda: shift([X[0], np.asfortranarray(X[1])], mesh=TWO),
-        "'x' of GPU 1 has strides (4, 256), and of GPU 0 (256, 4)",
+        "'x' of GPU 1 has strides (4, 256), but of GPU 0 (256, 4)",
     ),
     "one output": (
         lambda: shift(X, mesh=TWO, out=Y[0]),
-        "'out' under Mesh.simulated(2) must be a list of 2 arrays",
+        "'out' with Mesh.simulated(2) must be a list of 2 arrays",
     ),
     "the GPU": (
         lambda: shift(X, mesh=TWO, target="gpu"),
         "target='gpu' with Mesh.simulated(2), whose GPUs are simulated",
     ),
     "a stream": (lambda: shift(X, mesh=TWO, stream=7), "simulated GPUs have no streams"),
-    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is for kernels of one GPU"),
+    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is only for kernels of one GPU"),
     "export": (lambda: shift.export("shift.numpipe", (X,)), "a file holds kernels of one GPU"),
     "check on a GPU": (
         lambda: check(shift, X, mesh=TWO, reference=list, gpu=True),
@@ -243,7 +242,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "arrays to copy that differ": (
         lambda: TWO.to_device([X[0], X[1][:8]]),
-        "one shape and type, got float32 (8, 64) beside float32 (64, 64)",
+        "one shape and type, got float32 (8, 64) and float32 (64, 64)",
     ),
     "shape of memory": (
         lambda: TWO.empty((2, -1), np.float32),
@@ -287,7 +286,7 @@ def made(semaphores: Any = 1, **options: Any) -> Any:
         ),
         (
             {"workspace": numpipe.Workspace((64, 64), 2)},
-            "semaphores= and workspace= both are for the last array parameter",
+            "semaphores= and workspace= both use the last array parameter",
         ),
     ],
 )
@@ -302,7 +301,7 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
     assert "semaphores= is for the last array parameter" in refused(
         lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
     )
-    assert "semaphores must return an int of 0…1048576, got -1" in refused(
+    assert "semaphores must return an int in 0…1048576, got -1" in refused(
         lambda: made(lambda x: -1)(X, Y, mesh=TWO)
     )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))

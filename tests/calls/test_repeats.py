@@ -301,7 +301,7 @@ def test_update_replaces_arrays_outputs_and_scalars(fake: FakeDriver, monkeypatc
         ({"a": Torch(4096, device=1)}, "expected device 0, as bound, got 1"),
         ({"c": CudaArray(4096, (64, 64), "<f4", readonly=True)}, "read-only"),
         ({"b": a}, "no argument 'b' to update; it has a, c, scale"),
-        ({"scale": "2"}, "'scale': it is a scalar"),
+        ({"scale": "2"}, "'scale': expected a scalar"),
         ({"scale": 1e300}, "does not fit float32"),
     ):
         with pytest.raises(SpecError, match=message):
@@ -322,15 +322,15 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
     a._ptr = 1 << 16
     with pytest.raises(
         LaunchError,
-        match=r"kernel copy: argument 'a' of this bound launch: its data moved from 0x1000 to "
+        match=r"kernel copy: the data of argument 'a' of this bound call moved from 0x1000 to "
         r"0x10000",
     ):
         bound()
     a._ptr = 0
-    with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
+    with pytest.raises(LaunchError, match=r"this bound call was freed \(it was at 0x1000\)"):
         bound()
     own.free()
-    with pytest.raises(LaunchError, match=r"argument 'a' of this bound launch: its data was freed"):
+    with pytest.raises(LaunchError, match=r"the data of argument 'a' of this bound call was freed"):
         other()
     assert len(fake.seen) == 2
     a._ptr = 1 << 16

@@ -88,12 +88,12 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
     [
         (
             lambda: behind(X, 2.0, 1, target="sim"),
-            "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type "
-            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
+            "argument 'y' is an output and must be an array, got 2.0: leave it out, its type is "
+            "known from out_type; pass scalars after the outputs by name, e.g. alpha=2.0",
         ),
         (
             lambda: behind(X, alpha=X, count=1, target="sim"),
-            "argument 'y' is missing, but 'alpha' behind it is given",
+            "argument 'y' is missing, but 'alpha' after it is given",
         ),
         (
             lambda: behind(X, alpha=2.0, target="sim"),
@@ -101,7 +101,7 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
         ),
         (
             lambda: behind(X, y=2.0, alpha=1.0, count=1, target="sim"),
-            "argument 'y' is an output, which needs an array, got 2.0",
+            "argument 'y' is an output and must be an array, got 2.0",
         ),
     ],
 )

@@ -184,7 +184,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Workers, "submit", submit)
     with pytest.raises(
         CompileError,
-        match=r"warmup: a process that compiles died: can tests\.kernels\.jit_kernels be "
+        match=r"warmup: a worker process died: can tests\.kernels\.jit_kernels be "
         r".*__main__",
     ):
         numpipe.warmup([(times, (X,)), (times, (H,))])

@@ -670,7 +670,7 @@ def a_remainder_by_zero(c, n):
 
 
 @refused(
-    "inf does not fit int32: the GPU would make an undefined value of it", math.inf, **SIMULATED
+    "inf does not fit int32: the GPU would convert it to an undefined value", math.inf, **SIMULATED
 )
 def an_infinity_as_an_integer(c, x):
     v = int(x)  # <-
@@ -683,8 +683,7 @@ def a_range_that_stands_still(c, n):
 
 
 @refused(
-    "the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would "
-    "be",
+    "the constant 4294967296 does not fit int32, the type it takes here: pass an np.int64 to",
     3,
 )
 def a_literal_too_large(c, n):
@@ -713,20 +712,22 @@ def the_inverse_of_a_bool(c, n):
 
 
 @refused(
-    "'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time "
-    "value",
+    "'**' takes a compile-time exponent from 0 to 64, because it is expanded to products, got a "
+    "run-time value",
     3,
 )
 def a_run_time_exponent(c, n):
     v = n**n  # <-
 
 
-@refused("'**' takes a compile-time exponent from 0 to 64, since it becomes products, got -1", 3)
+@refused(
+    "'**' takes a compile-time exponent from 0 to 64, because it is expanded to products, got -1", 3
+)
 def a_negative_exponent(c, n):
     v = n**-1  # <-
 
 
-@refused("range takes integers that int64 can hold, got float32", 0.5)
+@refused("range takes integers that fit int64, got float32", 0.5)
 def a_range_of_floats(c, x):
     for i in range(x):  # <-
         pass

@@ -176,7 +176,7 @@ def test_a_child_of_a_fork_during_another_threads_compile_says_that_it_cannot_co
     with (
         pytest.raises(
             TargetError,
-            match="kernel k: this process was forked in the middle of another thread's compile",
+            match="kernel k: this process was forked during another thread's compile",
         ),
         compiles.one("kernel k"),
     ):

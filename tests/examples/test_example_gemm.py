@@ -49,7 +49,7 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert not done.stderr, "nothing but the report"
     first = done.stdout.splitlines()[0]
     assert first == (
-        "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape "
+        "target: sim (target='sim' was requested); choose with --target sim|gpu, --shape "
         "M,N,K and --dtype f16|bf16"
     )
     found = errors_by_shape(done.stdout)
@@ -111,7 +111,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
 def test_work_too_large_to_simulate_unasked_is_refused() -> None:
     done = example("--shape", "4096,2048,64", NUMPIPE_TARGET="auto")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "too many to simulate unasked" in done.stderr
+    assert "too many to simulate by default" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a mesh that is gone": (
         lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name),
-        "no numpipe.Mesh of this process",
+        "this process has no numpipe.Mesh",
     ),
 }
 

@@ -125,12 +125,12 @@ def test_tensors_that_moved_or_were_freed_are_told() -> None:
     bound = matmul.bind(a, b)
     bound()
     a.data = a.data.clone()
-    with pytest.raises(LaunchError, match="argument 'a' of this bound launch: its data moved"):
+    with pytest.raises(LaunchError, match="the data of argument 'a' of this bound call moved"):
         bound()
     bound.update(a=a)
     assert right(bound(), a, b)
     b.untyped_storage().resize_(0)
-    with pytest.raises(LaunchError, match="argument 'b' of this bound launch: its data was freed"):
+    with pytest.raises(LaunchError, match="the data of argument 'b' of this bound call was freed"):
         bound()
     with pytest.raises(SpecError, match=r"update of 'a': expected shape \(256, 128\)"):
         bound.update(a=operands(128)[0])

@@ -217,7 +217,7 @@ def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
     with pytest.raises(
         LaunchError,
-        match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 "
+        match=rf"kernel 'doubled'.*the driver, for CUDA {major}\.{minor}, does not accept the 1500 "
         r"bytes",
     ):
         prepared((1, 1, 1), [a, c])

@@ -79,7 +79,7 @@ def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(
     for _ in range(2):
         with pytest.raises(
             PipelineDeadlock,
-            match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1.*; GPU 1 did not",
+            match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, but it is 1.*; GPU 1 did not",
         ):
             mesh.check()
     assert time.monotonic() - begun < 4, "what is queued behind a lost launch does not wait"
@@ -152,7 +152,7 @@ def test_ranks_replay_graphs(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
     for rank, (shapes, symmetric) in enumerate(ranks("wrong", tmp_path)):
         assert "(64, 64)" in shapes and "(128, 64)" in shapes and f"on rank {1 - rank}" in shapes
-        assert "'y' of kernel 'shift': the kernel reaches it on other GPUs" in symmetric
+        assert "'y' of kernel 'shift': the kernel accesses it on other GPUs" in symmetric
 
 
 @WITH_TORCH
@@ -160,7 +160,7 @@ def test_a_gpu_that_does_not_signal_is_named(tmp_path: Path) -> None:
     waits, _ = ranks("unsignalled", tmp_path)
     assert (
         "GPU 0" in waits
-        and "ready[1] to reach 2, and it is 1" in waits
+        and "ready[1] to reach 2, but it is 1" in waits
         and "GPU 1 added least (GPU 0 1, GPU 1 0)" in waits
     )
 

@@ -271,7 +271,7 @@ def test_a_stream_of_another_gpu_is_refused() -> None:
     x, y = matrices()
     kernel = step()
     with pytest.raises(
-        SpecError, match="is one of GPU 1, and the arrays are on GPU 0: pass a stream of GPU 0"
+        SpecError, match="belongs to GPU 1, but the arrays are on GPU 0: pass a stream of GPU 0"
     ):
         kernel(x, y, stream=torch.cuda.Stream(1))
     kernel(x, y, stream=torch.cuda.Stream(0))

@@ -558,8 +558,8 @@ ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
     ROOTS,
     zeros(64, 64, dtype=F32),
     hazard="nan-stored",
-    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what "
-    r"makes it",
+    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for its "
+    r"origin",
     gives=np.where(ROOTS > 0, 2, 0).astype(F32),
     error=SimulationError,
     compiler_params=CHECK,

@@ -74,7 +74,10 @@ TWINS = (
     ),
     (r"a kernel of its own for what reads the results of other CTAs", r"-.*(at \+ |x\[)"),
     (r"all CTAs use the same reduction_op", r"\+.*'add'"),
-    (r"look for what makes it: .* a root or logarithm below 0", r"\+.*np\.(maximum|where)"),
+    (
+        r"look for its origin: .* a root or logarithm of a negative number",
+        r"\+.*np\.(maximum|where)",
+    ),
     (r"numpipe.combine", r"\+    .*numpipe.combine"),
     (r"rows and columns of its own for each warpgroup", r"\+.*('wg'\) \* 64|y\[ds\(row, 64\))"),
     (r"the value that was stored in place of the load", r"\+.*= tile \+ "),

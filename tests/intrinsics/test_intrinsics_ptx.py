@@ -532,35 +532,38 @@ def test_immediate_must_be_a_compile_time_constant(call: str, message: str) -> N
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("setmaxnreg.inc(100)", "100 registers; .* multiple of 8 in 24 … 256: use 96"),
-        ("setmaxnreg.dec(16)", "16 registers; .* use 24"),
-        ("cp_async_bulk.wait_group(-1)", "n=-1"),
+        ("setmaxnreg.inc(100)", "multiple of 8 registers in 24 … 256, got 100: use 96"),
+        ("setmaxnreg.dec(16)", "got 16: use 24"),
+        ("cp_async_bulk.wait_group(-1)", "got -1"),
         (
             "cp_async_bulk.reduce(tmap, (0, 0), addr, 'mul')",
-            "operation='mul'; one of add, min, max",
+            "operation must be one of add, min, max.*, got 'mul'",
         ),
         (
             "cp_async_bulk.load(addr, tmap, (0, 0, 0, 0, 0, 0), bar)",
-            "6 coordinates; a tensor map has 1 … 5",
+            "expected 1 … 5 coordinates, got 6",
         ),
-        ("cp_async_bulk.load(addr, tmap, i, bar)", r"coords is int32; it needs a tuple"),
+        ("cp_async_bulk.load(addr, tmap, i, bar)", r"coords must be a tuple .*, got int32"),
         (
             "cp_async_bulk.store(tmap, (0, x), addr)",
-            r"coords is Tuple.*float32.*; it needs a tuple of 1 … 5 integers",
+            r"coords must be a tuple of 1 … 5 integers, .* got Tuple.*float32",
         ),
-        ("wgmma.wait_group(8)", "n=8; .* 0 … 7"),
-        ("wgmma.accumulators(260)", "n=260 for bf16; .* multiple of 8 in 8 … 256"),
-        ("wgmma.wait(x, 0)", r"wgmma\.wait: acc is float32; it needs an accumulator"),
+        ("wgmma.wait_group(8)", "in 0 … 7, .* got 8"),
+        ("wgmma.accumulators(260)", "multiple of 8 in 8 … 256 for bf16, got 260"),
+        ("wgmma.wait(x, 0)", r"wgmma\.wait: acc must be an accumulator .*, got float32"),
         (
             "wgmma.mma_async(wgmma.accumulators(8), big, big, 's16', 'k', 'k')",
-            "element type 's16'; .* 'bf16'",
+            "element type must be .*'bf16'.*, got 's16'",
         ),
         (
             "wgmma.mma_async(wgmma.accumulators(8), big, big, 'f16', 'row', 'k')",
-            "a_major='row'; it is 'k' .* or 'mn'",
+            "a_major must be 'k' .* or 'mn', got 'row'",
         ),
-        ("wgmma.descriptor(addr, 16, 1000, 128)", "stride_bytes=1000; it needs a multiple of 16"),
-        ("wgmma.descriptor(addr, 16, 1024, 48)", "swizzle=48; the hardware has 0"),
+        (
+            "wgmma.descriptor(addr, 16, 1000, 128)",
+            "stride_bytes must be a multiple of 16 bytes .*, got 1000",
+        ),
+        ("wgmma.descriptor(addr, 16, 1024, 48)", "swizzle must be 0 .*, got 48"),
     ],
 )
 def test_illegal_operand_is_an_error_at_compile_time(call: str, message: str) -> None:

@@ -54,7 +54,7 @@ def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
     with pytest.raises(
         TargetError,
-        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's "
+        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), but numpipe's "
         r"kernels need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
     ):
         doubled()(*arrays())
@@ -116,7 +116,7 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_its_version(
     told, runs = str(caught.value), f"{version // 1000}.{version % 1000 // 10}"
     kernel = "kernel 'doubled' (384 threads, 200000 bytes of shared memory)"
     assert f"{kernel}: cuLibraryLoadData returned {name} ({code})" in told
-    assert f"the driver, of CUDA {runs}, does not take" in told
+    assert f"the driver, for CUDA {runs}, does not accept" in told
     assert f'pip install "nvidia-nvjitlink=={runs}.*"' in told
 
 
@@ -136,7 +136,8 @@ def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
     fake.code = 709
     with pytest.raises(
         LaunchError,
-        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset under numpipe",
+        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset while numpipe "
+        r"used it",
     ):
         doubled()(*arrays())
 

@@ -102,9 +102,9 @@ def test_the_error_names_both_where_they_are_and_the_fix() -> None:
         SpecError,
         match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it "
         r"begins 32 "
-        r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, "
+        r"bytes after it, with shape \(63, 16\) and strides \(32, 2\) bytes, compared with \(63, "
         r"16\) and \(32, 2\).*"
-        "pass one array as both to work in place, or a copy of 'x'",
+        "pass the same array as both to work in place, or a copy of 'x'",
     ):
         launch.check_overlap([on_gpu(X[:-1]), on_gpu(X[1:])], ["x", "c"], 1, "shift")
 
@@ -171,7 +171,7 @@ def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(
     adds_one(x[:64], x[:64], target="sim")
     assert (x[:64] == 1).all() and not x[64].any()
     with pytest.raises(
-        SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes behind it"
+        SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes after it"
     ):
         adds_one(x[:64], x[1:], target="sim")
     assert (x[:64] == 1).all()

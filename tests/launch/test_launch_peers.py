@@ -246,7 +246,7 @@ def give_up(table: bytes, *record: int) -> None:
         (
             (control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130, 0),
             r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to "
-            r"reach 4, and it is 1; GPU 1 did not",
+            r"reach 4, but it is 1; GPU 1 did not",
         ),
         (
             (control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32, -1),
@@ -284,7 +284,7 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
     give_up(seen[3][0], control_block.SEMAPHORE, 1, 1, 0, 1, 0, 0, 0, 0, -1)
     with pytest.raises(
         PipelineDeadlock,
-        match=r"kernel shift, GPU 1, .*ready\[1\] to reach 1, and it is 0; GPU 0 did not",
+        match=r"kernel shift, GPU 1, .*ready\[1\] to reach 1, but it is 0; GPU 0 did not",
     ):
         mesh.check()
 
@@ -310,7 +310,8 @@ def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
         ctypes.c_int32.from_address(ready + 4 * (3 * (1 + rank) + 2)).value = added
     give_up(seen[0][0], control_block.SEMAPHORE, 0, 2, 5, 6, 0, 0, 0, 0, -1)
     with pytest.raises(
-        PipelineDeadlock, match=r"of what was added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)"
+        PipelineDeadlock,
+        match=r"of the signals added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)",
     ):
         mesh.check()
 
@@ -333,7 +334,7 @@ def test_how_long_a_wait_may_take_is_the_environments(
     assert struct.unpack_from("<Q", seen[0][0], 128 + 16) == (60_000_000_000,)
     monkeypatch.setenv(controls.TIMEOUT, "soon")
     with pytest.raises(
-        SpecError, match="NUMPIPE_PEER_TIMEOUT='soon': it must be a number of seconds"
+        SpecError, match="NUMPIPE_PEER_TIMEOUT='soon': expected a number of seconds"
     ):
         shift(5)(*arrays(mesh), mesh=mesh)
 
@@ -342,7 +343,7 @@ def test_how_long_a_wait_may_take_is_the_environments(
 def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None:
     fake.apart = {(1, 0)}
     with pytest.raises(
-        LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose others"
+        LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose other GPUs"
     ):
         numpipe.Mesh.local()
     assert repr(numpipe.Mesh.local([1])) == "Mesh.local([1])"
@@ -351,7 +352,7 @@ def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None
 @pytest.mark.parametrize(
     "devices, error, told",
     [
-        ([0, 2], TargetError, "no kernel runs on GPU 2: there are 0, 1"),
+        ([0, 2], TargetError, "GPU 2 cannot run kernels: use some of 0, 1"),
         ([0, 0], SpecError, "different CUDA ordinals"),
         ([], SpecError, "at least one"),
         (2, SpecError, "devices must be None or a tuple or list"),
@@ -369,7 +370,7 @@ def test_arrays_are_on_the_gpu_of_their_rank(fake: FakeDriver) -> None:
     x, y = arrays(mesh)
     with pytest.raises(
         SpecError,
-        match="'x' of kernel 'shift' of rank 0 is on GPU 1 of this process, and rank 0 .* is GPU 0",
+        match="'x' of kernel 'shift' of rank 0 is on GPU 1 of this process, but rank 0 .* is GPU 0",
     ):
         kernel(x[::-1], y[::-1], mesh=mesh)
     host = [np.zeros((64, 64), np.float32)] * 2
@@ -381,7 +382,7 @@ def test_arrays_are_on_the_gpu_of_their_rank(fake: FakeDriver) -> None:
 def test_streams_are_a_list_of_one_for_each_gpu(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()
     with pytest.raises(
-        SpecError, match=r"stream= under Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
+        SpecError, match=r"stream= with Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
     ):
         shift()(*arrays(mesh), mesh=mesh, stream=7)
 

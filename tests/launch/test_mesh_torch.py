@@ -62,7 +62,7 @@ def test_what_differs_between_ranks_is_named_on_each_of_them(told: Told) -> None
         assert (
             "(64, 64)" in shapes
             and "(128, 64)" in shapes
-            and "all ranks make the same call" in shapes
+            and "make the same call on all ranks" in shapes
         )
         assert f"numpipe is 0.{rank} on rank {rank} and 0.{1 - rank} on rank {1 - rank}" in text(
             told, "versions", rank
@@ -120,7 +120,7 @@ def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told
         )
         assert apart == [32 + ((other - rank) << 30) for other in range(2)] and total == 0
         assert (
-            "the kernel reaches it on other GPUs, and on rank" in gone
+            "the kernel accesses it on other GPUs, but on rank" in gone
             and "allocate it with mesh.empty" in gone
         )
         assert copied == [[1.5] * 3] * 2
@@ -130,7 +130,7 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
     for rank in range(2):
         found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
-        assert "make a call on this stream ahead of the capture" in captured
+        assert "make a call on this stream before the capture" in captured
         assert (before, after) == (
             False,
             True,
@@ -140,6 +140,6 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
 def test_without_a_process_group_there_is_no_mesh() -> None:
     with pytest.raises(
         numpipe.SpecError,
-        match="torch.distributed is not initialised: start the processes with torchrun",
+        match="torch.distributed is not initialized: start the processes with torchrun",
     ):
         numpipe.Mesh.torch()

@@ -243,7 +243,7 @@ def test_the_environment_sets_threads_and_bytes(
     monkeypatch: pytest.MonkeyPatch, variable: str, read: Any, bad: str
 ) -> None:
     monkeypatch.setenv(variable, bad)
-    with pytest.raises(SpecError, match=f"{variable} is '{bad}'; say how many"):
+    with pytest.raises(SpecError, match=f"{variable} is '{bad}': set the number"):
         read.__wrapped__()
     monkeypatch.setenv(variable, "5")
     assert read.__wrapped__() == 5

@@ -311,14 +311,14 @@ refused(
         pass
 """,
     simulated=(
-        "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-        "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-        "in tile.at[…] and in stores"
+        "the warpgroup axis steers control flow, a grid or an index, but loads must not depend "
+        "on tile data or on the warpgroup axis, because the memory role has no such value: use "
+        "it in tile.at[…] and in stores"
     ),
     compiled=(
         ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map: the warpgroup axis "
-        "steers control flow, a grid or an index: loads must not depend on tile data or on the "
-        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "steers control flow, a grid or an index, but loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in "
         "stores"
     ),
     kind=CompileError,

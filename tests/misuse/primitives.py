@@ -281,9 +281,9 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         numpipe.barrier_wait(barrier)
 """,
-    "the state of a barrier steers control flow, a grid or an index: loads must not depend "
-    "on tile data or on the warpgroup axis, because the memory role has no such value; use "
-    "it in tile.at[…] and in stores",
+    "the state of a barrier steers control flow, a grid or an index, but loads must not depend "
+    "on tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 
 # ---- copies

@@ -319,7 +319,7 @@ refused(
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    "wgmma.wait_group: n must be in 0 … 7, the number of groups that may stay in flight, got 8",
     kind=SpecError,
     fix={"), 8)": "), 0)"},
 )

@@ -131,7 +131,7 @@ refused(
     acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    "wgmma.wait_group: n must be in 0 … 7, the number of groups that may stay in flight, got 8",
     kind=SpecError,
     fix={", 8)": ", 0)"},
 )

@@ -307,7 +307,7 @@ def test_asserts_is_true_or_false() -> None:
 @pytest.mark.parametrize("function", [numpipe.debug_print, numpipe.device_assert])
 def test_outside_a_kernel_it_says_where_it_works(function: Any) -> None:
     with pytest.raises(
-        RuntimeError, match=f"numpipe.{function.__name__} works inside a kernel only"
+        RuntimeError, match=f"numpipe.{function.__name__} only works inside a kernel"
     ):
         function("x")
 

@@ -243,7 +243,7 @@ def test_regions_of_a_simulated_run_nest(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_outside_of_a_kernel_a_region_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="region works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="region only works inside a kernel"):
         numpipe.region("x")
 
 

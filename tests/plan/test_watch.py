@@ -249,7 +249,7 @@ def test_records_become_the_report_of_the_simulator() -> None:
     assert raised.report is not None and raised.report.text == error
     assert re.match(
         r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits "
-        r"took more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up",
+        r"took more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and timed out",
         error,
     )
     assert "has not released slot 1" in error and "restart the process" not in error
@@ -265,12 +265,12 @@ def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
         (
             [index, index, part],
             "CTA (1, 0, 0): 'x[…]': index 7 along dimension 1 is outside the array's 5, and 1 "
-            "more; what the kernel has computed is wrong: indices in 0…4, or mode=",
+            "more; the results of the kernel are wrong: use indices in 0…4, or mode=",
         ),
         (
             [part, index],
-            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; what the kernel "
-            "has computed is wrong: one in 0…64",
+            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; the results of the "
+            "kernel are wrong: use one in 0…64",
         ),
     ):
         error = failure(image, found, True)
@@ -309,7 +309,7 @@ def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
 def test_the_timeout_is_a_number_of_seconds(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", given)
-    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* it must be a number of seconds"):
+    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* expected a number of seconds"):
         limit()
 
 

@@ -454,19 +454,19 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
         ("<string>", "it was made by exec() or 'python -c': write it to a file"),
         (
             "<made 1>",
-            "nothing in Python's linecache is called <made 1>: write it to a file; what generates "
-            "source enters it there, linecache.cache['<made 1>'] = (len(text), None, "
-            "text.splitlines(True), '<made 1>'), before it runs it",
+            "Python's linecache has no entry <made 1>: write it to a file, or set "
+            "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>') "
+            "before running generated source",
         ),
         (
             "<timed exec>",
-            "IPython keeps no source of a cell under %%time: define it in a cell above, without "
+            "IPython keeps no source of a cell with %%time: define it in an earlier cell, without "
             "the magic",
         ),
         (
             "/nowhere/kernels.py",
-            "the file cannot be read, or is not the one that was compiled: run python where the "
-            "file is, and import it again",
+            "the file cannot be read, or is not the one that was compiled: run python in the "
+            "folder of the file, and import it again",
         ),
     ],
 )

@@ -281,12 +281,12 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
     [
         (
             {"cluster_names": "c"},
-            r"cluster_names \('c',\) name 1 dimension, and the cluster has 0: cluster=\(2,\), "
+            r"cluster_names \('c',\) name 1 dimension, but the cluster has 0: cluster=\(2,\), "
             r"cluster_names=",
         ),
         (
             {"cluster": (2,), "cluster_names": ("a", "b")},
-            r"name 2 dimensions, and the cluster has 1, \(2,\): give 1",
+            r"name 2 dimensions, but the cluster has 1, \(2,\): give 1",
         ),
         (
             {"cluster": (2, 1), "cluster_names": ("a", "a")},
@@ -302,7 +302,7 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
         ),
         (
             {"cluster": 32, "cluster_names": "c"},
-            "a cluster .* has 32 CTAs; on Hopper it has at most 16",
+            "a cluster .* has 32 CTAs, but on Hopper it has at most 16",
         ),
     ],
 )

@@ -184,12 +184,12 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (1,) * 33},
-            "grid must have at most 32 dimensions, got 33: make several of them one",
+            "grid must have at most 32 dimensions, got 33: merge several of them into one",
         ),
         (
             {"grid": (1 << 20, 1, 1, 1 << 12)},
-            "4294967296 CTAs along dimensions 0, 3, which lie along x together, at most 2147483647 "
-            "are possible: loop over numpipe.tiles",
+            "4294967296 CTAs along dimensions 0, 3, which are launched along x together, at most "
+            "2147483647 are possible: loop over numpipe.tiles",
         ),
         (
             {"grid": (1, 1 << 16, 1, 1), "grid_names": tuple("abcd")},
@@ -201,11 +201,11 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (), "cluster": 2},
-            "the grid () has 0 dimensions, and a cluster (2, 1, 1) needs 1",
+            "the grid () has 0 dimensions, but a cluster (2, 1, 1) needs 1",
         ),
         (
             {"grid": (3, 1, 1, 2), "cluster": 2},
-            "the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+            "the grid has 3 CTAs along x, not a multiple of the 2 of a cluster",
         ),
     ],
 )

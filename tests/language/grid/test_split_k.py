@@ -423,11 +423,13 @@ def test_workspaces_are_said_right() -> None:
     def two(a, work):
         pass
 
-    with pytest.raises(SpecError, match="there is only 'work'"):
+    with pytest.raises(SpecError, match="the only parameter is 'work'"):
         numpipe.kernel(one, workspace=Workspace((64, 64)))
     with pytest.raises(SpecError, match="workspace must be a numpipe.Workspace"):
         numpipe.kernel(two, workspace=(64, 64))
-    with pytest.raises(SpecError, match="workspace takes b, but is given arrays and Statics .*: a"):
+    with pytest.raises(
+        SpecError, match="workspace takes b, but is called with arrays and Statics .*: a"
+    ):
         numpipe.kernel(two, workspace=lambda b: Workspace((64, 64))).simulate(ones())
     with pytest.raises(
         SpecError, match=r"workspace must return a numpipe.Workspace, got \(64, 64\)"

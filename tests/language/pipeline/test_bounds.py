@@ -187,8 +187,8 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     assert str(error) == (
         "kernel taken, warpgroup 1 (memory) of CTA (2, 0, 0): 'table[…]': index -7 along "
         "dimension 1 is outside the array's 6, and "
-        '1 more; what the kernel has computed is wrong: indices in 0…5, or mode="zero" or '
-        'mode="clip" where it is meant '
+        '1 more; the results of the kernel are wrong: use indices in 0…5, or mode="zero" or '
+        'mode="clip" if this is intended '
         "(BlockSpec, numpipe.index)"
     )
 

@@ -155,12 +155,12 @@ def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None
 
 
 def test_outside_of_a_kernel_a_fence_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="schedule_fence works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="schedule_fence only works inside a kernel"):
         numpipe.schedule_fence()
 
 
 def test_outside_of_a_kernel_a_turn_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="turn works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="turn only works inside a kernel"):
         numpipe.turn("x")
 
 

@@ -402,14 +402,14 @@ def over_blocks(x, y): ...
         (
             without_tiles,
             {"warp_specialized": False},
-            "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on "
-            "what the memory role loads; leave warp_specialized out",
+            "schedule='pingpong' with warp_specialized=False: it alternates compute warpgroups "
+            "on what the memory role loads; leave warp_specialized out",
         ),
         (
             without_tiles,
             {"num_compute_wgs": 1},
-            "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
-            "num_compute_wgs=1; give num_compute_wgs=2",
+            "schedule='pingpong' alternates compute warpgroups and needs 2 or more, got "
+            "num_compute_wgs=1: give num_compute_wgs=2",
         ),
         (
             over_blocks,
@@ -417,8 +417,8 @@ def over_blocks(x, y): ...
                 "in_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
                 "out_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
             },
-            "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps "
-            "of one pipeline, not tiles to take turns on; loop over numpipe.tiles in the kernel, "
+            "schedule='pingpong' with in_specs or out_specs of the kernel: their blocks are "
+            "steps of one pipeline, not tiles to alternate on; use a loop over numpipe.tiles "
             "with a pipeline in it",
         ),
     ],

@@ -114,7 +114,7 @@ def test_barriers_of_numba_are_nobodys_business() -> None:
     [
         (
             {"memory_registers": 40},
-            "memory_registers=40 are those of the memory role, which warp_specialized=False "
+            "memory_registers=40 is an option of the memory role, which warp_specialized=False "
             "leaves out: leave memory_registers out too",
         ),
         (

@@ -66,7 +66,7 @@ def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_in
 
     with pytest.raises(
         RuntimeError,
-        match="^numpipe.sorted_tile works inside a kernel only: call it from a @numpipe.kernel f",
+        match="^numpipe.sorted_tile only works inside a kernel: call it from a @numpipe.kernel f",
     ):
         sorted_tile(np.zeros(3))
 

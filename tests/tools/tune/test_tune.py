@@ -425,7 +425,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
     found, _ = candidates.describe(product, SPACE, (A, B), {})
     with pytest.raises(
         numpipe.CompileError,
-        match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0",
+        match="autotune: a worker process died: .*tune_kernels.*__main__.*workers=0",
     ):
         candidates.compiled(product, found, None, print)
 
@@ -517,7 +517,7 @@ def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(
     gpu: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
-    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was asked for"):
+    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was requested"):
         tune()
     tuned = tune(measure=lambda calls: {name: float(call(0)[0, 0]) for name, call in calls.items()})
     assert set(tuned.seconds.values()) == {64.0} and not gpu.calls

@@ -117,14 +117,14 @@ def test_all_schedules_may_have_so_many() -> None:
         (
             in_place,
             4,
-            r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how "
-            r"many",
+            r"ctas=4 requires grid=numpipe.persistent\(\), but this kernel's grid sets the "
+            r"number of CTAs",
         ),
         (by_five, 0, "ctas must be an int of at least 1, got 0"),
         (
             numpipe.kernel(cluster=2, **PERSISTENT)(by_five.function),
             5,
-            r"ctas=5 is no multiple of the 2 CTAs of a cluster .*up to 6",
+            r"ctas=5 is not a multiple of the 2 CTAs of a cluster .*up to 6",
         ),
     ],
 )
