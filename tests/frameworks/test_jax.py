@@ -150,7 +150,7 @@ def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
     function = numpipe.jax.call(scaled, vmap_method="sequential")
     same(jax.jit(jax.vmap(function))(x), 2 * x)
     with pytest.raises(
-        SpecError, match=r"kernel scaled: jax.vmap of it: .*vmap_method=\"sequential\""
+        SpecError, match=r"kernel scaled: jax.vmap has no rule.*vmap_method=\"sequential\""
     ):
         jax.vmap(numpipe.jax.call(scaled))(x)
 
@@ -192,7 +192,7 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
     [
         (
             lambda f, x: f(x, x),
-            "the call passes all of x, y, and arrays of JAX are immutable: leave the outputs out",
+            "the call passes all of x, y, but JAX arrays are immutable: leave the outputs out",
         ),
         (lambda f, x: f(x, out=x), "a call in a JAX program has no out=: XLA allocates"),
         (
@@ -233,7 +233,7 @@ def test_sizes_that_are_not_known_are_refused() -> None:
         (numpipe.jax.call(scaled), np.float32),
         (lambda x: numpipe.jax.matmul(x, x), np.float16),
     ):
-        with pytest.raises(SpecError, match="which must be known when a program is traced"):
+        with pytest.raises(SpecError, match="sizes that are known when a program is traced"):
             jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
 
 

@@ -175,7 +175,7 @@ def test_a_backward_may_register_no_gradient_of_its_own() -> None:
     op, x = fresh(kernels.squared, backward=kernels.squared_backward), inputs(64, 64, grad=True)
     (grad,) = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
     with pytest.raises(
-        SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"
+        SpecError, match="_backward: a gradient is needed, but kernel squared_backward was"
     ):
         grad.sum().backward()
 

@@ -122,11 +122,11 @@ Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (
         lambda: sdpa(Q, K, V, torch.ones(9, 7)),
-        "attn_mask is given, which it does not take: pass is_causal=True",
+        "attn_mask is not supported: pass is_causal=True",
     ),
     "dropout": (
         lambda: sdpa(Q, K, V, dropout_p=0.1),
-        "dropout_p = 0.1, which it does not have: pass dropout_p=0.0",
+        "dropout is not supported, got dropout_p = 0.1: pass dropout_p=0.0",
     ),
     "gradient": (
         lambda: sdpa(Q.clone().requires_grad_(), K, V),
@@ -141,8 +141,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
         "the heads of the query, 4, must be a multiple of",
     ),
-    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same three dimensions or more"),
-    "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"value \(2, 4, 3, 16\): batches must be equal"),
+    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same number of dimensions"),
+    "lengths": (
+        lambda: sdpa(Q, K, V[:, :, :3]),
+        r"value \(2, 4, 3, 16\): batches and depths must be equal",
+    ),
     "types": (
         lambda: sdpa(Q, K, V.bfloat16()),
         "'v' is bfloat16 and 'q' is float16: give both one type",

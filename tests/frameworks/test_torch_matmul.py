@@ -427,7 +427,7 @@ def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: 
 def test_a_graph_asks_for_the_module_of_its_function() -> None:
     with pytest.raises(
         SpecError,
-        match="'nowhere:f' is no function of a module that is imported: import nowhere before",
+        match="'nowhere:f' is not a function of an imported module: import nowhere before",
     ):
         torch.ops.numpipe.matmul(ONES, ONES, activation="nowhere:f")
 

@@ -235,7 +235,7 @@ DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a gradient": (
         {"gradients": {"z": lambda grad_y: grad_y}},
-        "a gradient of 'z', which is no operand: it has x",
+        "there is a gradient for 'z', which is not an operand: it has x",
     ),
     "a name": (
         {"gradients": {"x": lambda w, grad_y: grad_y}},
