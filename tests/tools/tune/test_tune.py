@@ -337,9 +337,9 @@ def test_without_a_gpu_and_a_measure_it_says_so() -> None:
         ),
         (
             lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()),
-            "another one in each process",
+            "differs in each process",
         ),
-        (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
+        (lambda: tune(measure=Measured(), key=object()), "key is .*differs in each process"),
         (
             lambda: tune(measure=Measured(), workers=-1),
             "workers must be an int >= 0 or None, got -1",
@@ -371,7 +371,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
     monkeypatch.delattr(tune_kernels, "__file__")
     with pytest.raises(
         SpecError,
-        match="is of tests.kernels.tune_kernels, which is no file that worker processes could "
+        match="is of tests.kernels.tune_kernels, which is not a file that worker processes can "
         "import",
     ):
         tune(measure=Measured())
