@@ -1,12 +1,12 @@
-"""What `numpipe.explain` predicts against what a GPU measures: the kernels of explained.py, each
-slow for a reason of its own.
+"""Compare the predictions of `numpipe.explain` with measurements on a GPU, for the kernels of
+explained.py, each of which is slow for a different reason.
 
     python examples/benchmarks/explain.py --out result.json
 
-Times are of the burst protocol. A limiter counts as confirmed where the fixed kernel, which differs
-in what is named, is faster for the same FLOP by FIXED at least; at a roofline, where it reaches
-ROOFLINE of that. A wrong result is a failure, and so is, with --out, a limiter that is not named,
-or not confirmed.
+Times are from the burst protocol. A limiter counts as confirmed if the fixed kernel, which differs
+in the named property, is at least FIXED times as fast for the same FLOP; at a roofline, if the
+kernel reaches ROOFLINE of it. The script fails if a result is wrong, and with --out also if a
+limiter is not named or not confirmed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RELATIVE_ERROR = 5e-3
 
 
 def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
-    """Some rows of the result, in float64 (a copy: exactly)."""
+    """Return some rows of the result in float64; a copy is exact."""
     a, *others = inputs
     if not others:
         return a[rows].double()
@@ -38,8 +38,8 @@ def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
 
 
 def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) -> float:
-    """Relative error of 64 rows in the Frobenius norm; AssertionError if it is too large, or
-    NaN."""
+    """Return the relative error of 64 rows in the Frobenius norm. Raises AssertionError if it is
+    too large or NaN."""
     import torch
 
     rows = torch.randperm(len(out), device=out.device)[:64]
@@ -51,7 +51,7 @@ def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) ->
 
 
 def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One case -> its entry of the result file."""
+    """Measure one case; return its entry of the result file."""
     import torch
 
     torch.manual_seed(process)
