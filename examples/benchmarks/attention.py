@@ -312,7 +312,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_const",
         const="all",
         default="chosen",
-        help="every config that fits, with turns and without",
+        help="every config that fits, with and without turns",
     )
     which.add_argument(
         "--ladder",
@@ -326,8 +326,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--peers",
         dest="which",
         choices=["pallas"],
-        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel "
-        "takes",
+        help="compare with Pallas too, not only cuDNN: float16, and the shapes that its kernel "
+        "supports",
     )
     options = harness.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:

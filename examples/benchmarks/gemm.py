@@ -140,7 +140,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--peers",
         type=harness.listed,
         default=[],
-        help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS),
+        help="in addition to cuBLAS, comma-separated, of: " + ", ".join(PEERS),
     )
     parser.add_argument(
         "--forms",
@@ -162,7 +162,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         dest="against",
         action="store_const",
         const="gemm_profile",
-        help="with a profile against without",
+        help="with a profile against without one",
     )
     parser.add_argument(
         "--ladder",
@@ -176,7 +176,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         dest="against",
         action="store_const",
         const="gemm_configs",
-        help="the chosen config of examples/gemm_tuned.py, every other one of it, and cuBLAS",
+        help="the chosen config of examples/gemm_tuned.py, its other configs, and cuBLAS",
     )
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument(

@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument(
         "--chunk",
         type=int,
-        help="bytes that a thread copies at a time, at most 2 MiB unless this says more",
+        help="bytes that a thread copies at a time (default: at most 2 MiB)",
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", action="store_true", help="internal")

@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument(
         "--here",
         action="store_true",
-        help="measure in this process, with the XLA_FLAGS that it has",
+        help="measure in this process, with its XLA_FLAGS",
     )
     options = parser.parse_args()
     if options.here:

@@ -291,14 +291,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="comma-separated, of: 64, 128, 256",
     )
     parser.add_argument(
-        "--configs", action="store_true", help="all exact configs that fit, beside the chosen one"
+        "--configs", action="store_true", help="all exact configs that fit, not only the chosen one"
     )
-    parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="B,H/HK,S,D", help="these shapes instead of random ones"
+    )
     parser.add_argument(
         "--masks",
         type=listed,
         default=list(MASKS),
-        help="of --shapes: comma-separated, of: " + ", ".join(MASKS),
+        help="masks of --shapes, comma-separated, of: " + ", ".join(MASKS),
     )
     parser.add_argument(
         "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
@@ -313,8 +315,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             or not {*options.depths} <= {*DEPTHS}
         ):
             raise ValueError(
-                f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, "
-                f"and of {DEPTHS}"
+                f"--lengths {options.lengths}, --depths {options.depths}: expected LEAST,MOST, "
+                f"and depths of {DEPTHS}"
             )
         options.cases = (
             random_cases(

@@ -246,7 +246,8 @@ def check(case: harness.Case) -> None:
             wrong = wrong or "the result is not the output that was given"
         if not np.isnan(memory[~inside]).all():
             wrong = wrong or (
-                f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
+                f"{int((~np.isnan(memory[~inside])).sum())} elements outside the output were "
+                "written"
             )
     if wrong:
         raise AssertionError(f"{wrong}: {asdict(one)}")
@@ -275,9 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = harness.script(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="default: drawn from the system")
-    parser.add_argument(
-        "--only", type=int, help="the product of this number alone, in this process"
-    )
+    parser.add_argument("--only", type=int, help="only the product of this number, in this process")
     parser.add_argument(
         "--library",
         choices=(*LIBRARIES, "both"),
@@ -288,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--most", type=int, default=1100, help="elements of a side (default: %(default)s)"
     )
     parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
-    parser.add_argument("--out", type=Path, help="a file of what was wrong")
+    parser.add_argument("--out", type=Path, help="a file for the wrong results")
     options = parser.parse_args(arguments)
     seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)

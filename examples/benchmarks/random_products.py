@@ -104,9 +104,9 @@ class Buffers:
         inside, beside = empty[:, : self.size], empty[:, self.size :]
         whole, untouched = ~inside.any(1), inside.all(1)
         if not bool(beside.all()):
-            raise AssertionError(f"{name} wrote beside its output")
+            raise AssertionError(f"{name} wrote outside its output")
         if not bool((whole | untouched).all()) or not bool(whole.any()):
-            raise AssertionError(f"{name} left elements of its output as they were, or gave NaN")
+            raise AssertionError(f"{name} left elements of its output unwritten, or gave NaN")
 
 
 def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest:
@@ -330,14 +330,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--distribution",
         choices=product_rows.DISTRIBUTIONS,
         default="log",
-        help="of N and K (default: %(default)s)",
+        help="distribution of N and K (default: %(default)s)",
     )
     parser.add_argument(
         "--shapes",
         nargs="+",
         default=[],
         metavar="M,N,K",
-        help="these products, beside --rows where that is said",
+        help="these products, in addition to --rows if that is given",
     )
     parser.add_argument(
         "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
@@ -353,23 +353,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="N of the configs that the op puts first for each row",
+        help="also measure N of the configs that the op ranks highest for each row",
     )
     parser.add_argument(
-        "--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)"
+        "--rounds", type=int, help="rounds per row (default: 11, or 5 with --space)"
     )
     parser.add_argument(
         "--idle",
         type=float,
         default=0.0,
         metavar="S",
-        help="without work before the measurements of each competitor, at the boost clock "
+        help="pause before the measurements of each competitor, at the boost clock "
         "(default: under load)",
     )
     parser.add_argument(
         "--fit",
         type=Path,
-        help="a file of lines, made of the result file: the GPU, then shape, config, seconds",
+        help="a file to write with a line for the GPU, then shape, config, seconds of each row",
     )
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
     if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):

@@ -144,7 +144,7 @@ def compared(
     same = outputs["arithmetic"].copy_to_host()
     for name, output in outputs.items():
         if not np.array_equal(output.copy_to_host(), same):
-            raise AssertionError(f"{name}: other bits than by arithmetic")
+            raise AssertionError(f"{name}: bits differ from those of the kernel without arrays")
     return sample
 
 

@@ -255,7 +255,7 @@ def main() -> int:
     parser.add_argument(
         "--jax-python",
         default=sys.executable,
-        help="an interpreter that has jax (default: this one)",
+        help="a Python interpreter with jax (default: this one)",
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", choices=("numpipe", "pallas"), help=argparse.SUPPRESS)

@@ -135,7 +135,7 @@ def _rows(x: Any, out: Any, gpus: int) -> ArrayType | None:
     if len(x.shape) != 2 or x.shape[1] * x.dtype.itemsize % 16:
         raise SpecError(
             "all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got "
-            f"{x.shape} of {x.dtype.name}: pad its columns"
+            f"{x.shape} of {x.dtype.name}; fix: pad its columns"
         )
     if out is None:
         return ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype)
@@ -145,7 +145,8 @@ def _rows(x: Any, out: Any, gpus: int) -> ArrayType | None:
         )
     if out.dtype != x.dtype:
         raise SpecError(
-            f"all_to_all: 'out' is {out.dtype.name} and 'x' is {x.dtype.name}: give both one type"
+            f"all_to_all: 'out' is {out.dtype.name} and 'x' is {x.dtype.name}; fix: give both "
+            "one type"
         )
     return None
 

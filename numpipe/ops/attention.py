@@ -392,13 +392,13 @@ def scaled_dot_product_attention(
     name = "scaled_dot_product_attention"
     if attn_mask is not None:
         raise SpecError(
-            f"{name}: attn_mask is not supported: pass is_causal=True for a causal mask, else "
+            f"{name}: attn_mask is not supported; fix: pass is_causal=True for a causal mask, or "
             f"call torch.nn.functional.{name}"
         )
     if dropout_p != 0:
         raise SpecError(
-            f"{name}: dropout is not supported, got dropout_p = {dropout_p}: pass dropout_p=0.0, "
-            f"as in evaluation, else call torch.nn.functional.{name}"
+            f"{name}: dropout is not supported, got dropout_p = {dropout_p}; fix: pass "
+            f"dropout_p=0.0, as in evaluation, or call torch.nn.functional.{name}"
         )
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim >= 3:
@@ -419,7 +419,7 @@ def scaled_dot_product_attention(
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         if not enable_gqa:
             raise SpecError(
-                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass "
+                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}; fix: pass "
                 "enable_gqa=True if each key head serves several query heads"
             )
         if query.shape[-3] % key.shape[-3]:
@@ -461,8 +461,8 @@ def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], lay
         )
     if not 1 <= q[3] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more "
-            "heads of fewer elements"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}; fix: use "
+            "more heads of fewer elements"
         )
     if k != v or (k[0], k[3]) != (q[0], q[3]):
         raise SpecError(

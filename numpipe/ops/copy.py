@@ -337,7 +337,7 @@ def _result(a: Any) -> ArrayType:
     if len(a.shape) > MOST:
         raise SpecError(
             f"copy: 'a' of shape {tuple(a.shape)} has {len(a.shape)} dimensions, expected up to "
-            f"{MOST}: reshape it"
+            f"{MOST}; fix: reshape it"
         )
     return ArrayType(a.shape, a.dtype)
 

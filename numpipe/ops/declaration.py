@@ -161,8 +161,8 @@ class Op(Generic[P]):
             raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
         if strange := [name for name in operands if name not in parameters]:
             raise SpecError(
-                f"numpipe.op {self.name}: operand '{strange[0]}' is no parameter of the function, "
-                f"which has {', '.join(parameters)}"
+                f"numpipe.op {self.name}: operand '{strange[0]}' is not a parameter of the "
+                f"function, which has {', '.join(parameters)}"
             )
         self.operands = {
             name: given if isinstance(given, Operand) else Operand(given)
@@ -208,8 +208,8 @@ class Op(Generic[P]):
                 )
             if wrong := [name for name in asked_by(function) if name not in known]:
                 raise SpecError(
-                    f"{of}: the gradient of {', '.join(names)} asks for {', '.join(wrong)}; it "
-                    f"may ask for {', '.join(known)}"
+                    f"{of}: the gradient of {', '.join(names)} has the parameters "
+                    f"{', '.join(wrong)}; possible ones are {', '.join(known)}"
                 )
         if isinstance(self.launch, Kernel):
             self._check_kernel(self.launch, f"{of}: kernel {self.launch.name}")
@@ -221,7 +221,7 @@ class Op(Generic[P]):
         if sorted(arrays) != sorted([*self.operands, *self.results]):
             raise SpecError(
                 f"{of} has the arrays {', '.join(arrays)}, the op the operands and results "
-                f"{', '.join([*self.operands, *self.results])}: give them the same names"
+                f"{', '.join([*self.operands, *self.results])}; fix: give them the same names"
             )
         strange = [name for name in self.options if not kernel.takes(name)]
         lacking = [
@@ -356,7 +356,7 @@ class Op(Generic[P]):
                 other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
                 raise SpecError(
                     f"{self.name}: '{name}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record: {other}pass {name}.detach(), or call it under "
+                    f"does not record; fix: {other}pass {name}.detach(), or call it under "
                     "torch.no_grad()"
                 )
         launch.same_place(list(infos.values()), list(infos), self.name)
@@ -373,13 +373,13 @@ class Op(Generic[P]):
             if legal and info.dtype not in legal:
                 known = " or ".join(dtype.name for dtype in legal)
                 raise SpecError(
-                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}: "
+                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}; fix: "
                     + fix.format(name=name)
                 )
             if info.dtype != of_first.dtype and not operand.types:
                 raise SpecError(
                     f"{self.name}: '{name}' is {info.dtype.name} and '{first}' is "
-                    f"{of_first.dtype.name}: give both one type"
+                    f"{of_first.dtype.name}; fix: give both one type"
                 )
 
     def result_types(
@@ -445,7 +445,7 @@ class Op(Generic[P]):
             if recorded(array):
                 raise SpecError(
                     f"{self.name}: '{label}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record: pass {label}.detach(), or call it under torch.no_grad()"
+                    f"does not record; fix: pass {label}.detach(), or call it under torch.no_grad()"
                 )
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
@@ -489,7 +489,7 @@ class Op(Generic[P]):
         for name in wanted:
             if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
                 raise SpecError(
-                    f"{self.name}: no kernel stores to the result '{name}'; called are "
+                    f"{self.name}: no kernel stores to the result '{name}'; called: "
                     f"{', '.join(call.kernel.name for call in notes.calls) or 'none'}"
                 )
         self._written = True
@@ -532,7 +532,7 @@ class Op(Generic[P]):
             if len(grads) != len(names):
                 raise SpecError(
                     f"{self.name}: the function for the gradients of {', '.join(names)} must "
-                    f"return one for each of them, None where there is none, got {len(grads)}"
+                    f"return one gradient or None for each of them, got {len(grads)}"
                 )
             for name, grad in zip(names, grads, strict=True):
                 if self.sharded:
@@ -567,8 +567,8 @@ class Op(Generic[P]):
             return by_name(self.batching, {**values, "xp": xp, "size": size, "batched": batched})
         if not self.batching:
             raise SpecError(
-                f"{self.name}: vmap has no rule for this op: call it in a loop, or declare the op "
-                "with batching="
+                f"{self.name}: vmap has no rule for this op; fix: call it in a loop, or declare "
+                "the op with batching="
             )
         arrays = {
             name: array if batched[name] else xp.broadcast_to(array, (size, *array.shape))

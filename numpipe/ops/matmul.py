@@ -587,10 +587,10 @@ def product_sizes(
     they do not match."""
     for name, shape in (("a", a), ("b", b)):
         if not shape:
-            raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
+            raise SpecError(f"matmul: '{name}' is a number; fix: multiply with *, or pass alpha=")
     m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
     if k != b[-2 if len(b) > 1 else -1]:
-        fix = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
+        fix = "; fix: pass b.T for a b (N, K)" if len(b) > 1 and b[-1] == k else ""
         raise SpecError(
             f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
         )

@@ -210,8 +210,8 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     (rows, _), columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
     if rows % gpus:
         raise SpecError(
-            f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly: "
-            f"pad it to {-(-rows // gpus) * gpus}"
+            f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly; "
+            f"fix: pad it to {-(-rows // gpus) * gpus}"
         )
     return ArrayType((rows // gpus, columns), a.dtype)
 

@@ -164,7 +164,7 @@ def _result(x: Any, gpus: int) -> ArrayType:
     if not shape or shape[0] % gpus:
         raise SpecError(
             f"reduce_scatter: 'x' is {shape}: {gpus} GPUs cannot share its first dimension evenly; "
-            "pad it"
+            "fix: pad it"
         )
     return ArrayType((shape[0] // gpus, *shape[1:]), x.dtype)
 

@@ -136,13 +136,13 @@ class Shards:
         """Keep the descriptions of an argument. Raises SpecError if they differ between GPUs."""
         for gpu, info in enumerate(infos):
             for what, mine, other in (
-                ("shape; pad the last one", infos[0].shape, info.shape),
-                ("type; cast some of them", infos[0].dtype, info.dtype),
+                ("shape; fix: pad the last one", infos[0].shape, info.shape),
+                ("type; fix: cast some of them", infos[0].dtype, info.dtype),
             ):
                 if mine != other:
                     raise SpecError(
                         f"{self.op}: '{name}' is {mine} on GPU 0 and {other} on GPU {gpu}: all "
-                        f"GPUs have shards of one {what}"
+                        f"GPUs must have shards of one {what}"
                     )
         self._infos.append(infos)
 
@@ -189,8 +189,8 @@ class Shards:
             if operand.turned != found[0].turned:
                 raise SpecError(
                     f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and "
-                    f"{infos[gpu].strides} on GPU {gpu}: all GPUs have shards of one layout; pass "
-                    "a copy of some of them"
+                    f"{infos[gpu].strides} on GPU {gpu}: all GPUs must have shards of one layout; "
+                    "fix: pass copies of some of them"
                 )
         return found
 
@@ -287,12 +287,12 @@ def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tup
     """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
-            f"{op}: 'a' and 'b' must be matrices, got {a} and {b}: reshape batches to rows"
+            f"{op}: 'a' and 'b' must be matrices, got {a} and {b}; fix: reshape batches to rows"
         )
     if a[1] != b[0]:
         raise SpecError(
             f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}"
-            + "; pass b.T of a b (N, K)" * (a[1] == b[1])
+            + "; fix: pass b.T for a b (N, K)" * (a[1] == b[1])
         )
     return (a[0], a[1]), b[1]
 
@@ -344,13 +344,13 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
     nbytes = math.prod(info.shape) * info.dtype.itemsize
     if info.strides != dense_strides(info.shape, info.dtype.itemsize):
         raise SpecError(
-            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: "
-            "pass a copy"
+            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes; "
+            f"fix: {name} = numpipe.ops.copy({name})"
         )
     if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
         raise SpecError(
             f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and "
-            f"end at a multiple of {_CHUNK}: pad it"
+            f"end at a multiple of {_CHUNK}; fix: pad it"
         )
     return nbytes
 

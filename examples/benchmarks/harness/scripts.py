@@ -112,10 +112,16 @@ def parse_sweep(
 ) -> argparse.Namespace:
     """Return the options of `parser` and of a sweep over the rows of a seed."""
     add_processes(parser)
-    parser.add_argument("--seed", type=int, help="of the rows (default: drawn from the system)")
-    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
     parser.add_argument(
-        "--resume", action="store_true", help="continue --out: rows of the fewest runs first"
+        "--seed", type=int, help="seed of the rows (default: drawn from the system)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="limit of the whole run, after which no more rows start"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue --out, starting with the rows that have the fewest runs",
     )
     parser.add_argument("--picture", type=Path, help="an .svg or .png file of the ratios")
     parser.add_argument("--read", type=Path, help="a file to summarize instead of measuring")

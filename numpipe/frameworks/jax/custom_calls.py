@@ -165,8 +165,8 @@ def array_type(array: Any) -> ArrayType:
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
         raise SpecError(
             f"numpipe.jax: an array has shape {array.shape}, but a launch needs sizes that are "
-            "known when a program is traced: trace it with numbers instead of symbols "
-            "(jax.export.symbolic_shape)"
+            "known when a program is traced; fix: pass numbers in place of the symbols of "
+            "jax.export.symbolic_shape"
         )
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
 

@@ -160,7 +160,7 @@ class Handler:
             if (operands.size, results.size) != self._counts:
                 raise TargetError(
                     f"XLA passes {operands.size} operands and {results.size} results, and the "
-                    f"call was made for {self._counts}: report a numpipe bug"
+                    f"call was made for {self._counts}; fix: report a numpipe bug"
                 )
             read = c_void_p.from_address
             pointers = tuple(
@@ -189,7 +189,7 @@ def _describe(metadata: Metadata, api: int | None) -> None:
 def _stream(frame: Frame) -> int:
     arguments = _StreamArguments(_STREAM_SIZE, None, frame.context)
     if _function(frame.api, "stream_get")(ctypes.addressof(arguments)):
-        raise TargetError("XLA has no stream for this call")
+        raise TargetError("XLA has no stream for this call; fix: report a numpipe bug")
     return arguments.stream or 0
 
 

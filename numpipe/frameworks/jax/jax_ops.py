@@ -47,8 +47,8 @@ def front(op: Op[Any]) -> Callable[..., Any]:
             if isinstance(value, jax.core.Tracer):
                 raise SpecError(
                     f"numpipe.jax: {op.name}: '{name}' is traced, but a launch needs its value "
-                    "at trace time: pass a Python value (static_argnames of jax.jit keep "
-                    "arguments static)"
+                    f"when it is traced; fix: pass a Python value, or "
+                    f"jax.jit(…, static_argnames={name!r})"
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
@@ -183,8 +183,8 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
             return made, (pull, None, None)
         if not op.gradients:
             raise SpecError(
-                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative yet: say "
-                "what it is by jax.custom_vjp, or pass what needs no gradient through "
+                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative; fix: define one "
+                "with jax.custom_vjp, or pass operands that need no gradient through "
                 "jax.lax.stop_gradient"
             )
         made = computed(*arrays)  # not inlined, so that it can be differentiated again
@@ -254,7 +254,7 @@ def check_types(types: Sequence[ArrayType], what: str) -> None:
     for t in types:
         if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
             raise SpecError(
-                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output "
-                f"of shape {t.shape}; jax.config.update('jax_enable_x64', True), or choose "
+                f"{what}: an output of shape {t.shape} is {t.dtype.name}, which JAX does not make "
+                "while jax_enable_x64 is off; fix: jax.config.update('jax_enable_x64', True), or "
                 "another type in out_type"
             )

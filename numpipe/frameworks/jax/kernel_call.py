@@ -72,12 +72,12 @@ def call(
         if out_type is not None or vmap_method is not None or target is not None:
             raise SpecError(
                 f"numpipe.jax.call: {kernel.name} is a declared op, which has its own results and "
-                "rule for jax.vmap: leave out out_type=, vmap_method= and target="
+                "rule for jax.vmap; fix: leave out out_type=, vmap_method= and target="
             )
         return front(kernel)
     if not isinstance(kernel, Kernel):
         raise SpecError(
-            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the "
+            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}; fix: decorate the "
             "function with @numpipe.kernel(…)"
         )
     if vmap_method is not None and vmap_method not in _METHODS:
@@ -94,7 +94,7 @@ def call(
             if name in named:
                 raise SpecError(
                     f"kernel {kernel.name}: a call in a JAX program has no {name}=: XLA "
-                    "allocates outputs and chooses streams; leave it out"
+                    f"allocates outputs and chooses streams; fix: leave out {name}="
                 )
         names = kernel.definition.arguments.positional[: len(args)]
         given = {**dict(zip(names, args, strict=False)), **named}
@@ -127,7 +127,7 @@ class _CalledKernel(KernelOp):
         if not self.results:
             raise SpecError(
                 f"kernel {self.name}: the call passes all of {', '.join(kernel.parameters)}, but "
-                "JAX arrays are immutable: leave the outputs out, and give their types by "
+                "JAX arrays are immutable; fix: leave the outputs out, and give their types by "
                 "out_type= of the kernel or of numpipe.jax.call"
             )
 
@@ -143,10 +143,10 @@ class _CalledKernel(KernelOp):
     ) -> Any:
         if self.vmap_method is None:
             raise SpecError(
-                f"kernel {self.name}: jax.vmap has no rule for this kernel: pass "
-                'numpipe.jax.call(kernel, vmap_method="sequential"), which '
-                'calls it once for each, or "expand_dims" or "broadcast_all" for a kernel that '
-                "takes such arrays"
+                f"kernel {self.name}: jax.vmap has no rule for this kernel; fix: "
+                'numpipe.jax.call(kernel, vmap_method="sequential"), which makes one call for '
+                'each element, or "expand_dims" or "broadcast_all" if the kernel accepts arrays '
+                "with one more dimension"
             )
         if self.vmap_method == "sequential":
             each = {name: values[name] for name in self.operands if batched[name]}
@@ -154,8 +154,8 @@ class _CalledKernel(KernelOp):
         if self.out_types is not None:
             raise SpecError(
                 f"kernel {self.name}: jax.vmap with vmap_method={self.vmap_method!r} adds a "
-                "dimension to the outputs, but out_type= of numpipe.jax.call gives fixed shapes: "
-                "give the kernel itself an out_type that is a function of its inputs"
+                "dimension to the outputs, but out_type= of numpipe.jax.call gives fixed shapes; "
+                "fix: give the kernel itself an out_type that is a function of its inputs"
             )
         repeats = size if self.vmap_method == "broadcast_all" else 1
         return super().batched(xp, repeats, values, batched)

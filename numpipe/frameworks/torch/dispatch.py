@@ -97,8 +97,8 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
         raise SpecError(
-            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it "
-            f"to one of {', '.join(DTYPES)}"
+            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; fix: convert "
+            f"it to one of {', '.join(DTYPES)}"
         )
     return DTYPES[spelled]
 
@@ -115,17 +115,17 @@ def check_tensors(of: str, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
-                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass "
+                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; fix: "
                 f"torch.as_tensor({name}), or call numpipe.ops, which takes arrays of other "
                 "libraries"
             )
         if tensor.layout != torch.strided:
-            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
+            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); fix: {name}.to_dense()")
         first = first or name
         if tensor.device != tensors[first].device:
             raise SpecError(
                 f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; "
-                f"move one: {name}.to({first}.device)"
+                f"fix: {name}.to({first}.device)"
             )
 
 

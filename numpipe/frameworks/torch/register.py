@@ -85,13 +85,13 @@ def register(
     2.0
     """
     if not isinstance(kernel, (Kernel, Op)):
-        raise SpecError(f"numpipe.torch.register: takes a @numpipe.kernel, got {kernel!r}")
+        raise SpecError(f"numpipe.torch.register: expected a @numpipe.kernel, got {kernel!r}")
     full = "" if name is None else _full(name)
     if isinstance(kernel, Op):
         if backward is not None or mutates or statics:
             raise SpecError(
                 f"numpipe.torch.register: {kernel.name} is a declared op, whose declaration has "
-                "its gradients: leave out backward=, mutates= and statics="
+                "its gradients; fix: leave out backward=, mutates= and statics="
             )
         return torch_op(kernel, full).front
     full = full or f"{NAMESPACE}::{kernel.name}"
@@ -130,7 +130,7 @@ def _as_op(
     kinds = {name: _kind(kernel, name) for name in passed}
     tensors = [name for name, kind in kinds.items() if kind is None]
     if not tensors:
-        raise SpecError(f"{of}: has no input array, so nothing says where the op runs; give it one")
+        raise SpecError(f"{of}: has no input array to say where the op runs; fix: give it one")
     scalars = dict.fromkeys([name for name in kinds if name not in tensors], MISSING)
     options = []
     for name, default in {**scalars, **definition.scalars}.items():
@@ -183,7 +183,7 @@ def _as_op(
 def _lack(kernel: Kernel, full: str) -> Any:
     raise SpecError(
         f"{full}: a gradient is needed, but kernel {kernel.name} was registered without "
-        f"one: pass numpipe.torch.register({kernel.name}, backward=…), or call the op under "
+        f"one; fix: numpipe.torch.register({kernel.name}, backward=…), or call the op under "
         "torch.no_grad()"
     )
 

@@ -71,8 +71,8 @@ def torch_op(op: Op[Any], name: str = "") -> TorchOp:
         place = older.declared.__module__, older.declared.__qualname__
         if place != (op.__module__, op.__qualname__):
             raise SpecError(
-                f"numpipe.torch.register: {op.name}: the op {name} is another one, of {place[0]}: "
-                f'pass another name="{name.partition("::")[0]}::…"'
+                f"numpipe.torch.register: {op.name}: {place[0]} has defined another op {name}; "
+                f'fix: pass another name="{name.partition("::")[0]}::…"'
             )
         older.library._destroy()
     made = _made[op] = _registered[name] = TorchOp(op, name)
@@ -282,8 +282,8 @@ class TorchOp:
         module, inner = function.__module__, function.__qualname__  # type: ignore[attr-defined]
         if "<locals>" in inner:
             raise SpecError(
-                f"{self.name}: the {name} {inner} is defined inside a function, where a graph does "
-                f"not find it again: define it in the module {module}"
+                f"{self.name}: the {name} {inner} is defined inside a function, where a graph "
+                f"cannot find it again; fix: define it at the top level of {module}"
             )
         return f"{module}:{inner}"
 
@@ -298,8 +298,8 @@ class TorchOp:
             return functools.reduce(getattr, inner.split("."), sys.modules[module])
         except (KeyError, AttributeError):
             raise SpecError(
-                f"{self.name}: the {name} {value!r} is not a function of an imported module: "
-                f"import {module} before the graph runs"
+                f"{self.name}: the {name} {value!r} is not a function of an imported module; "
+                f"fix: import {module} before the graph runs"
             ) from None
 
     # ---- the op
@@ -373,9 +373,9 @@ class TorchOp:
             return self._whole(by_name(replacement, values), arrays[0])
         if not self.declared.gradients:
             raise SpecError(
-                f"{self.name}: an argument requires a gradient, and this op has no backward pass "
-                "yet: call it under torch.no_grad() or torch.inference_mode(), or the function of "
-                "torch.nn.functional"
+                f"{self.name}: an argument requires a gradient, but this op has no backward pass; "
+                "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
+                "of torch.nn.functional"
             )
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
         return list(made) if mesh is not None else made
@@ -399,8 +399,8 @@ class TorchOp:
         raise SpecError(
             f"{self.name}: writes {', '.join(self.declared.mutates) or 'out'} in place, and an "
             "argument requires a gradient or is a batch of torch.vmap, which such a call does not "
-            "support: leave out= out, give a kernel an out_type, call it under torch.no_grad(), or "
-            "pass tensors.detach()"
+            "support; fix: leave out= out, give the kernel an out_type, call it under "
+            "torch.no_grad(), or pass tensors.detach()"
         )
 
     # ---- vmap
@@ -475,7 +475,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise SpecError(
             f"{ctx.call.op.name}: derivatives along the inputs (torch.func.jvp, jacfwd) are not "
-            "defined; use torch.func.vjp, jacrev or grad"
+            "defined; fix: use torch.func.vjp, jacrev or grad"
         )
 
 

@@ -124,7 +124,7 @@ def compare(
     if reference not in competitors:
         raise SpecError(
             f"reference={reference!r} is not among the competitors "
-            f"{list(competitors)}: name one of them"
+            f"{list(competitors)}; fix: name one of them"
         )
     if unknown := set(protocols) - set(PROTOCOLS):
         raise SpecError(f"protocols: {sorted(unknown)} unknown, choose from {list(PROTOCOLS)}")

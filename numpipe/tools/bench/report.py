@@ -73,7 +73,7 @@ def figure(ratios: Sequence[float]) -> Figure:
     require("figure", locals(), ratios=each(finite(above=0)))
     values, n = sorted(ratios), len(ratios)
     if n == 0:
-        raise SpecError("figure: ratios must be at least one, got none")
+        raise SpecError("figure: expected at least one ratio, got none")
     median = statistics.median(values)
     if n == 1:
         return Figure(median, None, None, 1)

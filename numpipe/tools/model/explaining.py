@@ -534,7 +534,7 @@ def _count(
         located = error_lines.simulated(error, unit, lifted)
         if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
             raise SpecError(
-                f"{located}\n  explain has no data of {names}, which counts as zeros: pass a "
+                f"{located}\n  explain has no data of {names}, which counts as zeros; fix: pass a "
                 "NumPy array"
             ) from error
         if located is error:

@@ -75,14 +75,14 @@ def explain_op(
     a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(
-            f"explain: {op.name}: {wrong.pop()}= is for calls that run, and explain runs nothing: "
-            "leave it out"
+            f"explain: {op.name}: {wrong.pop()}= is for calls that run, and explain runs nothing; "
+            "fix: leave it out"
         )
     several = op.sharded
     if several and "mesh" not in named:
         raise SpecError(
-            f"explain: {op.name} is an op of several GPUs: pass mesh=, "
-            "numpipe.Mesh.simulated(2) for two of them"
+            f"explain: {op.name} is an op of several GPUs; fix: pass "
+            "mesh=numpipe.Mesh.simulated(2) for two of them"
         )
     names = [*(f"argument {i}" for i in range(len(args))), *named]
     given = [

@@ -137,8 +137,8 @@ def product(
         raise SpecError(
             f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: "
             f"{slots} slots x {stage} B, {staging} B of staging, "
-            f"{f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
-            "(numpipe.fit_slots says how many fit)"
+            f"{f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers; fix: use fewer "
+            "slots (numpipe.fit_slots says how many fit)"
         )
     if cluster > 1:
         device = replace(device, sms=device.sms // cluster * cluster)

@@ -53,22 +53,22 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     ):
         if name in configs:
             raise SpecError(
-                f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: "
+                f"autotune: the space has {config!r} twice; fix: leave one out, or pass {{name: "
                 f"config}}"
             )
         configs[name] = config
     if not configs:
         raise SpecError(
-            "autotune: the space has no candidates: pass a list of configs, or {name: config}"
+            "autotune: the space has no candidates; fix: pass a list of configs, or {name: config}"
         )
     for name, config in configs.items():
         if not isinstance(name, str):
-            raise SpecError(f"autotune: the space's names are strings, got {name!r}")
+            raise SpecError(f"autotune: the space's names must be strings, got {name!r}")
         if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
             raise SpecError(
                 f"autotune: candidate {name!r}: its repr is {config!r}, which differs in each "
-                "process, so that a winner could not be found again: use a frozen dataclass, a "
-                "tuple or a number"
+                "process, so that a winner could not be found again; fix: use a frozen dataclass, "
+                "a tuple or a number"
             )
     return configs
 
@@ -88,8 +88,7 @@ def describe(
             if not isinstance(kernel, Kernel):
                 raise TypeError(
                     f"autotune: {factory.__name__}({config!r}) returned a "
-                    f"{type(kernel).__name__}: a factory returns a kernel, as @numpipe.kernel "
-                    "makes it"
+                    f"{type(kernel).__name__}; fix: return a kernel, as @numpipe.kernel makes it"
                 )
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
@@ -119,8 +118,8 @@ def compiled(
             job.packed()
         except Exception as error:
             raise SpecError(
-                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: "
-                "use configs of a class at module level, or workers=0"
+                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}; "
+                "fix: use configs of a class at module level, or workers=0"
             ) from error
     found = warmup.compiled(jobs, workers, report, "autotune")
     return {
@@ -193,7 +192,7 @@ def _copy(arg: Any) -> Any:
             return getattr(arg, method)()
     raise SpecError(
         f"autotune: arguments are copied, but a {type(arg).__name__} on the GPU has neither "
-        "clone() nor copy(): pass a NumPy array, or one of PyTorch, CuPy or JAX"
+        "clone() nor copy(); fix: pass an array of NumPy, PyTorch, CuPy or JAX"
     )
 
 

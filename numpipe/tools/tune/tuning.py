@@ -128,8 +128,8 @@ def autotune(
     on_gpu = choice.target == "gpu"
     if measure is None and not on_gpu:
         raise TargetError(
-            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. "
-            "Without one numpipe.explain predicts the time of a candidate; or pass measure="
+            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}; "
+            "fix: pass measure=, or use numpipe.explain, which predicts the time of a candidate"
         )
     question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
@@ -169,8 +169,8 @@ def autotune(
     times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
     if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
         raise SpecError(
-            f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each "
-            f"of {list(calls)} is expected"
+            f"autotune: measure= returned {dict(times)!r}, expected a positive number of seconds "
+            f"for each of {list(calls)}"
         )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])

@@ -53,14 +53,14 @@ def identity(
     if not callable(factory) or not module or not name or not name.isidentifier():
         raise SpecError(
             f"autotune: the factory {factory!r} is compiled in worker processes, which import it "
-            "by its name: write it at module level as ``def kernel(cfg): …``, which returns a "
+            "by its name; fix: write it at module level as ``def kernel(cfg): …``, which returns a "
             "numpipe kernel"
         )
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file:
         raise SpecError(
             f"autotune: the factory {name} is of {module}, which is not a file that worker "
-            "processes can import (a prompt, a notebook, 'python -c'): move it to a module"
+            "processes can import (a prompt, a notebook, 'python -c'); fix: move it to one"
         )
     return {
         "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
@@ -89,8 +89,8 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
     value = key(*args, **named) if callable(key) else key
     if re.search(r" at 0x[0-9a-fA-F]+", repr(value)):
         raise SpecError(
-            f"autotune: key is {value!r}, which differs in each process: use a string, numbers, or "
-            "a tuple of them"
+            f"autotune: key is {value!r}, which differs in each process; fix: use a string, "
+            "numbers, or a tuple of them"
         )
     return repr(value)
 
@@ -98,7 +98,7 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
 def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
         raise SpecError(
-            f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and "
+            f"autotune: {arg!r} cannot be measured; fix: pass an array. numpipe.explain and "
             "numpipe.model.product predict times of shapes alone"
         )
     if not is_array(arg):
@@ -140,9 +140,9 @@ def load(file: Path, identity: dict[str, Any]) -> Answer | None:
     try:
         kept = record(Answer, parsed(content(file, _MOST_BYTES, own=True)))
         if kept.identity != identity:
-            raise ValueError("it answers another question than its name says")
+            raise ValueError("it does not answer the question in its name")
         if not {kept.winner} <= kept.seconds.keys() <= identity["space"].keys():
-            raise ValueError(f"its winner is {kept.winner!r}, which it has no time of")
+            raise ValueError(f"its winner is {kept.winner!r}, for which it has no time")
         if 0 in kept.seconds.values():
             raise ValueError("a candidate took no time")
         return kept
@@ -169,7 +169,7 @@ def save(file: Path, answer: Answer) -> bool:
     except OSError as error:
         warnings.warn(
             f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured "
-            f"again, unless {VARIABLE} names a folder that can be written",
+            f"again; fix: set {VARIABLE} to a folder that can be written",
             RuntimeWarning,
             stacklevel=4,
         )

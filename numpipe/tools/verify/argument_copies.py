@@ -46,14 +46,14 @@ class Arguments:
             check_mesh(mesh, kernel.name)
             if mesh.gpus is not None:
                 raise SpecError(
-                    f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
+                    f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}; fix: "
                     f"mesh=numpipe.Mesh.simulated({mesh.size})"
                 )
         for name in options:
             if kernel.takes(name):
                 raise SpecError(
                     f"kernel {kernel.name}: its parameter '{name}' has the name of an option of "
-                    "this function: rename it"
+                    "this function; fix: rename it"
                 )
         self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)

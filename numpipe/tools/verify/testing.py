@@ -108,9 +108,9 @@ def check(
     names = kernel.outputs(*args, **named)
     if mesh is not None and gpu:
         raise SpecError(
-            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave "
-            "gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it "
-            "on GPUs"
+            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones; fix: "
+            "leave gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run "
+            "it on GPUs"
         )
     gpu = False if mesh is not None else gpu
     values = (
@@ -159,7 +159,7 @@ def _view(info: ArrayInfo) -> Array:
     """Return an argument as a reference receives it: a copy, with floats of any size as float64."""
     if info.array is None:
         raise SpecError(
-            "a reference needs host arrays: pass NumPy arrays, check copies them to the GPU itself"
+            "a reference needs host arrays; fix: pass NumPy arrays, which check copies to the GPU"
         )
     return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
 
