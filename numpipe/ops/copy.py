@@ -366,12 +366,11 @@ def copy(
 ) -> Any:
     """Return a C-contiguous copy of an array, in the same library and on the same device.
 
-    a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits, with any strides,
-            including steps and reversed or repeated dimensions
-    out     an array of the same shape and type, with any strides, to write to and return
-    config  tiling of rows that TMA can address; by default what `choose` returns
-    target, stream
-            as for any kernel
+    a               an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits, with any
+                    strides, including steps and reversed or repeated dimensions
+    out             an array of the same shape and type, with any strides, to write to and return
+    config          tiling of rows that TMA can address; by default what `choose` returns
+    target, stream  as for any kernel
 
     Raises SpecError for an `out` of another shape, type or device, and for arrays with more than 5
     dimensions.

@@ -243,7 +243,8 @@ DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the kernel's parameters": (
         {"results": {"z": "rows n"}},
-        "kernel squared_kernel has the arrays x, y, the op the operands and results x, z: give",
+        "kernel squared_kernel has the arrays x, y, the op the operands and results x, z; "
+        "fix: give",
     ),
     "a result": (
         {"operands": {"y": "rows n"}, "results": {"x": "rows n"}, "stub": lambda y: None},

@@ -722,8 +722,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shards that differ": (
         lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* "
-        r"shape; pad",
+        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs must "
+        r"have .* shape; fix: pad",
     ),
     "counts that differ": (
         lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
