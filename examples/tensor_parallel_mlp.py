@@ -144,10 +144,10 @@ def main() -> None:
         default=2,
         help="number of simulated GPUs; under torchrun, its processes determine the number",
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     started = "LOCAL_RANK" in os.environ
-    errors = on_gpus() if started else {"y": simulated(asked.gpus)}
-    where = f"rank {os.environ['RANK']}" if started else f"{asked.gpus} simulated GPUs"
+    errors = on_gpus() if started else {"y": simulated(options.gpus)}
+    where = f"rank {os.environ['RANK']}" if started else f"{options.gpus} simulated GPUs"
     print(
         f"{where}: errors against float64: "
         + ", ".join(f"{name} {one:.4f}" for name, one in errors.items())

@@ -60,8 +60,8 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     calls, facts, inputs = {}, {}, {}
     for which, variant in variants.items():
-        told = variant.explain()
-        moved = 2 * sum(m * n for m, n in variant.shapes) + sum(told.stored.values())
+        explanation = variant.explain()
+        moved = 2 * sum(m * n for m, n in variant.shapes) + sum(explanation.stored.values())
         inputs[which] = arrays = [
             [torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in variant.shapes]
             for _ in range(bench.rotation_sets(moved, l2))
@@ -72,7 +72,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
                 *arrays[i], cfg=variant.config, out=out
             ),
         )
-        config, predicted = vars(variant.config), told.as_dict()
+        config, predicted = vars(variant.config), explanation.as_dict()
         facts[which] = {"shapes": variant.shapes, "config": config, "predicted": predicted}
     harness.run_all(calls, max(map(len, inputs.values())))
     for which, variant in variants.items():
@@ -83,27 +83,27 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     [sample] = samples
     seconds = {which: sample.seconds(which) for which in variants}
     for which, variant in variants.items():
-        told = variant.explain(measured=seconds[which])
+        explanation = variant.explain(measured=seconds[which])
         facts[which] |= {
             "seconds": seconds[which],
-            "over_predicted": seconds[which] / told.predicted_seconds,
+            "over_predicted": seconds[which] / explanation.predicted_seconds,
         }
-        print(f"\n== {name} ({which})\n{told}", flush=True)
-    flop = {which: told["predicted"]["flop"] for which, told in facts.items()}
-    told = case.slow.explain(measured=seconds["slow"])
+        print(f"\n== {name} ({which})\n{explanation}", flush=True)
+    flop = {which: each["predicted"]["flop"] for which, each in facts.items()}
+    explanation = case.slow.explain(measured=seconds["slow"])
     if case.fixed:
         gain = seconds["slow"] / flop["slow"] / (seconds["fixed"] / flop["fixed"])
         confirmed, how = gain >= FIXED, f"fixed {gain:.2f} x as fast"
     else:
         unit = "tensor cores" if case.limiter == "tensor cores" else "memory bandwidth"
-        share = told.limits[unit] / seconds["slow"]
+        share = explanation.limits[unit] / seconds["slow"]
         confirmed, how = share >= ROOFLINE, f"{share:.0%} of the roofline"
-    named = told.limiter == case.limiter
+    named = explanation.limiter == case.limiter
     print(
-        f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
+        f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {explanation.limiter}"
         + ("" if named else f", expected {case.limiter}")
         + (
-            f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured "
+            f"; predicted {1e6 * explanation.predicted_seconds:.1f} us, measured "
             f"{1e6 * seconds['slow']:.1f} us; {how}"
         ),
         flush=True,
@@ -114,7 +114,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
         1.0,
         samples,
         variants=facts,
-        limiter=told.limiter,
+        limiter=explanation.limiter,
         expected=case.limiter,
         confirmed=bool(named and confirmed),
         how=how,

@@ -64,14 +64,14 @@ def errors(found: tuple[Any, ...], x: Any, w: Any, grad: Any) -> list[float]:
     import torch
 
     x, w, grad = x.detach(), w.detach(), grad.detach()
-    told = []
+    relative = []
     for got, left, right in zip(
         (each.detach() for each in found), (x, grad, grad.T), (w.T, w, x), strict=True
     ):
         rows = torch.randperm(got.shape[0], device=got.device)[:SAMPLED_ROWS]
         exact = left[rows].double() @ right.double()
-        told.append(harness.relative_error(got[rows], exact))
-    return told
+        relative.append(harness.relative_error(got[rows], exact))
+    return relative
 
 
 def measure(

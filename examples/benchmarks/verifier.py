@@ -271,19 +271,19 @@ def main() -> int:
     }
     ours: list[dict[str, Any]] = []
     theirs: list[dict[str, Any]] = []
-    asked = True
+    available = True
     for _ in range(options.processes):  # in turn, because the machine's speed varies over time
         answer, why = worker(sys.executable, "numpipe", options.runs, **one_core)
         if why:
             raise SystemExit(f"numpipe: {why}")
         ours += answer
-        if asked:
+        if available:
             runs, why = worker(options.jax_python, "pallas", options.runs)
             theirs.append({"runs": runs, "ended": why or "well"})
             if why:
                 print(f"Pallas: {why}")
-            asked = "ModuleNotFoundError" not in why and "ImportError" not in why
-    found = record(ours, [process for process in theirs if process["runs"] or asked], options)
+            available = "ModuleNotFoundError" not in why and "ImportError" not in why
+    found = record(ours, [process for process in theirs if process["runs"] or available], options)
     tell(found)
     harness.write(options.out, found)
     return 0

@@ -106,6 +106,8 @@ def gradients_by(op: KernelOp) -> Callable[..., Any]:
     def gradients(xp: Any, **values: Any) -> Any:
         return xp(op, **values)
 
-    asked = [Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)]
-    gradients.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)
+    ]
+    gradients.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return gradients

@@ -47,11 +47,11 @@ def tell_copied(op: str, name: str, info: ArrayInfo, reason: str) -> None:
     notes = taken()
     if notes is None and not log.on("launch"):
         return
-    told = (
+    message = (
         f"'{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: "
         f"{reason}"
     )
     if notes is not None:
-        notes.copied.append(told)
+        notes.copied.append(message)
     else:
-        log.say("launch", f"{op}: {told}")
+        log.say("launch", f"{op}: {message}")

@@ -181,8 +181,8 @@ class Handler:
 def _describe(metadata: Metadata, api: int | None) -> None:
     """Answer XLA's query for the handler's metadata."""
     version = Api.from_address(api).version if api else None
-    told = VERSIONS[0] if version is None else min(VERSIONS[1], (version.major, version.minor))
-    metadata.version.major, metadata.version.minor = told
+    answer = VERSIONS[0] if version is None else min(VERSIONS[1], (version.major, version.minor))
+    metadata.version.major, metadata.version.minor = answer
     metadata.traits = COMMAND_BUFFER
 
 

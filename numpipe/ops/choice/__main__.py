@@ -29,22 +29,22 @@ def main(arguments: list[str] | None = None) -> int:
         options.add_argument("rows", nargs="+", type=Path, metavar="ROWS")
         if command == "fit":
             options.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        sets = list(read(asked.rows).values())
+        sets = list(read(parsed.rows).values())
     except (NumpipeError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     gpu, groups = sets[0]
     count = sum(len(group.seconds) for group in groups)
     print(f"{gpu.name}: {count} times of {len({group.shape for group in groups})} products")
-    if asked.command == "evaluate":
+    if parsed.command == "evaluate":
         _print("products held out of the fit", unseen(sets))
         return 0
     fitted = fit(sets)
     _print("the count alone", losses(fitted, groups, corrects=False))
     _print("corrected, the products of the fit", losses(fitted, groups))
-    fitted.save(asked.out)
+    fitted.save(parsed.out)
     return 0
 
 

@@ -46,12 +46,12 @@ def fit(sets: Sets) -> Gpu:
     """
     own = replace(sets[0][0], constants=_constants(*sets[0]))
     groups = [group for _, each in sets for group in each]
-    counted, seen = [], []
+    counted, inputs = [], []
     for gpu, each in ((own, sets[0][1]), *sets[1:]):
         rows = arrays(each)
         counted.append(cycles(rows.ways, rows.product, gpu))
-        seen.append(features(rows.ways, rows.product, counted[-1], gpu))
-    data = arrays(groups), np.concatenate(counted), np.concatenate(seen, axis=1).T
+        inputs.append(features(rows.ways, rows.product, counted[-1], gpu))
+    data = arrays(groups), np.concatenate(counted), np.concatenate(inputs, axis=1).T
     networks = [_trained(*data, seed) for seed in range(NETWORKS)]
     return replace(own, layers=tuple(np.stack(each) for each in zip(*networks, strict=True)))
 
@@ -61,8 +61,8 @@ def losses(gpu: Gpu, groups: list[Group], corrects: bool = True) -> Any:
     rows = arrays(groups)
     predicted = cycles(rows.ways, rows.product, gpu)
     if corrects:
-        seen = features(rows.ways, rows.product, predicted, gpu)
-        predicted = predicted * np.exp(correction(seen, gpu.layers))
+        inputs = features(rows.ways, rows.product, predicted, gpu)
+        predicted = predicted * np.exp(correction(inputs, gpu.layers))
     predicted = predicted * np.where(rows.product.turned, TURNED, 1)
     chosen = np.lexsort((predicted, rows.number))[rows.starts]
     return rows.longer[chosen]

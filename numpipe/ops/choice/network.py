@@ -73,10 +73,10 @@ def features(of: Ways, product: Product, counted: Floats, gpu: Gpu) -> Floats:
         log((operands + output) / counted),
         log(counted),
     ]
-    seen = np.empty((len(facts), len(of.tm)), np.float32)
-    for row, fact in zip(seen, facts, strict=True):
+    table = np.empty((len(facts), len(of.tm)), np.float32)
+    for row, fact in zip(table, facts, strict=True):
         row[:] = fact
-    return seen
+    return table
 
 
 def correction(seen: Floats, layers: tuple[Any, ...]) -> Floats:

@@ -366,11 +366,13 @@ def explain(
         compiled=FLAG | NONE,
     )
     if any(kernel is op for op in noted_calls.OPS):
-        asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
+        keywords = {
+            name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None
+        }
         return explain_op(
             kernel,
             args,
-            named | asked,
+            named | keywords,
             functools.partial(explain, device=device, clock=clock, compiled=compiled),
         )
     check_kernel("explain", kernel)

@@ -331,7 +331,7 @@ class Mutant:
         return not self.by
 
     def __str__(self) -> str:
-        told = self.by or (
+        outcome = self.by or (
             f"survived; redundant: {self.rule}"
             if self.rule
             else (
@@ -340,7 +340,8 @@ class Mutant:
             )
         )
         return (
-            f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n"
+            f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: "
+            f"{outcome}\n"
             f"    in {self.place}"
         )
 
@@ -367,10 +368,10 @@ class Mutation:
         return not self.survivors
 
     def __str__(self) -> str:
-        told = len(self.mutants) - len(self.survivors) - len(self.redundant)
+        reported = len(self.mutants) - len(self.survivors) - len(self.redundant)
         return "\n".join(
             [
-                f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, "
+                f"kernel {self.kernel}: {len(self.mutants)} mutants: {reported} reported, "
                 f"{len(self.redundant)} redundant by a rule, {len(self.survivors)} survived",
                 *map(str, self.survivors),
             ]

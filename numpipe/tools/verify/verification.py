@@ -347,17 +347,17 @@ def _seeded(
 ) -> Iterator[Run]:
     """Run the schedules of the given seeds."""
     for seed in seeds:
-        asked = judge()
+        own_judge = judge()
         try:
             yield (
                 seed,
-                arguments.run(functools.partial(kernel.judged, asked), seed=seed),
+                arguments.run(functools.partial(kernel.judged, own_judge), seed=seed),
                 None,
-                asked,
+                own_judge,
                 None,
             )
         except SimulationError as error:
-            yield seed, None, error, asked, None
+            yield seed, None, error, own_judge, None
         except Exception as error:
             if seed is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={seed})")
@@ -399,13 +399,13 @@ def verified(
     others: dict[str, list[tuple[Seed, Array]]] = {}
     """by array name: (seed, array) for each array that differs from the one in `first`"""
     begun = time.perf_counter()
-    for s, arrays, error, asked, one in runs:
+    for s, arrays, error, run_judge, one in runs:
         if error is not None:
             _count(errors, s, error, one)
             continue
         assert arrays is not None
         first = first or arrays
-        for found, where in ((asked.unwritten, errors), (asked.kept, kept)):
+        for found, where in ((run_judge.unwritten, errors), (run_judge.kept, kept)):
             for unwritten in found.values():
                 _count(where, s, unwritten, one)
         for name, array in arrays.items():
