@@ -76,7 +76,7 @@ def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(
         program.competitors(inputs, program.cases(options)[0], program.parse([]).which)
     ) == ["numpipe", "numpipe lazy", "cuDNN"]
     for arguments, words in (
-        (["--ladder", "--shapes", "1,8/2,128,64"], "as many heads"),
+        (["--ladder", "--shapes", "1,8/2,128,64"], "as many key heads"),
         (["--ladder", "--all"], "not allowed with"),
     ):
         with pytest.raises(SystemExit):

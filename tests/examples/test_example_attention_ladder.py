@@ -90,7 +90,7 @@ def test_a_rung_has_the_one_thing_more_that_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape, words", [("1,4/2,64,64", "as many heads"), ("1,4,64,256", "a depth of")]
+    "shape, words", [("1,4/2,64,64", "as many key heads"), ("1,4,64,256", "a depth of")]
 )
 def test_what_not_all_rungs_take_is_refused(
     shape: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -285,7 +285,7 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(
     contest.check()
     for at, said in (
         ("missing", "left elements of"),
-        ("beside", "wrote beside its output"),
+        ("beside", "wrote outside its output"),
         ("bits", "gave other bits"),
     ):
         run(at)
@@ -439,7 +439,7 @@ def test_a_wrong_result_and_one_that_is_written_beside_are_told(
     layouts.check(case | {"number": number})
     for by, said in (
         ("element", "elements are off, first"),
-        ("beside", "elements beside the output were written"),
+        ("beside", "elements outside the output were written"),
     ):
         broken["by"] = by
         with pytest.raises(AssertionError, match=said):

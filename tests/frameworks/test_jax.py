@@ -150,7 +150,7 @@ def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
     function = numpipe.jax.call(scaled, vmap_method="sequential")
     same(jax.jit(jax.vmap(function))(x), 2 * x)
     with pytest.raises(
-        SpecError, match=r"kernel scaled: jax.vmap of it: .*vmap_method=\"sequential\""
+        SpecError, match=r"kernel scaled: jax.vmap has no rule.*vmap_method=\"sequential\""
     ):
         jax.vmap(numpipe.jax.call(scaled))(x)
 
@@ -183,7 +183,7 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
     doubled = jax.custom_vjp(function)
     doubled.defvjp(lambda x: (function(x), None), lambda _, g: (function(g),))
     same(jax.grad(lambda x: doubled(x).sum())(numbers(64, 64)), np.full((64, 64), 2.0))
-    with pytest.raises(SpecError, match="scaled: .* has no derivative yet: say .* jax.custom_vjp"):
+    with pytest.raises(SpecError, match="scaled: .* has no derivative; fix: .* jax.custom_vjp"):
         jax.grad(lambda x: function(x).sum())(numbers(64, 64))
 
 
@@ -192,12 +192,12 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
     [
         (
             lambda f, x: f(x, x),
-            "the call passes all of x, y, and arrays of JAX are immutable: leave the outputs out",
+            "the call passes all of x, y, but JAX arrays are immutable; fix: leave the outputs out",
         ),
         (lambda f, x: f(x, out=x), "a call in a JAX program has no out=: XLA allocates"),
         (
             lambda f, x: f(x, by=x[0, 0]),
-            r"'by' is traced, and a launch has the value .* \(static_argnames of jax.jit",
+            r"'by' is traced, but a launch needs its value .*; fix: .*static_argnames='by'",
         ),
         (lambda f, x: f(x, factor=2.0), "unexpected argument 'factor'"),
         (
@@ -233,7 +233,7 @@ def test_sizes_that_are_not_known_are_refused() -> None:
         (numpipe.jax.call(scaled), np.float32),
         (lambda x: numpipe.jax.matmul(x, x), np.float16),
     ):
-        with pytest.raises(SpecError, match="which must be known when a program is traced"):
+        with pytest.raises(SpecError, match="sizes that are known when a program is traced"):
             jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
 
 
@@ -534,7 +534,7 @@ def test_attentions_that_do_not_fit_are_refused_when_they_are_traced() -> None:
     for call, message in [
         (
             lambda q: jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())(q),
-            "no derivative yet",
+            "has no derivative",
         ),
         (lambda q: numpipe.jax.attention(q, q[:, :1], q), "'k' and 'v' must have one shape"),
         (lambda q: numpipe.jax.attention(q, q, q, scale=q[0, 0, 0, 0]), "'scale' is traced"),

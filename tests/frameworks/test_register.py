@@ -175,7 +175,7 @@ def test_a_backward_may_register_no_gradient_of_its_own() -> None:
     op, x = fresh(kernels.squared, backward=kernels.squared_backward), inputs(64, 64, grad=True)
     (grad,) = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
     with pytest.raises(
-        SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"
+        SpecError, match="_backward: a gradient is needed, but kernel squared_backward was"
     ):
         grad.sum().backward()
 
@@ -184,7 +184,7 @@ def test_a_gradient_that_nobody_wrote_is_named_when_it_is_asked_for() -> None:
     y, _ = fresh(kernels.squared)(inputs(64, 64, grad=True), alpha=2.0)
     with pytest.raises(
         SpecError,
-        match=r"squared was registered without one: pass numpipe.torch.register\(squared, "
+        match=r"squared was registered without one; fix: numpipe.torch.register\(squared, "
         r"backward=…\)",
     ):
         y.sum().backward()
@@ -219,7 +219,7 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "options", "match"),
     [
-        (np.sum, {}, "takes a @numpipe.kernel, got <function sum"),
+        (np.sum, {}, "expected a @numpipe.kernel, got <function sum"),
         (
             kernels.squared,
             {"name": "a-b"},
@@ -245,7 +245,8 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         (
             kernels.squared,
             {"backward": lambda w: w},
-            "gradient of x asks for w; it may ask for x, alpha, n, y, z, grad_y, grad_z, xp",
+            "gradient of x has the parameters w; possible ones are x, "
+            "alpha, n, y, z, grad_y, grad_z, xp",
         ),
         (
             kernels.squared,
@@ -278,7 +279,7 @@ def test_a_name_is_taken_once_and_a_kernel_defined_anew_replaces_itself() -> Non
     assert register(make(3.0))(x)[0, 0] == 3 == torch.ops.numpipe_kernels.scaled(x)[0, 0]
     with pytest.raises(
         SpecError,
-        match="the op numpipe_kernels::scaled is another one, of tests.*: pass another name=",
+        match="tests.* has defined another op numpipe_kernels::scaled; fix: pass another name=",
     ):
         register(kernels.squared, "scaled")
 
@@ -289,7 +290,7 @@ def test_a_wrong_count_of_gradients_is_named() -> None:
     )
     with pytest.raises(
         SpecError,
-        match="the gradients of x must return one for each of them, None where .*, got 2",
+        match="the gradients of x must return one gradient or None for each of them, got 2",
     ):
         y.sum().backward()
 
@@ -311,7 +312,7 @@ def test_vmap_names_the_op() -> None:
     op = fresh(kernels.times, statics={"factor": 2.0})
     with pytest.raises(
         SpecError,
-        match="times: vmap has no rule for this op: call it in a loop",
+        match="times: vmap has no rule for this op; fix: call it in a loop",
     ):
         torch.vmap(op)(torch.ones(2, 64, 64))
 

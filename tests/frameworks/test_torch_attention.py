@@ -122,30 +122,33 @@ Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (
         lambda: sdpa(Q, K, V, torch.ones(9, 7)),
-        "attn_mask is given, which it does not take: pass is_causal=True",
+        "attn_mask is not supported; fix: pass is_causal=True",
     ),
     "dropout": (
         lambda: sdpa(Q, K, V, dropout_p=0.1),
-        "dropout_p = 0.1, which it does not have: pass dropout_p=0.0",
+        "dropout is not supported, got dropout_p = 0.1; fix: pass dropout_p=0.0",
     ),
     "gradient": (
         lambda: sdpa(Q.clone().requires_grad_(), K, V),
-        r"requires a gradient, and this op has no backward pass yet: call it under "
+        r"requires a gradient, but this op has no backward pass; fix: call it under "
         r"torch.no_grad\(\)",
     ),
     "heads": (
         lambda: sdpa(Q, K[:, :2], V[:, :2]),
-        "query has 4 heads, key 2: pass enable_gqa=True",
+        "query has 4 heads, key 2; fix: pass enable_gqa=True",
     ),
     "multiple": (
         lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
         "the heads of the query, 4, must be a multiple of",
     ),
-    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same three dimensions or more"),
-    "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"value \(2, 4, 3, 16\): batches must be equal"),
+    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same number of dimensions"),
+    "lengths": (
+        lambda: sdpa(Q, K, V[:, :, :3]),
+        r"value \(2, 4, 3, 16\): batches and depths must be equal",
+    ),
     "types": (
         lambda: sdpa(Q, K, V.bfloat16()),
-        "'v' is bfloat16 and 'q' is float16: give both one type",
+        "'v' is bfloat16 and 'q' is float16; fix: give both one type",
     ),
     "float32": (
         lambda: sdpa(Q.float(), K.float(), V.float()),
@@ -153,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "devices": (
         lambda: sdpa(Q, K.to("meta"), V),
-        r"'query' is on cpu, 'key' on meta; move one: key.to\(query.device\)",
+        r"'query' is on cpu, 'key' on meta; fix: key.to\(query.device\)",
     ),
     "no tensor": (lambda: sdpa(Q.numpy(), K, V), "'query' must be a torch.Tensor, got a ndarray"),
 }

@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "K": (lambda: npt.all_gather_matmul(ONES, [ONE[:5]] * 2, mesh=MESH), "K = 8 in 'a'"),
     "vmap": (
         lambda: torch.vmap(lambda x: npt.all_gather([x, x], mesh=MESH))(ONE[None]),
-        "all_gather: vmap has no rule for this op: call it in a loop",
+        "all_gather: vmap has no rule for this op; fix: call it in a loop",
     ),
     "a mesh that is gone": (
         lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name),

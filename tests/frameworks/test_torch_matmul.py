@@ -359,15 +359,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "devices": (
         lambda: npt.matmul(ONES, ONES.to("meta")),
-        r"'a' is on cpu, 'b' on meta; move one: b.to\(a.device\)",
+        r"'a' is on cpu, 'b' on meta; fix: b.to\(a.device\)",
     ),
     "NumPy": (
         lambda: npt.matmul(ONES, ONES.numpy()),
-        r"'b' must be a torch.Tensor, got a ndarray; pass torch.as_tensor\(b\)",
+        r"'b' must be a torch.Tensor, got a ndarray; fix: torch.as_tensor\(b\)",
     ),
     "sparse": (
         lambda: npt.matmul(ONES.to_sparse(), ONES),
-        r"'a' is sparse \(torch.sparse_coo\); pass a.to_dense\(\)",
+        r"'a' is sparse \(torch.sparse_coo\); fix: a.to_dense\(\)",
     ),
     "types": (lambda: npt.matmul(ONES, ONES.bfloat16()), "'b' .*bfloat16"),
     "integers": (lambda: npt.matmul(ONES.int(), ONES.int()), "'a' .*int32"),
@@ -384,14 +384,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "jvp": (
         lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
-        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use "
+        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; fix: use "
         r"torch.func.vjp",
     ),
     "vmap of out": (
         lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(
             ONES[None], ONES[None].clone()
         ),
-        "writes out in place, and an argument .* is a batch of torch.vmap, .*: leave out= out",
+        "writes out in place, and an argument .* is a batch of torch.vmap, .*; fix: leave out= out",
     ),
 }
 
@@ -427,7 +427,7 @@ def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: 
 def test_a_graph_asks_for_the_module_of_its_function() -> None:
     with pytest.raises(
         SpecError,
-        match="'nowhere:f' is no function of a module that is imported: import nowhere before",
+        match="'nowhere:f' is not a function of an imported module; fix: import nowhere before",
     ):
         torch.ops.numpipe.matmul(ONES, ONES, activation="nowhere:f")
 
@@ -440,7 +440,7 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
     with torch.inference_mode():  # where no graph is made it is fine
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
     for function, match in (
-        (inner, "is defined inside a function, where a graph does not find it again: define it"),
+        (inner, "is defined inside a function, where a graph cannot find it again; fix: "),
         (torch.tanh, "activation must be a numpipe.function of a float32 tile, got <built-in"),
     ):
         with (

@@ -121,7 +121,7 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     [
         (
             {"q": (1, 2, 64, 264)},
-            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of "
+            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264; fix: use more heads of "
             r"fewer",
         ),
         ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
@@ -262,7 +262,7 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     [
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
-            r"attention: 'v' is float32, expected float16 or bfloat16: convert it",
+            r"attention: 'v' is float32, expected float16 or bfloat16; fix: convert it",
         ),
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],

@@ -499,7 +499,7 @@ def test_a_fit_finds_which_config_is_faster_on_another_gpu(
     assert by.store > 3 * start.constants.store and by.latency > 1.2 * start.constants.latency
     assert main(["evaluate", str(rows)]) == 0
     told = capsys.readouterr().out
-    assert "products that were not fitted to: the choice takes 1.0" in told
+    assert "products held out of the fit: the chosen config takes 1.0" in told
 
 
 @pytest.mark.parametrize(

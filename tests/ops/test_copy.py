@@ -254,8 +254,8 @@ def _inside(piece: Any) -> np.ndarray:
         ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
         (
             {"a": X[None, None, None, None]},
-            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: "
-            r"reshape",
+            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5; "
+            r"fix: reshape",
         ),
         (
             {"a": X, "out": np.zeros((70, 100), np.float16)},

@@ -722,8 +722,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shards that differ": (
         lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* "
-        r"shape; pad",
+        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs must "
+        r"have .* shape; fix: pad",
     ),
     "counts that differ": (
         lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
@@ -756,24 +756,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "layouts of what is added": (
         lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
-        "matmul_reduce_scatter: 'b' has strides .* pass a copy",
+        "matmul_reduce_scatter: 'b' has strides .*; fix: pass copies",
     ),
     "depths": (
         lambda: ops.all_gather_matmul(A, A, mesh=TWO),
-        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, "
-        r"K\)",
+        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); fix: pass b\.T "
+        r"for a b \(N, K\)",
     ),
     "no matrices": (
         lambda: ops.matmul_reduce_scatter([x[None] for x in A], B, mesh=TWO),
-        r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\): reshape batches to rows",
+        r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\); "
+        r"fix: reshape batches to rows",
     ),
     "rows to share": (
         lambda: ops.matmul_reduce_scatter([x[:7] for x in A], B, mesh=TWO),
-        "'a' has 7 rows, which 2 GPUs cannot share evenly: pad it to 8",
+        "'a' has 7 rows, which 2 GPUs cannot share evenly; fix: pad it to 8",
     ),
     "sums to share": (
         lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),
-        r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; pad it",
+        r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; "
+        r"fix: pad it",
     ),
     "a number to share": (
         lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO),
@@ -801,7 +803,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "every second column": (
         lambda: ops.all_gather(EVERY_SECOND, mesh=TWO),
-        r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes: pass a copy",
+        r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes; fix: x = ",
     ),
     "columns to add": (
         lambda: ops.reduce_scatter(EVERY_SECOND, mesh=TWO),
@@ -809,12 +811,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a shard of 6 bytes": (
         lambda: ops.all_gather([np.zeros(3, F16)] * 2, mesh=TWO),
-        "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16: pad it",
+        "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16; "
+        "fix: pad it",
     ),
     "rows of 6 bytes": (
         lambda: ops.all_to_all([np.zeros((4, 3), F16)] * 2, PAIR, mesh=TWO),
-        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: "
-        r"pad its columns",
+        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16; "
+        r"fix: pad its columns",
     ),
     "counts of three": (
         lambda: ops.all_to_all(A, numbers([1, 2, 3], [1, 2, 3]), mesh=TWO),

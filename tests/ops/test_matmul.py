@@ -331,7 +331,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
         (((4, 8), (16, 4), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 4\)"),
         (
             ((4, 8), (16, 8), None),
-            r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 8\); pass b.T of a b \(N, K\)",
+            r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 8\); fix: pass b.T for a b \(N, K\)",
         ),
         (
             ((2, 4, 8), (3, 8, 4), None),
@@ -339,7 +339,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
             r"\(3,\)",
         ),
         (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be float16 \(2, 4, 4\), got float16 \(4, 4\)"),
-        (((), (8, 4), None), "'a' is a number; multiply with \\*, or pass alpha="),
+        (((), (8, 4), None), "'a' is a number; fix: multiply with \\*, or pass alpha="),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], words: str) -> None:
@@ -353,8 +353,8 @@ def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], wor
     [
         ({"bias": (9,)}, r"'bias' must be \(8,\) or \(4, 1\), got \(9,\)"),
         ({"c": (4, 9)}, r"'c' must broadcast to \(4, 8\), got \(4, 9\)"),
-        ({"b": np.float32}, "'b' is float32, expected float16 or bfloat16: convert it"),
-        ({"b": ml_dtypes.bfloat16}, "'b' is bfloat16 and 'a' is float16: give both one type"),
+        ({"b": np.float32}, "'b' is float32, expected float16 or bfloat16; fix: convert it"),
+        ({"b": ml_dtypes.bfloat16}, "'b' is bfloat16 and 'a' is float16; fix: give both one type"),
         ({"a": np.int32}, "'a' is int32, expected float16 or bfloat16"),
         ({"a": np.complex64}, "element type complex64.* is not supported"),
     ],

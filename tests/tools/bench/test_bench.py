@@ -364,7 +364,7 @@ def test_a_file_whose_runs_have_another_form_is_refused(
     (tmp_path / "bad.json").write_text(json.dumps(data | change), encoding="utf8")
     (tmp_path / "deep.json").write_text("[" * 200_000, encoding="utf8")
     for name in ("bad.json", "deep.json"):
-        with pytest.raises(ValueError, match=f"{name} is no result file of numpipe.bench"):
+        with pytest.raises(ValueError, match=f"{name} is not a result file of numpipe.bench"):
             bench.read(tmp_path / name)
     (tmp_path / "r.json.gz").write_bytes(gzip.compress((tmp_path / "r.json").read_bytes()))
     assert (

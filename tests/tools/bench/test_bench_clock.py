@@ -340,5 +340,5 @@ def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert "1.250 [one process]" in shown and "2.000 [one process]" in shown
     files[0].write_text("[]")
-    assert main(["show", str(files[0])]) == 2 and "no result file" in capsys.readouterr().err
+    assert main(["show", str(files[0])]) == 2 and "not a result file" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none.json")]) == 2

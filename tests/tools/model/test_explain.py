@@ -244,7 +244,8 @@ def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> 
     c = ArrayType((256, 192), np.float32)
     with pytest.raises(
         SpecError,
-        match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a",
+        match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros; "
+        "fix: pass a",
     ):
         explain(by_table, ArrayType((12, 2), np.int32), c)
     told = explain(by_table, numpipe.orders.Row().table((4, 3)), c)

@@ -152,8 +152,8 @@ def test_counts_say_what_an_exchange_moves() -> None:
 def test_an_op_of_several_gpus_needs_its_mesh_here_too() -> None:
     with pytest.raises(
         SpecError,
-        match=r"explain: all_gather is an op of several GPUs: pass mesh=, "
-        r"numpipe.Mesh.simulated\(2\)",
+        match=r"explain: all_gather is an op of several GPUs; fix: pass "
+        r"mesh=numpipe.Mesh.simulated\(2\)",
     ):
         numpipe.explain(ops.all_gather, ArrayType((128, 64), F16))
 

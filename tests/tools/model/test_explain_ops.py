@@ -92,7 +92,8 @@ def test_nothing_is_launched_and_no_notes_are_left() -> None:
 
 def test_what_is_no_kernel_and_no_op_is_refused_and_so_is_a_target() -> None:
     with pytest.raises(
-        SpecError, match="target= is of calls that run, and this one does not: leave it out"
+        SpecError,
+        match="target= is for calls that run, and explain runs nothing; fix: leave it out",
     ):
         told(ops.copy, ArrayType((64, 64), F16), target="sim")
     with pytest.raises(SpecError, match="a kernel, as @numpipe.kernel makes it"):

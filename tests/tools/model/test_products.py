@@ -144,8 +144,8 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
         ),
         (
             {"tile": (64, 256)},
-            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of "
-            r"128",
+            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows must be a multiple "
+            r"of 128",
         ),
         ({"tile": (128, 264)}, "columns of 8, up to 256"),
         ({"depth": 24}, "depth of 16"),

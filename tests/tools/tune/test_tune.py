@@ -105,7 +105,7 @@ def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
     times: dict[str, float], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        SpecError, match="measure= returned .* a positive number of seconds for each of"
+        SpecError, match="measure= returned .*, expected a positive number of seconds for each of"
     ):
         tune(measure=lambda calls: times)
     assert not (tmp_path / "tuning").exists()
@@ -333,13 +333,13 @@ def test_without_a_gpu_and_a_measure_it_says_so() -> None:
         ),
         (
             lambda: numpipe.autotune(product, {1: Config()}, A, B, measure=Measured()),
-            "names are strings, got 1",
+            "names must be strings, got 1",
         ),
         (
             lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()),
-            "another one in each process",
+            "differs in each process",
         ),
-        (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
+        (lambda: tune(measure=Measured(), key=object()), "key is .*differs in each process"),
         (
             lambda: tune(measure=Measured(), workers=-1),
             "workers must be an int >= 0 or None, got -1",
@@ -359,9 +359,7 @@ def test_what_cannot_be_tuned_is_refused_first(broken: Any, words: str, tmp_path
 
 
 def test_a_factory_of_something_else_is_a_mistake_and_not_a_candidate() -> None:
-    with pytest.raises(
-        TypeError, match="no_kernel.* returned a Config: a factory returns a kernel"
-    ):
+    with pytest.raises(TypeError, match="no_kernel.* returned a Config; fix: return a kernel"):
         numpipe.autotune(tune_kernels.no_kernel, SPACE, A, B, measure=Measured(), progress=False)
 
 
@@ -371,7 +369,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
     monkeypatch.delattr(tune_kernels, "__file__")
     with pytest.raises(
         SpecError,
-        match="is of tests.kernels.tune_kernels, which is no file that worker processes could "
+        match="is of tests.kernels.tune_kernels, which is not a file that worker processes can "
         "import",
     ):
         tune(measure=Measured())
