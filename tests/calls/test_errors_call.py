@@ -1,4 +1,4 @@
-"""Bad options, arguments and targets: refused before anything is compiled or launched."""
+"""Errors for bad options, arguments and targets, raised before anything is compiled or launched."""
 
 from __future__ import annotations
 
@@ -341,8 +341,7 @@ def test_an_option_for_names_may_be_left_out_as_the_error_says() -> None:
 
 
 def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None:
-    """No argument says of which library they are, nor where; NumPy's function for one is in the
-    message."""
+    """No argument tells the library or the device, so the message suggests NumPy's function."""
 
     @numpipe.kernel(
         out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32))
@@ -608,7 +607,7 @@ def test_a_simulator_of_numbas_in_place_of_its_compiler_is_named(
         "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it, or use "
         "target='sim'" in told
     )
-    scaled(A, zeros, 1.0, target="sim")  # which does without
+    scaled(A, zeros, 1.0, target="sim")  # which runs without wheels
 
 
 def test_sizes_beyond_int32_are_refused() -> None:
@@ -639,7 +638,7 @@ def test_inspecting_something_else() -> None:
 
 
 def test_numpys_bfloat16_is_an_element_type() -> None:
-    """The list of refused types is not too long."""
+    """The list of rejected types must not contain it."""
     product.compiled(A.astype(ml_dtypes.bfloat16), B.astype(ml_dtypes.bfloat16))
 
 

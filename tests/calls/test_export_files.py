@@ -1,5 +1,5 @@
-"""Files of kernels: in a process without source and compiler, damaged or made up by others, and
-from the command line."""
+"""Files of exported kernels: loaded in a process without source and compiler, damaged or malicious,
+and used from the command line."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def parts() -> Parts:
 
 @pytest.fixture
 def good(fake: Noting) -> Parts:
-    """A file that has all that a file may have, but for a workspace."""
+    """Return a file with everything that a file can contain, except a workspace."""
 
     @numpipe.kernel(
         out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype),
@@ -172,7 +172,8 @@ def packed(members: Parts) -> None:
 
 
 def tried(*calls: Any, errors: tuple[type[Exception], ...] = ()) -> None:
-    """Load the file, and call what it has: numpipe's errors are right, and kernels that work."""
+    """Load a file and call its kernels; only numpipe's errors may be raised, and kernels must
+    work."""
     try:
         loaded = numpipe.load("k.numpipe")
         str(loaded.archive), repr(loaded)
@@ -296,7 +297,7 @@ def test_no_file(good: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(kind):
             numpipe.load(name)
-    assert numpipe.load("good").name == "k"  # as a folder of models has it
+    assert numpipe.load("good").name == "k"  # a path as in a folder of models
     monkeypatch.setattr(archives, "MOST_BYTES", 100)
     with pytest.raises(ImageError, match="more than 100 bytes"):
         numpipe.load("k.numpipe")
@@ -364,7 +365,7 @@ VALUES = [
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The places of all values in JSON, and in the JSON that its strings are."""
+    """Return the places of all values in JSON, and in JSON inside of its strings."""
     found = [path]
     if isinstance(value, str) and value[:1] in "{[":
         found += nodes(json.loads(value), (*path, json))
@@ -402,8 +403,10 @@ CHANGES = [
 def test_any_value_of_a_manifest_changed(
     file: str, request: pytest.FixtureRequest, fake: Noting
 ) -> None:
-    """Either the file is refused, or its kernel works or raises numpipe's errors; functions of
-    shapes also what functions raise."""
+    """Either the file is rejected, or its kernel works or raises numpipe's errors.
+
+    Functions of shapes may also raise their own exceptions.
+    """
     members = request.getfixturevalue(file)
     manifest = json.loads(members["manifest"])
     x = np.zeros((64, 64), np.float32)

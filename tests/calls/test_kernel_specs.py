@@ -1,4 +1,4 @@
-"""in_specs, out_specs and dimension_semantics of a kernel: its function is given tiles."""
+"""Kernels with in_specs, out_specs and dimension_semantics, whose functions get tiles."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_lambda_without_source_is_refused() -> None:
         copied(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 
 
-# ---- what cannot be
+# ---- what is rejected
 A = BlockSpec((64, 64), lambda i: (i, 0))
 ONE = {"grid": (1,), "in_specs": A, "out_specs": A}
 
@@ -212,7 +212,7 @@ def step():
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
 def test_the_step_is_unknown_to_functions(run: str) -> None:
-    """They are compiled once, for all kernels: CTAs have no such index, and read it as 0."""
+    """Functions are compiled once for all kernels; CTAs have no such index and read it as 0."""
     both = BlockSpec((64, 64), lambda i, k: (i, k))
 
     @numpipe.kernel(

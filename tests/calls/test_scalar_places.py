@@ -1,5 +1,5 @@
-"""Scalars stand anywhere among the parameters: before, between and behind arrays, without `*` and
-without a default."""
+"""Run-time scalars at any position among the parameters: before, between and after arrays, without
+`*` and without a default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype)}
 
 @pytest.fixture(autouse=True)
 def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests named so compile what they simulate too; the others save that second."""
+    """Skip compiling what is simulated, except in tests whose name mentions compiling; saves a
+    second each."""
     if "compile" not in request.node.name:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 

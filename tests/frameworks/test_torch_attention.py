@@ -1,5 +1,7 @@
-"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests;
-here it is a fake."""
+"""numpipe.torch.scaled_dot_product_attention, which is called like PyTorch's.
+
+The kernel is a fake here; it has its own tests.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ def test_vmap_is_a_batch(rank: int) -> None:
     torch.testing.assert_close(torch.vmap(sdpa, in_dims=(1, None, None))(qs, k, v), wanted)
 
 
-# ---- refusals
+# ---- what is rejected
 Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (

@@ -1,5 +1,5 @@
-"""The benchmark of gradients without a GPU: that both sides compute the same, and what is refused
-of a row."""
+"""The benchmark of gradients without a GPU: both sides compute the same, and bad rows are
+rejected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def measured(program: Any, monkeypatch: pytest.MonkeyPatch, of: str) -> tuple[Any, dict[str, Any]]:
-    """The entry of a row, whose competitors run once, and what each computed."""
+    """Return the entry of a row whose competitors run once, and what each of them computed."""
     done: dict[str, Any] = {}
     monkeypatch.setattr(
         bench,

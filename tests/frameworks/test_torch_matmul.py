@@ -1,5 +1,5 @@
-"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export,
-vmap; and what is refused."""
+"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export and
+vmap; and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """What `direct` answers, call by call: whether the dispatcher is passed by."""
+    """Return what `direct` returns in each call: whether the dispatcher is bypassed."""
     answers: list[bool] = []
     real = dispatch.direct
     monkeypatch.setattr(
@@ -66,14 +66,14 @@ def expected(
     beta: float = 1.0,
     activation: Any = None,
 ) -> Any:
-    """In float64."""
+    """Return the product in float64."""
     x = alpha * (a.double() @ b.double())
     x = x if c is None else x + beta * c.double()
     return ACTIVATIONS[activation](x if bias is None else x + bias.double())
 
 
 def check(got: Any, wanted: Any, tolerance: float = 2e-3) -> None:
-    """Shapes are equal, and values up to a part of the largest."""
+    """Check that shapes are equal, and values up to a fraction of the largest."""
     assert got.shape == wanted.shape
     assert (got.double() - wanted).abs().max() <= tolerance * (1 + wanted.abs().max())
 
@@ -148,7 +148,7 @@ def test_a_product_under_grad_and_one_without_have_the_same_bits() -> None:
     assert torch.equal(npt.matmul(a, b), npt.matmul(a.clone().requires_grad_(), b).detach())
 
 
-# ---- the dispatcher, and past it
+# ---- with and without the dispatcher
 CONTEXTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "inference_mode": (torch.inference_mode, True),
     "no_grad": (torch.no_grad, True),
@@ -344,7 +344,7 @@ def test_meta_tensors_have_a_shape() -> None:
     assert npt.matmul(a, b).shape == (20, 40) and npt.matmul(a, b).is_meta
 
 
-# ---- refusals
+# ---- what is rejected
 def test_out_is_written_and_autograd_notices() -> None:
     a, b, out = tensors((20, 24), (24, 40), (20, 40))
     assert npt.matmul(a, b, out=out) is out and out._version == 1
@@ -437,7 +437,7 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
     def inner(x):
         return x
 
-    with torch.inference_mode():  # where no graph is made it is fine
+    with torch.inference_mode():  # fine where no graph is recorded
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
     for function, match in (
         (inner, "is defined inside a function, where a graph does not find it again: define it"),

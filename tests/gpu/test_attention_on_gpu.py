@@ -1,5 +1,5 @@
-"""numpipe.ops.attention on the hardware: every kind, every config, against float64; the same bits
-again and again."""
+"""numpipe.ops.attention on the GPU: every kind and config against float64, with reproducible
+bits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(
 
 def test_views_of_one_array_are_read_where_they_lie() -> None:
     torch = pytest.importorskip("torch")
-    # as one product with all weights gives it
+    # packed as a single product with all weights returns it
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)
     q, k, v = packed.unbind(2)
     o = attention(q, k, v, layout="bshd", causal=True)

@@ -1,5 +1,5 @@
-"""Pipelines that wait for, and release, their operands themselves, in both forms, on the hardware:
-exact sums, many times over."""
+"""Pipelines in both forms that wait for their operands and release them explicitly, on the GPU:
+exact sums in many runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPEATS = 20
 @pytest.mark.parametrize("slots, delay", RINGS)
 @pytest.mark.parametrize("manual", MANUAL, ids=str)
 def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bool) -> None:
-    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    """Chain tiles on one ring, with numbers of steps below and above the slots and the delay."""
     plan = Plan(
         *manual,
         slots,

@@ -1,5 +1,5 @@
-"""Indices outside their arrays on the hardware: what a mode says they mean, and what a kernel built
-with debug=True reports."""
+"""Out-of-bounds indices on the GPU: what each mode does, and what a kernel built with debug=True
+reports."""
 
 from __future__ import annotations
 

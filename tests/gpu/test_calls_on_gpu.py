@@ -1,5 +1,5 @@
-"""Calls on a Hopper GPU: scalars with defaults and by name, outputs found in helpers, kernels that
-share them."""
+"""Calls on a Hopper GPU: scalars with defaults and by name, outputs stored in helpers, and kernels
+that share helpers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(
     monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
     x, wide = (numpipe.to_device(np.full((64, n), 3, np.float32), target="gpu") for n in (64, 65))
     with numpipe.jit("error"):
-        # rows of 65 are no multiple of 16 bytes: only an array like it says so
+        # rows of 65 are not a multiple of 16 bytes, which an ArrayType cannot express: warmup needs
+        # an array
         for args in ((x,), (wide,)):
             with pytest.raises(JitRefused):
                 jit_kernels.times(*args)

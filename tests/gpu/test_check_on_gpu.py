@@ -1,5 +1,5 @@
-"""numpipe.testing.check where there is a GPU: the kernel runs there too, and what it computes is
-compared."""
+"""numpipe.testing.check on a machine with a GPU: it runs the kernel there too and compares the
+results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Integer arrays that steer, on the hardware: results are NumPy's, number by number, many times
-over; and a large product."""
+"""Kernels steered by integer arrays on the GPU: results equal NumPy's exactly in many runs, and a
+large product is right."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_any_tables_and_counts_give_what_numpy_does(name: str, dtype: Any) -> No
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_same_call_with_other_numbers_takes_other_ways(name: str) -> None:
-    """Shapes and types are the same, so the launch is repeated; nothing of their numbers is
-    remembered."""
+    """Shapes and types are the same, so the launch is repeated; no values are remembered."""
     for seed in range(20):
         given = arrays(np.random.default_rng(seed), np.int32)
         there = [launch.DeviceArray.from_host(array) for array in given]

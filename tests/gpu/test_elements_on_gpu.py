@@ -1,4 +1,4 @@
-"""Numbers stored to single elements and reduced into them on the hardware."""
+"""Scalars stored to single elements and reduced into them, on the GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Grids of more than three dimensions, several axes, scalars, returned pipelines and trees of
-allocations on the hardware."""
+"""Grids of more than three dimensions, several axes, scalars, returned pipelines and nested
+allocations on the GPU."""
 
 from __future__ import annotations
 

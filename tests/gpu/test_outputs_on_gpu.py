@@ -1,5 +1,5 @@
-"""Outputs of pipelines on the hardware: the results that the simulator checks, many times over, and
-at sizes that fill the GPU."""
+"""Pipeline outputs on the GPU: the cases that the simulator checks, in many runs, and sizes that
+fill the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-made pipelines on the hardware: the same kernels, many times over."""
+"""Pipelines written by hand, on the GPU: the same kernels, in many runs."""
 
 from __future__ import annotations
 

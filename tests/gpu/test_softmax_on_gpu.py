@@ -1,4 +1,4 @@
-"""ops.softmax and ops.log_softmax on the GPU: against float64, in PyTorch and in JAX."""
+"""ops.softmax and ops.log_softmax on the GPU against float64, in PyTorch and in JAX."""
 
 from __future__ import annotations
 

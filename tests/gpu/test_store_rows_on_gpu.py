@@ -27,12 +27,11 @@ from tests.kernels.odd_outputs import (
 PROCESSES = 4
 on_gpu = launch.DeviceArray.from_host
 PLACES = ((0, 1), (1, 0), (1, 1), (2, 2), (2, 0), (4, 4), (8, 8))
-"""elements that the array's element 0, and a row's end, are past a multiple of 16"""
+"""elements by which the array's start and a row's end are past a multiple of 16"""
 
 
 class Framed:
-    """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies
-    so."""
+    """An array on the GPU inside a larger one of NaN; with `order` "F" both are transposed."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C"
@@ -54,7 +53,7 @@ class Framed:
         }
 
     def values(self) -> np.ndarray:
-        """The array on the host; asserts that nobody wrote around it."""
+        """Return the array on the host; asserts that nothing was written around it."""
         whole = self.whole.copy_to_host()
         end = self.base + int(np.prod(self.shape[:-1])) * self.pitch
         inside = whole[self.base : end].reshape(*self.shape[:-1], self.pitch)[..., : self.shape[-1]]
@@ -90,7 +89,7 @@ def test_a_tile_is_what_lies_in_the_array(
             c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
             wanted = expected(a, poisoned(size, dtype), *at)
-            # NaN is NaN
+            # NaN equals NaN
             np.testing.assert_array_equal(c.values().astype(np.float32), wanted.astype(np.float32))
 
 

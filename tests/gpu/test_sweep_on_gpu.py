@@ -1,5 +1,5 @@
-"""Sweeps on the GPU: graphs of numpipe's kernels and torch's functions, and the whole benchmarks of
-random shapes on a few rows."""
+"""Sweeps on the GPU: graphs of numpipe kernels and torch functions, and the benchmarks of random
+shapes on a few rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""numpipe.torch on the hardware: results and gradients, graphs, streams, compile, export, autocast;
-and kernels as ops."""
+"""numpipe.torch on the GPU: results and gradients, graphs, streams, compile, export, autocast, and
+kernels as ops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensors(*shapes: tuple[int, ...], dtype: Any = F16, grad: bool = False) -> l
 
 
 def check(got: Any, wanted: Any, tolerance: float) -> None:
-    """Shapes are equal, and the error relative in Frobenius norm is at most this."""
+    """Check that shapes are equal, and the relative error in the Frobenius norm is at most this."""
     assert got.shape == wanted.shape
     assert (got.double() - wanted).norm() <= tolerance * wanted.norm()
 

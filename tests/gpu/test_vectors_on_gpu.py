@@ -1,4 +1,4 @@
-"""Blocks and shared arrays of one dimension on the hardware."""
+"""Blocks and shared arrays of one dimension on the GPU."""
 
 from __future__ import annotations
 

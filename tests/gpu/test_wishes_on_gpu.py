@@ -1,5 +1,5 @@
-"""What newcomers could write by detours only, in its plain form on the hardware, several times
-each."""
+"""Ten kernels that needed workarounds in earlier versions, in their plain form on the GPU, several
+times each."""
 
 from __future__ import annotations
 

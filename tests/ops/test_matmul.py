@@ -1,4 +1,4 @@
-"""numpipe.ops.matmul: every config, any shape, any strides; and the examples that show it."""
+"""numpipe.ops.matmul: every config, shape and stride, and the examples that use it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_rows_of_a_turned_products_tiles_lie_along_n(
     assert made == [(n, m) if turned else (m, n)] and c.flags.c_contiguous
 
 
-# ---- what NumPy multiplies
+# ---- NumPy's shapes
 SHAPES = (
     ((70, 72), (72, 136)),
     ((72,), (72, 40)),
@@ -240,8 +240,10 @@ def test_c_broadcasts_as_numpy_adds_it(
 
 @st.composite
 def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """An array of this shape that is a window on another one: dimensions in any order, backwards,
-    apart, repeated."""
+    """Draw an array of this shape that is a view of another one.
+
+    Its dimensions may be permuted, reversed, spaced or repeated.
+    """
     steps = [draw(st.sampled_from([1, 1, 1, 2, -1, 0] if size > 1 else [1])) for size in shape]
     order = (
         draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else list(range(len(shape)))
@@ -503,7 +505,7 @@ def test_options_that_mean_nothing_together_are_refused_in_both_executions(
             run()
 
 
-# ---- the chooser
+# ---- choice of the config
 def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, found = [], gemm_tuned.choose
     monkeypatch.setattr(OP, "choose", lambda *sizes: asked.append(sizes) or found(*sizes))
