@@ -1,4 +1,4 @@
-"""The progress bar: on a terminal, or where it is asked for, and only if tqdm is installed."""
+"""The progress bar: shown on a terminal or on request, and only if tqdm is installed."""
 
 from __future__ import annotations
 

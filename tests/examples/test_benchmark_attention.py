@@ -1,4 +1,4 @@
-"""examples/benchmarks/attention.py without a GPU: which rows, and what is said of the goals."""
+"""examples/benchmarks/attention.py without a GPU: its rows, and its verdict on the goals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    """The benchmark as a module; its folder is on the path as it is when it runs."""
+    """Return the benchmark as a module, with its folder on the path as when it runs."""
     before = list(sys.path)
     spec = importlib.util.spec_from_file_location("benchmark_attention", FOLDER / "attention.py")
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""examples/benchmarks/gemm.py without a GPU: which products, against whom, and what is said of the
+"""examples/benchmarks/gemm.py without a GPU: its products and competitors, and its verdict on the
 goals."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    """The benchmark as a module; its folder is on the path as it is when it runs."""
+    """Return the benchmark as a module, with its folder on the path as when it runs."""
     before = list(sys.path)
     spec = importlib.util.spec_from_file_location("benchmark_gemm", FOLDER / "gemm.py")
     assert spec is not None and spec.loader is not None
@@ -55,7 +55,7 @@ def row(
 
 
 def told(suite: Any, *rows: bench.Row) -> list[list[str]]:
-    """The lines of the verdict, from what must be reached on."""
+    """Return the lines of the verdict, from the goals on."""
     return [
         line.partition("]")[2].split() or line.split() for line in suite.verdict(rows).splitlines()
     ]

@@ -1,5 +1,5 @@
-"""examples/gemm.py is the first thing a user runs: what it prints, without a GPU, and what it says
-to wrong arguments."""
+"""examples/gemm.py, the first file that a user runs: its output without a GPU, and its errors for
+wrong arguments."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_benchmarks_find_the_kernel() -> None:
 
 
 class OnFakeGpu:
-    """The example's GPU half on host memory: products in NumPy, times as given."""
+    """The example's GPU half on host memory: NumPy's products, and given times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cublas: bool) -> None:
         import gemm  # type: ignore[import-not-found]
@@ -195,7 +195,7 @@ def test_on_a_gpu_it_prints_speed_ratio_time_and_error(
 
 
 def test_the_config_suits_the_size() -> None:
-    """A small product is cut into enough tiles for the SMs, a large one into tiles that read
+    """Small products are cut into enough tiles for the SMs, large ones into tiles that read
     little."""
     from gemm import choose
 

@@ -36,7 +36,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Return what `direct` returns in each call: whether the dispatcher is bypassed."""
+    """Yield the results of `direct`, which say in each call whether the dispatcher is bypassed."""
     answers: list[bool] = []
     real = dispatch.direct
     monkeypatch.setattr(

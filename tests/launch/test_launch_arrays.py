@@ -1,4 +1,4 @@
-"""What a launch reads of an array, and what it refuses."""
+"""Attributes of arrays that a launch reads, and arrays that it rejects."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
 
 
 def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
-    """``<f1`` is what ml_dtypes says of float8_e5m2."""
+    """ml_dtypes uses ``<f1`` for float8_e5m2."""
     array = CudaArray(64, (4,), "<f1")
     with pytest.raises(
         SpecError,
@@ -214,7 +214,7 @@ def test_major_order(shape: tuple[int, ...], strides: tuple[int, ...], major: st
     "shape, strides, ptr",
     [
         ((4, 8), (16, 2), 4096),
-        ((4, 8), (2, 16), 4096),  # col: the tensor map is over the transpose
+        ((4, 8), (2, 16), 4096),  # col: the tensor map describes the transpose
         ((4, 6), (16, 2), 4096),  # padded rows
         ((7,), (2,), 16),
         ((1, 6), (12, 2), 4096),  # the stride of a single row does not matter

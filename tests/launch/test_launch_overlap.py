@@ -1,5 +1,5 @@
-"""Outputs that overlap other arrays are refused where a list of arrays is first seen; views that
-share no byte are not."""
+"""Outputs that overlap other arrays are rejected at the first launch with these arrays; views that
+share no byte are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_host(array: np.ndarray[Any, Any]) -> launch.ArrayInfo:
 
 
 def on_gpu(array: np.ndarray[Any, Any]) -> launch.ArrayInfo:
-    """The same view of memory that nobody can read."""
+    """Return the same view of memory that cannot be read."""
     there = (1 << 40) + array.ctypes.data - BASE.ctypes.data
     return launch.describe(CudaArray(there, array.shape, array.dtype.str, array.strides), "a")
 
@@ -125,7 +125,7 @@ def test_bounds_are_those_of_the_elements(shape: tuple[int, int], strides: tuple
     assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
 
 
-# ---- where it is asked
+# ---- when it is checked
 def test_a_launch_asks_once_for_each_list_of_arrays(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,5 +175,5 @@ def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(
     ):
         adds_one(x[:64], x[1:], target="sim")
     assert (x[:64] == 1).all()
-    adds_one.simulate(x[:64], x[1:])  # runs, and would report a race if there were a second CTA
+    adds_one.simulate(x[:64], x[1:])  # runs, and would report a race with a second CTA
     assert (x[1:] == 2).all()

@@ -1,5 +1,5 @@
-"""Streams of every library and GPU, CUDA graphs, and launch attributes, through a driver that needs
-no GPU."""
+"""Streams of every library and GPU, CUDA graphs, and launch attributes, with a driver that needs no
+GPU."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_c
         SpecError,
         match="kernel doubled: the stream 0x2000 is one of GPU 1, and the arrays are on GPU 0",
     ):
-        doubled()(*host(), stream=8192)  # which are computed on the first GPU
+        doubled()(*host(), stream=8192)  # computed on the first GPU
     assert [call[0] for call in fake.calls] == ["stream_device"]
 
 
 def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) -> None:
     several(fake)
     streams.check(8192, 1, "k")
-    fake.streams[8192] = 0  # destroyed, and made anew
+    fake.streams[8192] = 0  # destroyed and created again
     streams.check(8192, 0, "k")
 
 
@@ -173,7 +173,7 @@ def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(
     assert not fake.named("stream_device") and len(fake.named("launch")) == 1
     fake.captured = set()
     with pytest.raises(SpecError, match="one of GPU 1, and the arrays are on GPU 0"):
-        streams.check(8192, 0, "k")  # what was not asked is not remembered
+        streams.check(8192, 0, "k")  # only what was queried is remembered
 
 
 def host() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -278,7 +278,7 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
             1000,
             len(config.attrs),
         )
-        kept.append(config)  # the values lie in its memory
+        kept.append(config)  # it owns the memory of the values
         return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in config.attrs]
 
     assert made((1, 1, 1), False, False) == []

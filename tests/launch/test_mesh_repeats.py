@@ -1,5 +1,7 @@
-"""Repeated calls on meshes: which are found, and when an allocated output is one that a call was
-kept for. No GPU is needed."""
+"""Repeated calls on meshes: which are found, and when an allocated output is one of a kept call.
+
+No GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Array:
 
 
 class Mesh:
-    """A mesh whose process has `gpus` of them, or is a rank."""
+    """A mesh whose process has `gpus` GPUs, or is a rank."""
 
     def __init__(self, gpus: int | None) -> None:
         self.rank = None if gpus else 0

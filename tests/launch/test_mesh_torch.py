@@ -1,5 +1,5 @@
-"""Meshes of torch.distributed: two processes without a GPU, which tell each other what they are
-about to launch."""
+"""Meshes of torch.distributed: two processes without a GPU that exchange what they are about to
+launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Told = dict[tuple[str, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """What each scenario of `tests.kernels.mesh_ranks` gave on each rank."""
+    """Return the result of each scenario of `tests.kernels.mesh_ranks` on each rank."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
     ranks = [
         subprocess.Popen(

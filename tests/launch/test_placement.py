@@ -1,5 +1,5 @@
-"""numpipe.to_device and numpipe.pinned_empty, with a GPU that is a fake one, without a GPU, and
-where it is not wanted."""
+"""numpipe.to_device and numpipe.pinned_empty, with a fake GPU, without a GPU, and with a GPU that
+is not wanted."""
 
 from __future__ import annotations
 

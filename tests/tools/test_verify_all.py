@@ -42,7 +42,7 @@ def guess(y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
 def tells(y):
-    """What it leaves depends on who is first."""
+    """Leave a result that depends on which warpgroup is first."""
     there = numpipe.scratch(Barrier(num_arrivals=1))
     if numpipe.axis_index("wg") == 0:
         numpipe.barrier_arrive(there)

@@ -1,4 +1,4 @@
-"""numpipe.autotune without a GPU: a measure of the test's own stands for it."""
+"""numpipe.autotune without a GPU, with a fake timer."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
     assert not (tmp_path / "tuning").exists()
 
 
-# ---- what is kept
+# ---- what is cached
 def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
     measure = Measured(deep=1e-6)
     first = tune(measure=measure)
@@ -276,7 +276,7 @@ def test_the_folder_is_the_users_cache_where_nothing_says_another(
     assert winners.directory() == tmp_path / "cache" / "numpipe" / "tuning"
 
 
-# ---- what is refused
+# ---- what is rejected
 def test_candidates_that_cannot_be_are_skipped_and_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,8 +380,10 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
 # ---- compiling
 @pytest.mark.soak  # and on a GPU: tests/gpu/test_tune_on_gpu.py
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One compiles, the other has more shared memory than there is: in a process of its own, this
-    one compiles nothing."""
+    """One candidate compiles, the other exceeds shared memory.
+
+    Compiles run in worker processes; this process compiles nothing.
+    """
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
@@ -430,10 +432,10 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
         candidates.compiled(product, found, None, print)
 
 
-# ---- on a GPU, which is pretended
+# ---- on a fake GPU
 class Pretended(FakeDriver):
-    """Refuses the machine code that `broken` names, when it is launched; `launched` has what was,
-    in order."""
+    """A driver that rejects the machine code named by `broken` at launch; `launched` lists the
+    others."""
 
     broken = b""
 
@@ -445,8 +447,10 @@ class Pretended(FakeDriver):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
-    """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without
-    plans of other tests."""
+    """Install a fake GPU and a compiler whose code is the candidate's name.
+
+    Kernels are created anew, without plans of other tests.
+    """
     found = current_gpu.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     state = current_gpu.GpuState("ok", found, "", gpus=(found,))
     monkeypatch.setattr(current_gpu, "gpu_state", lambda: state)

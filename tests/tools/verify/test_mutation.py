@@ -1,4 +1,4 @@
-"""`numpipe.testing.mutate`: which synchronisations of a kernel nobody misses."""
+"""`numpipe.testing.mutate`: which synchronizations of a kernel no schedule misses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CFG = Config(64, 64, 64, 2)
 
 @numpipe.kernel(grid=1)
 def differences(x, y, *, late: numpipe.Static = 1):
-    """y[t] = x[t] - x[t - 1], by a block that is kept for a step."""
+    """Compute y[t] = x[t] - x[t - 1], with a block that is kept for a step."""
     pipe = numpipe.pipeline(
         grid=(x.shape[0],),
         max_concurrent_steps=3,
@@ -47,7 +47,7 @@ def frames(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def mutants_of_differences() -> Mutation:
-    """Return what several tests look at."""
+    """Return the mutants of `differences`, for several tests."""
     return mutate(differences, *frames(5), schedules=2)
 
 

@@ -1,4 +1,5 @@
-"""numpipe.testing.check: a reference, the schedules, and the GPU in one line."""
+"""numpipe.testing.check: comparison with a reference, verification of schedules and the GPU, in one
+call."""
 
 from __future__ import annotations
 

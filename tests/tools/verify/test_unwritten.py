@@ -1,5 +1,5 @@
-"""numpipe.verify on outputs that the kernel leaves in part as they were, on more CTAs than two, and
-on loops that never end."""
+"""numpipe.verify on outputs that the kernel leaves partly unwritten, on more than two CTAs, and on
+loops that never end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_simulated_call_says_nothing() -> None:
 @pytest.mark.parametrize("kernel", [in_place, added])
 def test_an_array_that_is_changed_in_place_is_no_output_to_fill(kernel: Any) -> None:
     result = numpipe.verify(kernel, Y, schedules=2)
-    # what is added to it may be all that it is for
+    # the output may exist only to be added to
     assert result.ok and len(result.warnings) == (kernel is added)
 
 
@@ -199,7 +199,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
 
 
 def test_a_loop_may_round() -> None:
-    """Operations have names in the rewritten source as the count of rounds has."""
+    """Operations are named in the rewritten source, as the count of iterations is."""
 
     @numpipe.kernel
     def rounds_off(x, y):
