@@ -1,4 +1,4 @@
-"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its
+"""Every broken kernel of the catalogue is reported in every schedule by its hazard's name; its
 fixed twin is silent and right."""
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
+    # otherwise each livelock takes a second
+    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):
         monkeypatch.setattr(livelocks, bound, rounds_)
 
 

@@ -32,7 +32,7 @@ def device(
 
 
 def words(parameters: list[int]) -> list[int]:
-    """Return the int64 after each parameter following the table."""
+    """Return the int64 parameters after the table of tensor maps."""
     return [ctypes.c_int64.from_address(p).value for p in parameters[1:]]
 
 

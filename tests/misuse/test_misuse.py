@@ -1,8 +1,8 @@
-"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is
-underlined, and its fix helps.
+"""Misused kernels: each is rejected with exactly the expected first line and underlined part, and
+its fix works.
 
-The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is
-written.
+The cases are in the other files of this folder, one subject each; ``kernels/refusals.py`` documents
+their format.
 """
 
 from __future__ import annotations

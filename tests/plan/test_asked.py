@@ -1,5 +1,5 @@
-"""Warpgroups and registers: said on the kernel, by the pipeline that it emits, or by none; never
-two things at once."""
+"""Warpgroups and registers, which the kernel or its emitted pipeline may set; setting both
+differently is an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def output(a: Any) -> ArrayType:
 
 
 def kernel(**options: Any) -> Any:
-    """What the Static says, the pipeline asks for."""
+    """Return a kernel whose pipeline requests what the Static says."""
 
     @numpipe.kernel(out_type=output, **options)
     def asks(a, c, *, cfg: numpipe.Static = Config()):
@@ -64,7 +64,7 @@ def kernel(**options: Any) -> Any:
 
 
 def split(made: Any, *args: Any, **statics: Any) -> tuple[int, str, int]:
-    """What it is compiled with; simulated it computes."""
+    """Return the values that the kernel is compiled with, after simulating it."""
     assert (made.simulate(*args, **statics) == 64).all()
     unit = made.compiled(*args, **statics).unit
     return unit.compute_wgs, unit.wg_axis, unit.memory_registers
@@ -79,7 +79,7 @@ def said(kind: type[NumpipeError], execution: str, made: Any, *args: Any, **name
 both = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
-# ---- who says it
+# ---- who sets it
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg", [Config(), Config(1), Config(2, "group", 56)])
 def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
@@ -129,7 +129,7 @@ def test_the_loop_form_has_the_kernels() -> None:
     assert split(loops, A) == (1, "wg", 40)
 
 
-# ---- where it is said
+# ---- where it is set
 @numpipe.function
 def step(indices, x):
     pass
@@ -183,7 +183,7 @@ def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
     made.simulate(A)
 
 
-# ---- what does not fit
+# ---- mismatches
 @both
 @pytest.mark.parametrize(
     "options, cfg, name, asked, own",

@@ -126,8 +126,10 @@ ACCESS = st.tuples(st.sampled_from("rwb"), st.integers(0, 1), st.integers(0, 15)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ACCESS, max_size=30))
 def test_segments_agree_with_a_model_of_every_byte(accesses):
-    """Two warpgroups touch chunks; "b" is a barrier between them. A race in the model is one on the
-    SM."""
+    """Two warpgroups access chunks; "b" is a barrier between them.
+
+    A race in the model must be one in the simulator.
+    """
     writer: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
     expected = None

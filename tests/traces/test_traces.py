@@ -397,7 +397,7 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
     early = time_of(trace, "compute", 0, 1) - 5
 
     def edit(event: Event) -> Event:
-        """Move warpgroup 0's store of the first block before warpgroup 1's begin of it.
+        """Move warpgroup 0's store of the first block before warpgroup 1 begins to compute it.
 
         Earlier events of warpgroup 0 move too.
         """

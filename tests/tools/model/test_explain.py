@@ -122,7 +122,8 @@ def test_counts_are_what_the_simulator_moves_and_multiplies(
 def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
     """200 x 136 x 72 in tiles of 128 x 64 x 64 has two by three tiles of two steps each.
 
-    Every row is loaded once per tile next to it.
+    Rows of a are loaded for each of three columns of tiles, rows of b for each of two rows of
+    tiles.
     """
     told = explain(gemm.matmul, ArrayType((200, 72), F16), ArrayType((136, 72), F16), cfg=SMALL)
     assert (told.tiles, told.steps) == (6, 12)
@@ -325,7 +326,7 @@ def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("depth, resident", [(64, 8), (192, 6)])
 def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
-    """With a quarter of the registers per lane, 8 CTAs of 128 threads fit.
+    """With four times an H200's registers, 8 CTAs of 128 threads fit with 255 registers per lane.
 
     With three slots, shared memory limits them to 6.
     """

@@ -199,7 +199,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
 
 
 def test_a_loop_may_round() -> None:
-    """Operations are named in the rewritten source, as the count of iterations is."""
+    """The rewritten source names its operations and its loop counter, which must not clash."""
 
     @numpipe.kernel
     def rounds_off(x, y):
