@@ -1,5 +1,5 @@
-"""What may happen to the files of the disk cache: no image is taken from a file that is not its
-own, and trouble is told once."""
+"""Files of the disk cache: no image is taken from another key's file, and problems give one warning
+each."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def file(key: str, data: bytes) -> bytes:
-    """A file of the cache, as it is written."""
+    """Return the content of a cache file, as it is written."""
     return hashlib.sha256(key.encode() + data).digest() + key.encode() + data
 
 
 def ask(key: str = KEY) -> tuple[str, list[str]]:
-    """Ask for the image of a key; return which it is, and the warnings."""
+    """Request the image of a key; return which one it is, and the warnings."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         name = cache.image(key, lambda: OTHER).name
@@ -151,7 +151,7 @@ def test_a_file_system_without_locks_is_told_once(
 def test_a_folder_that_takes_no_file_is_told_once(
     number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kernel's error names a file of its own: that is one cause all the same."""
+    """Each kernel's error names a file of its own, but they have one cause."""
     opened = os.open
 
     def no(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -166,7 +166,7 @@ def test_a_folder_that_takes_no_file_is_told_once(
 
 
 def test_a_file_that_is_cut_short_by_a_limit_is_not_kept(folder: Path) -> None:
-    """As on a full disk, the error comes when some of it is written."""
+    """As on a full disk, the error comes after some of it is written."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -219,8 +219,8 @@ def test_it_is_said_where_an_image_comes_from(
 
 
 def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
-    """Two versions of numpipe share a folder: their keys differ, and a file of a format that this
-    one does not know is replaced."""
+    """Two versions of numpipe share a folder: their keys differ, and a file in an unknown format is
+    replaced."""
     cache.image(KEY, lambda: IMAGE)
     cache.image("b" * 64, lambda: OTHER)
     os.replace(folder / f"{'b' * 64}.image", folder / f"{KEY}.image")

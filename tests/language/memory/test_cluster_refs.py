@@ -1,5 +1,5 @@
-"""Loads from the shared memory of other CTAs of the cluster: what they give, what orders them, and
-the code."""
+"""Loads from the shared memory of other CTAs of the cluster: results, ordering, and compiled
+code."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
         == text.count("try_wait.parity.acquire.cluster")
         == 1
     )
-    # what tells that all have read needs no such fence
+    # the signal that all have read needs no such fence
     assert text.count("mbarrier.arrive.shared::cluster") == 1
 
 
@@ -119,8 +119,8 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
 
 
 def test_what_another_barrier_tells_is_not_enough() -> None:
-    """A barrier without the option tells what was read, also behind one that has it: each tells its
-    own CTA's stores alone."""
+    """A barrier without the option orders the reads only, even after one that has it: each orders
+    its own CTA's stores."""
 
     @numpipe.kernel(grid=3, cluster=3, cluster_names="all")
     def passed_on(x, y):

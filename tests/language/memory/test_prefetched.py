@@ -1,5 +1,5 @@
-"""Arrays of integers in shared memory: every role reads what the array holds, behind the one copy
-of the CTA."""
+"""Integer arrays prefetched to shared memory: every role reads the array's values, after the one
+copy of the CTA."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Stores to the shared memory of other CTAs of the cluster: what comes there, what is reported, and
-the code."""
+"""Stores to the shared memory of other CTAs of the cluster: results, reports, and compiled code."""
 
 from __future__ import annotations
 
@@ -146,7 +145,7 @@ def sent(
     to: Any = 0,
     along: str = "pair",
 ) -> Any:
-    """A kernel that sends a tile (64, 16) of float32 to a buffer."""
+    """Return a kernel that sends a tile (64, 16) of float32 to a buffer."""
     kind = SMEM(shape, dtype), barrier or Barrier()
 
     def sends(x):

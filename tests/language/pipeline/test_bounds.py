@@ -1,5 +1,5 @@
-"""Indices outside their arrays, of squeezed dimensions and of elements: a hazard, unless a mode
-says what they mean."""
+"""Out-of-bounds indices of squeezed dimensions and of elements: a hazard, unless a mode defines
+their meaning."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str)
         getattr(wrong, run)(np.ones(4, np.float32), np.zeros(4, np.float32))
 
 
-# ---- in a kernel that is debugged
+# ---- in kernels built with debug=True
 def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     debugged = numpipe.kernel(compiler_params=CompilerParams(debug=True))
     (a, c), table = arrays("taken"), places(None, np.int32)

@@ -1,4 +1,5 @@
-"""Whose ring is whose: pipelines on one line, over other arrays, in files of one name."""
+"""Identity of rings: pipelines on the same line, over other arrays, and in files with the same
+name."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
     twice.simulate(a, b, d, c)
     assert np.allclose(c, f32(a) @ (2 * f32(b) + f32(d)).T, atol=1e-2)
     built = twice.compiled(a, b, d, c)
-    assert len(built.unit.rings) == 2  # the third loop goes on with the first one's
+    assert len(built.unit.rings) == 2  # the third loop continues the first one's
     assert {m.arg for m in built.image.maps} == {0, 1, 2, 3}
 
 

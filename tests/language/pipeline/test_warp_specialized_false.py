@@ -23,8 +23,10 @@ def unit(warpgroups: int) -> Unit:
 
 @numpipe.kernel(num_compute_wgs=5, grid=(2,), grid_names="m", **FALSE)
 def counts(c):
-    """Row block of warpgroup w: w, but 70 for the second; the warpgroup axis steers a loop and a
-    branch."""
+    """Store w to the row block of warpgroup w, but 70 for the second.
+
+    The warpgroup axis steers a loop and a branch.
+    """
     wg = numpipe.axis_index("wg")
     x = 0
     for _ in range(wg):

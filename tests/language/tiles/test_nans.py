@@ -1,5 +1,5 @@
-"""``check_nan=True``: each NaN that is stored is reported with its line and element, simulated and
-in what is compiled."""
+"""``check_nan=True``: each stored NaN is reported with its line and element, when simulated and
+when compiled."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:
 
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def unless_apart(x, y):
-    """y = x, if the elements of a row of x, which are 65, lie side by side."""
+    """Copy x to y if the 65 elements of a row of x are contiguous."""
     if x.shape[1] == 65 and x.strides[1] == np.dtype(x.dtype).itemsize:
         y[ds(0, 8), ds(0, 64)] = x[ds(0, 8), ds(0, 64)]
 
@@ -179,7 +179,7 @@ def test_strides_are_bytes_and_what_is_known_of_them_leaves_out_code() -> None:
         unless_apart(part, y, target="sim")
         assert (y[:, :64] == part[:, :64]).all() == copied
     odd = [Odd((8, 65), F32), Odd((8, 65), F32)]
-    # at constant distances from one address a row
+    # at constant distances from one address per row
     assert re.search(
         r"LDG\.E R\d+, desc\[UR\d+\]\[R\d+\.64\+0x4\]", unless_apart.inspect("sass", *odd)
     )

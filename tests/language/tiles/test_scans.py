@@ -1,5 +1,5 @@
-"""Scans, the largest of rows, quotients rounded down, builtins and stores of tiles: NumPy's, and
-code with a clean gate."""
+"""Scans, largest elements, floor division, builtins and stores of tiles: results against NumPy, and
+code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_the_warps_tell_each_other_is_ordered_by_barriers(
         scanned(name, (64, 40), 0).simulate(x, y)
 
 
-# ---- the largest
+# ---- the largest elements
 @pytest.mark.variants(8)
 @pairwise(
     Rule(lambda k, shape: k <= shape[1]), k=(1, 2, 8, 13, 32), dtype=tuple(TYPES), shape=SHAPES
@@ -210,7 +210,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
     assert (y.astype(np.float32) == 2 * x.astype(np.float32)).all()
 
 
-# ---- the code
+# ---- compiled code
 @pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))

@@ -1,5 +1,5 @@
-"""Functions of register tiles: NumPy's elements, means and indices; sums in the GPU's order; code
-with a clean gate."""
+"""Functions of register tiles: NumPy's elements, means and indices, sums in the GPU's order, and
+code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.kernels.tile_function_kernels import (
 )
 
 
-# ---- what an operation says of itself ------------------------------------------------------------
+# ---- lookup of operations ---------------------------------------------------------------------
 def test_an_operation_is_found_by_numpys_function_and_by_its_method() -> None:
     for name in ("sum", "mean", "max", "argmin"):
         assert BY_NUMPY[getattr(np, name)] is BY_METHOD[name]
@@ -83,7 +83,8 @@ def test_means_and_indices_are_numpys(case: Case, target: str, again: range) -> 
         x *= x.dtype.type(2)  # they hardly depend on one element of many
     else:
         x[np.unravel_index(np.argmax(np.abs(x.astype(np.float64))), x.shape)] = 0
-    assert case[0].startswith("arg") or not is_numpys(case, x, y)  # the comparison sees one element
+    # the comparison detects a single element
+    assert case[0].startswith("arg") or not is_numpys(case, x, y)
 
 
 def test_of_equal_elements_the_first_one_is_found_and_of_nan_too() -> None:
@@ -116,8 +117,7 @@ def in_pairs(values: list[np.float32]) -> np.float32:
 
 
 def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, np.float32]:
-    """The sums of a tile as its lanes make them: each its own elements in the order of its
-    registers, then with each other."""
+    """Sum a tile as its lanes do: each its own elements in register order, then with each other."""
     grid = value.reshape(
         *((1, -1) if layout in (ROW, EITHER) else (-1, 1) if layout == COLUMN else value.shape)
     )
@@ -212,7 +212,7 @@ def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its
 
 
 def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
-    """The running sums of one row, or of one column, as its lanes make them."""
+    """Compute the running sums of one row, or of one column, as its lanes do."""
 
     def along(sums: list[np.float32]) -> list[np.float32]:
         for distance in (1, 2, 4)[: 2 if axis else 3]:
@@ -330,7 +330,7 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
         exactly("square", "int32").simulate(x, np.zeros_like(x))
 
 
-# ---- the code ------------------------------------------------------------------------------------
+# ---- compiled code ---------------------------------------------------------------------------
 @pytest.mark.variants(0, thorough=2)
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
@@ -342,7 +342,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
     if dtype == "float16":
-        # of np.square: two elements an instruction
+        # of np.square: two elements per instruction
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16
 
 

@@ -1,4 +1,4 @@
-"""Blocks, shared arrays and outputs of one dimension, in every element type, with edges."""
+"""1-D blocks, shared arrays and outputs, in every element type, with partial blocks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What newcomers could write by detours only runs in its plain form: right when simulated, and
-through the build gate."""
+"""Ten kernels that needed workarounds in earlier versions, in their plain form: right when
+simulated, and compiled through the build gate."""
 
 from __future__ import annotations
 
