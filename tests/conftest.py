@@ -41,7 +41,7 @@ from hypothesis import settings
 from tests.kernels.variants import left
 
 # Set before NumPy is imported: the simulator's products are small, and on a busy machine BLAS
-# threads that spin while they wait for each other take twenty times longer than one thread.
+# threads that spin while they wait for each other cost twenty times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Share compiled kernels between files and runs. Tests of code generation request compiler output

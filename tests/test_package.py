@@ -1,4 +1,4 @@
-"""What is installed, and what an import costs."""
+"""Contents of the installed package, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def options() -> configparser.ConfigParser:
 
 
 def python(code: str) -> str:
-    """What `code` prints in an interpreter of its own."""
+    """Return what `code` prints in a separate interpreter."""
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -74,10 +74,10 @@ def test_the_version_stands_in_one_place() -> None:
     assert f"## {numpipe.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
 
 
-# ---- what the wheel holds
+# ---- contents of the wheel
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in a wheel built from a clean copy of the sources."""
+    """Return the names of the files in a wheel built from a clean copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
@@ -134,8 +134,7 @@ def test_import_is_lazy() -> None:
 
 
 def test_naming_the_decorator_imports_next_to_nothing() -> None:
-    """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first
-    kernel."""
+    """It takes 0.02 s, with or without NumPy loaded; the rest is imported with the first kernel."""
     loaded = python(
         "import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if "
         "m.startswith('numpipe')))"

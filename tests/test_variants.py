@@ -1,4 +1,4 @@
-"""Which cases of a test run each time (tests/kernels/variants.py)."""
+"""The ``variants`` mark (tests/kernels/variants.py): which cases of a test run each time."""
 
 from __future__ import annotations
 

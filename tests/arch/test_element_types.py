@@ -1,5 +1,5 @@
-"""8-bit types and tf32: products are NumPy's, conversions have its bits, and the machine code is
-what the record says."""
+"""8-bit types and tf32: products agree with NumPy, conversions have NumPy's bits, and the machine
+code has the instructions that the type's record names."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
 
 @numpipe.kernel
 def every_width(a, b, c, *, n: numpipe.Static):
-    """c = a @ b.T, without an accumulator before."""
+    """Compute c = a @ b.T without an initial accumulator."""
     for (_,), (x, y) in numpipe.pipeline(
         grid=(1,),
         in_specs=(BlockSpec((64, 32), lambda _: (0, 0)), BlockSpec((n, 32), lambda _: (0, 0))),
@@ -199,7 +199,7 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     whole = {name: predicted(ELEMENTS[name].dtype, 8192) for name in ("int8", "float16", "float32")}
     assert len({found.flop for found in whole.values()}) == 1
     cores = {name: found.limits["tensor cores"] for name, found in whole.items()}
-    # clocks differ with the load
+    # clocks vary with the load
     assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)
     assert cores["float32"] == pytest.approx(2 * cores["float16"], rel=0.25)
     assert [

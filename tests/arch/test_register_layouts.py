@@ -1,5 +1,5 @@
-"""Register layouts and products as records: each element is held, what is derived from a record
-agrees with who holds what, and code that asks a record follows a changed one."""
+"""Register layouts and products as records: every element is held by a lane, derived properties
+agree with the assignment of elements, and code follows a changed record."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ CASES = [(layout, shape) for layout, shapes in TILES.items() for shape in shapes
 
 
 def differences(layout: RegisterLayout, shape: tuple[int, ...]) -> set[str]:
-    """What is not so: each element has holders, which are all copies of one; lanes that share a
-    row, or a column, are as far apart as the record says; a warp more or less would not do."""
+    """Return which properties a layout's record states wrongly: elements, copies, warps, distances,
+    parts."""
     found, holders = set(), layout.holders(shape)
     sizes = [shape[-axis] if axis in layout.axes else None for axis in (0, 1)]
     every = itertools.product(*([None] if size is None else range(size) for size in sizes))
