@@ -68,7 +68,7 @@ def test_numba_cuda_is_pinned_to_the_series_its_internals_are_known_of() -> None
     ]
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_in_one_place() -> None:
     assert options()["metadata"]["version"] == "attr: numpipe.__version__"
     assert importlib.metadata.version("numpipe") == numpipe.__version__
     assert f"## {numpipe.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
@@ -205,7 +205,7 @@ def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library:
     )
 
 
-def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
+def test_a_module_with_a_public_path_is_the_same_under_both_names() -> None:
     told = python(
         "import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench "
         "import report as c; print(a is b is c, a.__name__)"
@@ -223,7 +223,7 @@ def test_a_public_path_runs_as_a_program() -> None:
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ["boxes", "_op", "ring", "specs", "nothing", "kernel_"])
-def test_what_is_not_public_is_no_attribute(name: str) -> None:
+def test_private_names_are_not_attributes(name: str) -> None:
     told = python(
         f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)"
     )

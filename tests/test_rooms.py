@@ -206,7 +206,7 @@ def of_the_tree() -> list[Import]:
 
 
 # ---- the source tree
-def test_each_folder_is_a_room_with_a_floor_and_nothing_else_lies_beside_them():
+def test_each_folder_is_a_room_with_a_floor_and_there_are_no_other_folders():
     assert {room(name) for name in KNOWN} == floors().keys()
     assert {name for name in KNOWN if name.count(".") == 1} == {
         "numpipe.__init__",
@@ -240,7 +240,7 @@ def test_imports_by_name_are_the_known_ones():
     assert all(f"numpipe.{sibling}" in KNOWN and sibling.endswith("_cuda") for sibling in SIBLINGS)
 
 
-def test_a_cuda_meaning_is_imported_by_those_that_compile_only():
+def test_a_cuda_meaning_is_imported_only_by_code_that_compiles():
     importers = {
         one.source
         for one in of_the_tree()

@@ -52,7 +52,7 @@ def test_products_are_numpys(pair: str) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_one_wrong_element_of_an_operand_is_told(
+def test_one_wrong_element_of_an_operand_is_detected(
     pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(a: np.ndarray, *others: np.ndarray, **how: Any) -> None:
@@ -100,7 +100,7 @@ def test_conversions_have_numpys_bits(dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_another_bit_of_a_conversion_is_told(
+def test_one_wrong_bit_of_a_conversion_is_detected(
     dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(*arrays: np.ndarray, **how: Any) -> None:
@@ -117,7 +117,7 @@ def test_another_bit_of_a_conversion_is_told(
     "pair",
     [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"],
 )
-def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(
+def test_the_machine_code_of_a_product_fits_its_types_and_passes_the_gate(
     pair: str,
 ) -> None:
     a, b = operands(pair, (128, 64, 256), np.random.default_rng(1))

@@ -105,7 +105,7 @@ def test_every_way_to_write_a_call_compiles_the_same_kernel() -> None:
     assert given.inspect("source", A, B, c, alpha=2.0) == given.inspect("source", A, B, out=c)
 
 
-def test_array_types_stand_for_arrays_with_scalars_by_name() -> None:
+def test_array_types_replace_arrays_with_scalars_by_name() -> None:
     kind = ArrayType((64, 64), np.float32)
     built = given.compiled(kind, kind, kind, n=np.int64(3))
     assert (

@@ -183,7 +183,9 @@ def test_a_kernel_has_parameters() -> None:
         (np.zeros((64, 64), ">f2"), "native byte order"),
     ],
 )
-def test_what_is_no_array_is_named_with_what_is(call: Any, value: Any, part: str) -> None:
+def test_an_argument_that_is_not_an_array_is_named_with_accepted_ones(
+    call: Any, value: Any, part: str
+) -> None:
     told = said(SpecError, lambda: call(product, A, value))
     assert "argument 'b' of kernel 'product'" in told and part in told
 
@@ -505,7 +507,7 @@ def test_target_gpu_says_why_not_and_what_fixes_it(
     assert "target='sim'" in told or "update the driver" in told
 
 
-def test_arrays_of_a_gpu_without_a_driver_are_told_so_before_an_output_is_allocated(
+def test_gpu_arrays_without_a_driver_are_refused_before_an_output_is_allocated(
     machine: Callable[[str], None],
 ) -> None:
     machine("no driver")
@@ -655,7 +657,7 @@ def rows_of(x: Any) -> tuple[int]:
         ("out_type", lambda x: ArrayType((x.shape[1],), np.float32), "tuple index out of range"),
     ],
 )
-def test_a_function_that_reads_a_dimension_too_many_is_told_the_shapes(
+def test_the_error_of_a_function_that_reads_a_missing_dimension_has_the_shapes(
     option: str, function: Any, message: str
 ) -> None:
     def copied(x, y):

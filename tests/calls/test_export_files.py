@@ -107,7 +107,7 @@ def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Pat
     assert lines[9].startswith("TargetError kernel scaled: target='gpu'") and lines[10:] == ["", ""]
 
 
-def test_the_image_is_that_of_the_kernel(tmp_path: Path) -> None:
+def test_the_image_describes_the_kernel(tmp_path: Path) -> None:
     x = np.zeros((128, 128), np.float32)
     scaled.export(tmp_path / "k", (x,))
     archive = Archive(tmp_path / "k")
@@ -266,7 +266,7 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
         numpipe.load("k.numpipe")(np.zeros((64, 64), np.float32), more=True)
 
 
-def test_another_version_and_another_target_are_told(good: Parts) -> None:
+def test_another_version_and_another_target_are_reported(good: Parts) -> None:
     for old, new, message in (
         (
             b'"version": 3',
@@ -525,7 +525,7 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
         (["inspect", sys.executable], "cannot be used"),
     ],
 )
-def test_the_command_line_tells_what_is_wrong(
+def test_the_command_line_reports_errors(
     arguments: list[str], message: str, fake: Noting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 1
@@ -546,7 +546,7 @@ def test_the_command_line_tells_what_is_wrong(
         "\0",
     ],
 )
-def test_what_is_no_list_of_arguments(text: str) -> None:
+def test_bad_lists_of_arguments(text: str) -> None:
     with pytest.raises(SpecError, match=r"signature|ArrayType"):
         signature(text, {})
 

@@ -229,7 +229,7 @@ def test_captured_values_and_functions_of_the_user_are_part_of_the_text(function
             assert outcome(expression, known) == outcome(function, known)
 
 
-def test_a_text_has_nothing_of_what_is_known_at_export() -> None:
+def test_a_text_has_only_what_is_unknown_at_export() -> None:
     """Values of Statics and globals are folded, branches on them decided, and other functions
     inlined."""
     assert stored(of_the_config).text == (

@@ -96,7 +96,7 @@ def test_a_call_and_a_bind_that_would_compile_are_refused(compiles: list[str]) -
     assert compiles == ["copy"]
 
 
-def test_what_is_in_memory_or_on_disk_is_called(compiles: list[str], fake: FakeDriver) -> None:
+def test_kernels_in_memory_or_on_disk_can_be_called(compiles: list[str], fake: FakeDriver) -> None:
     copying()(X, Y)
     fresh = copying()
     with numpipe.jit("error"):

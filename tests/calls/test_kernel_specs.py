@@ -75,7 +75,7 @@ def test_the_machine_code_is_clean(kernel: Any, arrays: tuple[Any, ...]) -> None
     assert kernel.inspect("gate", *arrays) == ()
 
 
-def test_slots_are_those_of_the_kernels_options() -> None:
+def test_slots_follow_the_kernels_options() -> None:
     [*plans] = (
         kernels.product(True, kernels.SEMANTICS[0], 1, slots=3)
         .compiled(HALF, HALF)
@@ -102,7 +102,7 @@ def test_errors_are_at_the_users_line() -> None:
 
 
 # ---- lambdas
-def test_lambdas_of_one_line_are_told_apart() -> None:
+def test_lambdas_on_one_line_are_distinguished() -> None:
     n = 3
     first, second, third = lambda i: (i, n), lambda i: (n, i), lambda j: (j, n)
     found = [node_of(function) for function in (first, second, third)]

@@ -192,7 +192,7 @@ def test_outputs_are_allocated_anew_and_launched_at_their_address(
     assert [addresses[1] for addresses, _ in fake.seen[5:]] == [1 << 22] * 3
 
 
-def test_statics_by_name_are_told_apart_as_always(
+def test_statics_by_name_are_distinguished(
     fake: FakeDriver, monkeypatch: Any, resolved: Any
 ) -> None:
     launches(fake, 2)
@@ -311,7 +311,7 @@ def test_update_replaces_arrays_outputs_and_scalars(fake: FakeDriver, monkeypatc
     assert fake.seen[-1] == fake.seen[-2]
 
 
-def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
+def test_arrays_that_were_freed_or_moved_are_reported_before_the_launch(
     fake: FakeDriver, monkeypatch: Any
 ) -> None:
     launches(fake, 2)

@@ -74,7 +74,7 @@ def test_a_call_that_passes_everything_passes_it_by_position_or_by_name() -> Non
         np.testing.assert_array_equal(y, 2 * X)
 
 
-def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> None:
+def test_a_bound_call_and_a_compile_know_scalars_after_the_outputs() -> None:
     bound = behind.bind(X, alpha=2.0, count=2, target="sim")
     np.testing.assert_array_equal(bound(), 2 * X)
     bound.update(alpha=3.0)

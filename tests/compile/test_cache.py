@@ -408,7 +408,7 @@ def test_what_was_used_longest_ago_goes_first(
     assert cache.evict(folder / "images") == 1 and files(folder) == [paths[0], paths[2]]
 
 
-def test_the_command_tells_and_clears(
+def test_the_command_lists_and_clears(
     folder: Path, image: Image, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.image("a" * 64, lambda: image)

@@ -83,7 +83,7 @@ def test_a_file_that_is_no_image_of_this_key_is_replaced(what: str, folder: Path
     assert not list(folder.glob("*.lock")) and not list(folder.glob(".*.tmp"))
 
 
-def test_a_folder_in_the_place_of_an_image_is_told(folder: Path) -> None:
+def test_a_folder_in_the_place_of_an_image_is_reported(folder: Path) -> None:
     (folder / f"{KEY}.image" / "full").mkdir(parents=True)
     for expected in (1, 0):
         name, told = ask()
@@ -115,7 +115,7 @@ def test_facts_that_are_none_are_found_again(content: bytes, folder: Path) -> No
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
-def test_what_is_no_note_does_not_say_that_a_check_passed(what: str, folder: Path) -> None:
+def test_a_bad_note_does_not_count_as_a_passed_check(what: str, folder: Path) -> None:
     path, checks = folder / f"{KEY}.passed", []
     (path.mkdir if what == "a folder" else lambda: FOREIGN[what](path))()
     cache.passed(KEY, lambda: checks.append(1))
@@ -123,7 +123,7 @@ def test_what_is_no_note_does_not_say_that_a_check_passed(what: str, folder: Pat
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
-def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(
+def test_a_bad_lock_file_does_not_keep_a_kernel_from_being_compiled(
     what: str, folder: Path
 ) -> None:
     path = folder / f"{KEY}.lock"
@@ -133,7 +133,7 @@ def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
-def test_a_file_system_without_locks_is_told_once(
+def test_a_file_system_without_locks_is_reported_once(
     number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_file_system_without_locks_is_told_once(
 @pytest.mark.parametrize(
     "number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
 )
-def test_a_folder_that_takes_no_file_is_told_once(
+def test_a_folder_that_cannot_be_written_is_reported_once(
     number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kernel's error names a file of its own, but they have one cause."""
@@ -218,7 +218,7 @@ def test_it_is_said_where_an_image_comes_from(
     assert f"kernel: from {cache.folder() / 'images' / KEY}.image" in capfd.readouterr().err
 
 
-def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
+def test_a_key_is_not_taken_for_another_versions(folder: Path) -> None:
     """Two versions of numpipe share a folder: their keys differ, and a file in an unknown format is
     replaced."""
     cache.image(KEY, lambda: IMAGE)
@@ -227,7 +227,7 @@ def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
     assert cache.find(KEY) is None and not list(folder.iterdir())
 
 
-def test_the_command_tells_a_user_without_a_home_what_to_do(
+def test_the_command_has_a_fix_for_a_user_without_a_home(
     monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def homeless() -> Path:

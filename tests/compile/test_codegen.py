@@ -237,7 +237,7 @@ def test_slots_are_divided_by_a_constant(name):
     assert not sass(name).find(r"CALL")
 
 
-def test_inspect_tells_what_the_gate_finds():
+def test_inspect_shows_what_the_gate_finds():
     case = CASES[PLAIN]
     assert case.kernel.inspect("gate", *case.args, cfg=case.cfg) == ()
 
@@ -363,7 +363,7 @@ def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_commit_that_stands_alone_is_found():
+def test_a_lone_commit_is_found():
     from numpipe.intrinsics import wgmma
 
     found = gate.findings(simple(wgmma.commit_group).compiled(T16, T16))

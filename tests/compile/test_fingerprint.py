@@ -130,7 +130,7 @@ def module(name: str, text: str, folder: Path) -> types.ModuleType:
     return found
 
 
-def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
+def test_attributes_set_from_outside_are_read_too(tmp_path: Path) -> None:
     """A test or tool may change an attribute of a module, class, instance, function or enum
     member."""
     keys = {variant(load(tmp_path)).digest}
@@ -573,7 +573,7 @@ def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path:
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shard", [0, *SHARDS])
-def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(
+def test_whatever_is_edited_an_image_of_the_cache_equals_a_fresh_compile(
     shard: int, tmp_path: Path
 ) -> None:
     """The edits share a folder: some images come from the cache, and each is compared with a fresh

@@ -299,7 +299,7 @@ def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-def test_without_the_mapping_lines_would_be_those_of_the_rewritten_source(
+def test_without_the_mapping_lines_would_be_in_the_rewritten_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -159,7 +159,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
+def test_all_kernels_that_fail_to_compile_are_named_after_the_others_are_done(
     workers: int, compiles: list[Any]
 ) -> None:
     bad = ArrayType((64, 64), np.float64)
@@ -176,7 +176,7 @@ def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
     assert len(compiles) == 2 and times.variant((X,), {}).find() is not None
 
 
-def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(*_: Any) -> Any:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_exception(BrokenProcessPool("gone"))
@@ -202,7 +202,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
         ([(times, (X,), {"nothing": 1})], "unexpected argument 'nothing'"),
     ],
 )
-def test_what_is_no_call_is_refused_before_anything_is_compiled(
+def test_a_bad_call_is_refused_before_anything_is_compiled(
     calls: Any, words: str, compiles: list[Any]
 ) -> None:
     with pytest.raises(SpecError, match=words):

@@ -376,7 +376,7 @@ BOX = numpipe.core.machine.TensorMap(np.zeros((16, 64), np.float16), (16, 64), 0
 
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_read_behind_the_arrival_that_frees_the_bytes(late: bool, seed: int | None) -> None:
+def test_a_read_after_the_arrival_that_frees_the_bytes(late: bool, seed: int | None) -> None:
     def go() -> None:
         simulate(
             lambda machine: copies(machine, late),
@@ -504,7 +504,7 @@ def test_a_deadlock_is_called_by_its_cause_if_that_is_known(
     assert len(report.waiting) == 2
 
 
-def test_a_deadlock_is_told_from_plain_data_alone() -> None:
+def test_a_deadlock_is_reported_from_plain_data() -> None:
     """The data of a kernel that hung on a GPU has no record of arrivals."""
     name = "a @ k.py:3"
     ready, consumed = f"ready[0] of {name}", f"consumed[0] of {name}"

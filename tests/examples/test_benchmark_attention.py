@@ -175,7 +175,7 @@ def test_pallas_gets_the_shapes_that_it_takes_in_float16(
     assert "JAX is not installed: pip install" in capsys.readouterr().err
 
 
-def test_the_verdict_names_whom_a_row_is_against(program: Any) -> None:
+def test_the_verdict_names_the_competitor_of_a_row(program: Any) -> None:
     def row(name: str, ratio: float) -> bench.Row:
         case = {"shape": "4,16,4096,128", "mask": "full", "dtype": "f16", "against": "Pallas"}
         return bench.Row(

@@ -81,7 +81,7 @@ def test_shapes_are_read_and_other_texts_refused(suite: Any) -> None:
             suite.dimensions(text)
 
 
-def test_suites_are_chosen_by_name_beside_products_of_ones_own(
+def test_suites_are_chosen_by_name_next_to_given_products(
     program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = program.parse(
@@ -147,7 +147,7 @@ def test_the_mean_of_the_whole_suite_is_judged(suite: Any) -> None:
         assert last[:2] == ["geometric", "mean"] and " ".join(last[4:]) == said
 
 
-def test_other_competitors_are_told_as_ratios_of_the_same_case_and_protocol(suite: Any) -> None:
+def test_other_competitors_are_reported_as_ratios_of_the_same_case_and_protocol(suite: Any) -> None:
     figure = bench.Figure(1.0, 1.0, 1.0, 3)
     lines = suite.verdict(
         [
@@ -192,7 +192,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_word(
 
 
 @pytest.mark.parametrize("shape", ["4096,4096,4096", "64x1024,1024,1024"])
-def test_the_chosen_config_stands_beside_those_that_have_a_name(
+def test_the_chosen_config_is_next_to_the_named_ones(
     program: Any, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gemm_tuned

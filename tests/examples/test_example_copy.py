@@ -50,7 +50,7 @@ def test_it_copies(shape: tuple[int, int], dtype: np.dtype) -> None:
 
 @pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("shape", [(192, 128 * 300), (64, 128 * 264), (64, 128 * 263)], ids=str)
-def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
+def test_whole_runs_and_partial_runs(shape: tuple[int, int]) -> None:
     """With 132 CTAs, 264 blocks make a round of runs of 2."""
     a = np.random.default_rng(1).integers(0, 9, shape).astype(np.float16)
     assert (copy_pipeline.copy.simulate(a, seed=0, cfg=copy_pipeline.Config(run=2)) == a).all()

@@ -248,7 +248,7 @@ print("\x1e" + json.dumps({"process": process, "case": case, "failed": "it is on
 """
 
 
-def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(
+def test_the_remaining_time_is_shared_by_the_remaining_processes(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "r.json"
@@ -321,7 +321,7 @@ def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(
 
 # ---- calls distributed over processes
 @pytest.mark.thorough
-def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(
+def test_calls_are_spread_over_processes_and_failures_and_hangs_are_reported(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "ahead.py"

@@ -47,7 +47,7 @@ def layouts(folder: Path) -> Any:
 
 # ---- rows
 @pytest.mark.parametrize("distribution", ["log", "uniform"])
-def test_random_products_are_those_of_the_seed_on_the_grid_and_spread_as_is_said(
+def test_random_products_follow_the_seed_the_grid_and_the_distribution(
     rows: Any, distribution: str
 ) -> None:
     found = rows.random_rows(2000, 7, distribution)
@@ -346,7 +346,7 @@ def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(
     assert alive == [0] * 6 and len(made) == 24
 
 
-def test_configs_that_take_the_row_are_beside_the_chosen_one(
+def test_configs_that_fit_the_row_are_next_to_the_chosen_one(
     on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numpipe.errors import SpecError
@@ -414,7 +414,7 @@ def test_a_window_has_the_elements_of_its_layout(layouts: Any) -> None:
         )
 
 
-def test_a_wrong_result_and_one_that_is_written_beside_are_told(
+def test_a_wrong_result_and_one_written_elsewhere_are_reported(
     layouts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = {"seed": 3, "library": "numpy", "most": 30}

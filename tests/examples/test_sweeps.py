@@ -113,7 +113,7 @@ def test_a_row_is_measured_in_rounds_of_all_under_its_own_name_of_protocol() -> 
     assert (row.error, row.reference_error) == (2e-3, 1e-3)
 
 
-def test_with_a_pause_each_competitor_is_measured_alone_behind_it() -> None:
+def test_with_a_pause_each_competitor_is_measured_alone_after_it() -> None:
     """The fake's clock falls under load.
 
     After the pause both competitors run at the boost clock; in rounds they run at that of a loaded
@@ -278,7 +278,7 @@ def test_merged_files_have_the_runs_of_all_processes() -> None:
 
 
 # ---- summaries of rows
-def test_a_summary_tells_the_mean_the_shares_below_limits_and_the_slowest() -> None:
+def test_a_summary_has_the_mean_the_shares_below_limits_and_the_slowest() -> None:
     rows = result(RATIOS).rows
     [group] = harness.groups(rows)
     assert group.mean == pytest.approx(float(np.exp(np.mean(np.log(list(RATIOS.values()))))))

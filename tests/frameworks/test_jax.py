@@ -215,7 +215,7 @@ def test_calls_that_do_not_fit_are_refused_when_they_are_traced(call: Any, messa
         jax.jit(lambda x: call(numpipe.jax.call(scaled), x))(numbers(64, 64))
 
 
-def test_what_is_no_kernel_and_no_method_is_refused() -> None:
+def test_neither_a_kernel_nor_a_method_is_refused() -> None:
     with pytest.raises(SpecError, match="kernel must be a numpipe.Kernel"):
         numpipe.jax.call(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="vmap_method must be None or one of"):
@@ -359,7 +359,7 @@ def test_a_sum_over_a_batch_keeps_float64() -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0)], ids=["rows", "bias"])
-def test_vmap_does_not_read_what_is_not_added(axes: Any) -> None:
+def test_vmap_does_not_read_an_unused_c(axes: Any) -> None:
     a, b = numbers(*[2][: axes[0] == 0], 5, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
     bias = numbers(*[2][: axes[1] == 0], 8, dtype=np.float16)
     unread = jnp.full((2, 5, 8), np.nan, np.float16)

@@ -127,7 +127,7 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("theirs, told", [((0, 1), (0, 1)), ((0, 3), (0, 3)), ((0, 9), (0, 4))])
-def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(
+def test_a_handler_reports_a_common_version_and_that_it_can_be_captured(
     theirs: Any, told: Any
 ) -> None:
     metadata = FakeXla(theirs).ask(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=True))

@@ -93,7 +93,7 @@ BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.tho
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ops_stand_in_one_graph(backend: str) -> None:
+def test_ops_are_in_one_graph(backend: str) -> None:
     squared, tripled = fresh(kernels.squared), fresh(kernels.tripled)
 
     def f(x: Any) -> Any:
@@ -254,7 +254,9 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         (kernels.squared, {"backward": kernels.tripled}, "it returns nothing"),
     ],
 )
-def test_what_is_no_op_is_refused(kernel: Any, options: dict[str, Any], match: str) -> None:
+def test_a_value_that_is_not_an_op_is_refused(
+    kernel: Any, options: dict[str, Any], match: str
+) -> None:
     with pytest.raises(SpecError, match=match):
         register(kernel, **{"name": f"numpipe_tests::refused_{next(_numbers)}"} | options)
 

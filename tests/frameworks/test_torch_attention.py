@@ -64,7 +64,7 @@ def test_it_is_the_function_of_pytorch(options: dict[str, Any], inference: bool)
         torch.testing.assert_close(sdpa(q, k, v, **options), expected(q, k, v, **options))
 
 
-def test_the_kernel_is_that_of_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_from_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     q, k, v = tensors(keys=2, grad=True)
@@ -84,7 +84,7 @@ def test_leading_dimensions_are_batches(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_it_stands_in_one_graph(dynamic: bool) -> None:
+def test_it_is_in_one_graph(dynamic: bool) -> None:
     graphs: list[Any] = []
     f = torch.compile(
         lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1,

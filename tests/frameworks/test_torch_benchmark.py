@@ -61,7 +61,7 @@ def test_a_wrong_gradient_is_no_row(program: Any, monkeypatch: pytest.MonkeyPatc
         measured(program, monkeypatch, "product")
 
 
-def test_what_is_measured_is_chosen_of_what_there_is(program: Any) -> None:
+def test_only_known_cases_can_be_measured(program: Any) -> None:
     assert program.parse([]).of == ["product", "layer"]
     with pytest.raises(SystemExit):
         program.parse(["--of", "sum"])

@@ -64,7 +64,7 @@ def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int
 
 # ---- results and gradients
 @pytest.mark.parametrize("name", SHAPES)
-def test_results_and_gradients_are_those_of_float64(name: str) -> None:
+def test_results_and_gradients_match_float64(name: str) -> None:
     compare(name, shards(*SHAPES[name], grad=True))
 
 

@@ -92,9 +92,7 @@ SHAPES = [
 
 @pytest.mark.variants(5)
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
-def test_gradients_of_any_shapes_are_those_of_float64(
-    a: tuple[int, ...], b: tuple[int, ...]
-) -> None:
+def test_gradients_of_any_shapes_match_float64(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     mine = tensors(a, b, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     got, wanted = npt.matmul(*mine, alpha=0.5), expected(*wide, alpha=0.5)
@@ -268,7 +266,7 @@ def test_sizes_may_be_symbols() -> None:
     assert len(graphs) == 1
 
 
-def test_a_function_of_ones_own_stands_in_a_graph_by_its_name() -> None:
+def test_a_users_function_is_in_a_graph_under_its_name() -> None:
     class Model(torch.nn.Module):
         def forward(self, a: Any, b: Any) -> Any:
             return npt.matmul(a, b, activation=halved)
@@ -321,7 +319,7 @@ def test_vmap_is_a_batch(a: tuple[int, ...], b: tuple[int, ...], dims: tuple[Any
     )
 
 
-def test_vmap_along_what_is_added() -> None:
+def test_vmap_along_c_and_bias() -> None:
     def f(a: Any, b: Any, c: Any, bias: Any, product: Any) -> Any:
         return product(a, b, c, bias=bias, beta=0.5, activation="relu")
 

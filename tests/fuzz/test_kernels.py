@@ -204,7 +204,7 @@ CASE = Case(
 )
 
 
-def test_other_results_than_those_of_numpy_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_differ_from_numpys_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated(CASE, 0)
     monkeypatch.setattr(
         Case, "right", lambda self, given: {**given, "y": np.asarray(given["x"])[:, 9:73]}

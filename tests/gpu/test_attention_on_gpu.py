@@ -20,7 +20,7 @@ REPEATS = 20
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_float64(name: str, exact: bool) -> None:
+def test_attention_matches_float64(name: str, exact: bool) -> None:
     assert CASES[name].wrong(*CASES[name].run("gpu", exact=exact), more=1.0 if exact else 1.3) == ""
 
 

@@ -12,7 +12,7 @@ import numpipe
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 from tests.language.pipeline import test_barriers_in_trees as in_trees
 from tests.language.pipeline.test_barriers_in_loops import (  # noqa: F401
-    test_in_all_that_a_pipeline_stands_in,
+    test_in_every_construct_that_contains_a_pipeline,
 )
 
 PROCESSES = 4

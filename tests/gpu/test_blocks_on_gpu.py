@@ -55,7 +55,7 @@ def test_a_product_for_each_batch_against_float64(slots: int) -> None:
         assert (batched_gemm(a, b, cfg=Config(slots=slots), target="gpu") == first).all()
 
 
-def test_the_body_form_and_squeezed_dimensions_between_those_of_the_tile() -> None:
+def test_the_body_form_and_squeezed_dimensions_between_the_tiles_dimensions() -> None:
     a, b = halves((9, 64, 136)), halves((9, 64, 136), 1)
     q, k = halves((3, 130, 5, 72)), halves((3, 70, 5, 72), 1)
     for _ in range(REPEATS):

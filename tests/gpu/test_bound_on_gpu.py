@@ -54,7 +54,7 @@ def test_a_call_in_a_loop_follows_its_arrays() -> None:
     assert len({c.data_ptr() for c in seen}) == len(seen)
 
 
-def test_views_of_one_allocation_are_told_apart() -> None:
+def test_views_of_one_allocation_are_distinguished() -> None:
     base = torch.randn(512, 512).half().cuda()
     for view in (base, base[:256], base[:, :256], base[:256, :256], base[::2], base[128:, 64:]):
         out = torch.full(tuple(view.shape), float("nan"), dtype=view.dtype, device="cuda")
@@ -120,7 +120,7 @@ def test_a_bound_launch_follows_the_stream_of_the_moment() -> None:
         assert torch.equal(result, c)
 
 
-def test_tensors_that_moved_or_were_freed_are_told() -> None:
+def test_tensors_that_moved_or_were_freed_are_reported() -> None:
     a, b = operands()
     bound = matmul.bind(a, b)
     bound()

@@ -34,7 +34,9 @@ def test_outputs_that_are_passed_stay_as_they_are() -> None:
     assert (y == 7).all()
 
 
-def test_a_wrong_result_on_the_gpu_alone_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_on_the_gpu_only_is_reported_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     a, b = gemm.inputs((128, 128, 64), np.dtype(np.float16))
     call = type(gemm.matmul).__call__
 

@@ -29,7 +29,7 @@ from tests.kernels.cluster_kernels import (
     sums_of_clusters,
 )
 from tests.language.grid.test_clusters import (  # noqa: F401
-    test_bodies_wait_for_and_release_what_is_shared,
+    test_bodies_wait_for_and_release_shared_operands,
     test_both_operands_are_shared_in_clusters_of_two_dimensions,
     test_cluster_barriers_let_the_ctas_of_a_cluster_meet,
 )

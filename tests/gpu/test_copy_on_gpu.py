@@ -103,7 +103,7 @@ def test_every_way_at_sizes_that_fill_the_gpu(name: str) -> None:
         check(view)
 
 
-def test_a_copy_goes_to_views_and_leaves_what_is_between_them() -> None:
+def test_a_copy_writes_views_and_leaves_memory_between_them() -> None:
     torch = pytest.importorskip("torch")
     a = numbers(600, 500, dtype=torch.float16)
     for begin, step in ((0, 1), (1, 1), (3, 2)):

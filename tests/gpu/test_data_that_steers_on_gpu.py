@@ -77,7 +77,7 @@ def test_any_array_is_read_through_its_copy_as_it_is(table: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 776, 520)])
-def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_that_of_arithmetic(
+def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_right(
     shape: gemm.Shape, dtype: Any
 ) -> None:
     steered, cfg = benchmark(), gemm.Config()

@@ -61,7 +61,7 @@ strict = numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(assert
 )
 
 
-def test_the_lines_are_those_of_the_simulator() -> None:
+def test_the_lines_match_the_simulators() -> None:
     code = """
 c = np.zeros((128, 128), np.float32)
 speaking(A, B, c, *SPOKEN_ARGS[3:], target="gpu")

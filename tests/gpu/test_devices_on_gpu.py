@@ -189,7 +189,7 @@ child("gpu", "sim")
     assert "TargetError" in first and "'spawn'" in first and second == "right"
 
 
-def test_a_context_that_somebody_reset_is_told() -> None:
+def test_a_context_that_was_reset_is_reported() -> None:
     lines = said("""
 from cuda.bindings import driver as api
 x, y = launch.DeviceArray((64, 32), np.float32), launch.DeviceArray((64, 32), np.float32)
@@ -209,7 +209,7 @@ except numpipe.NumpipeError as error:
         assert line.startswith("LaunchError: kernel 'step'") and "reset" in line, line
 
 
-def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
+def test_code_that_the_driver_rejects_is_reported_with_its_version() -> None:
     a, c = (
         launch.describe(array, "a") for array in (launch.DeviceArray((64, 64), np.float32),) * 2
     )

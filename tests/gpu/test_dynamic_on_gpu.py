@@ -113,7 +113,7 @@ def test_two_streams_take_tiles_at_the_same_time() -> None:
 
 @with_torch
 @pytest.mark.parametrize("warm", [True, False], ids=["called before", "the first call"])
-def test_replays_of_graphs_are_right_alone_and_beside_each_other(warm: bool) -> None:
+def test_replays_of_graphs_are_right_alone_and_at_the_same_time(warm: bool) -> None:
     kernel, cfg = made(gemm, ctas=60), LARGE["cooperative"]
     a, b, expected = on_device(1536, 1024, 128)
     outputs = [torch.empty_like(expected) for _ in range(2)]

@@ -38,7 +38,7 @@ def test_one_compile_serves_grids_of_other_sizes() -> None:
         assert (out == 23240 + last).all()
 
 
-def test_scalars_stand_behind_the_outputs() -> None:
+def test_scalars_come_after_the_outputs() -> None:
     np.testing.assert_array_equal(
         scalars.behind(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X
     )

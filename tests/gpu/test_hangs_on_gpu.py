@@ -63,7 +63,7 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
         goes_on()
 
 
-def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
+def test_after_a_missing_part_later_launches_add_parts_right() -> None:
     """Flags that were not consumed are cleared: the next launch on the stream has the same
     workspace."""
     from numpipe import CompilerParams, Workspace, ds
@@ -117,7 +117,7 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
         ),
     ],
 )
-def test_a_wait_without_a_bound_is_told_by_the_host(what: str, says: str) -> None:
+def test_the_host_reports_an_unbounded_wait(what: str, says: str) -> None:
     """In its own process, whose GPU it keeps busy forever."""
     command = [sys.executable, "-c", UNBOUNDED, str(Path(__file__).resolve().parents[2]), what]
     done = subprocess.run(

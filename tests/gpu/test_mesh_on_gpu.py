@@ -151,7 +151,7 @@ def test_ranks_replay_graphs(tmp_path: Path) -> None:
 
 
 @WITH_TORCH
-def test_what_is_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
+def test_mistakes_are_named_on_each_rank(tmp_path: Path) -> None:
     for rank, (shapes, symmetric) in enumerate(ranks("wrong", tmp_path)):
         assert "(64, 64)" in shapes and "(128, 64)" in shapes and f"on rank {1 - rank}" in shapes
         assert "'y' of kernel 'shift': the kernel reaches it on other GPUs" in symmetric

@@ -14,7 +14,7 @@ from tests.kernels.nan_kernels import PLACES, STORES, given
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_nan_is_told_with_its_element_and_its_line(name: str) -> None:
+def test_a_nan_is_reported_with_its_element_and_its_line(name: str) -> None:
     kernel, (target, place) = STORES[name], PLACES[name]
     for _ in range(2):
         kernel(*given(name, nan=False), target="gpu")

@@ -64,7 +64,7 @@ def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"]
 )
-def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(
+def test_the_turns_of_a_profile_are_legal_and_match_the_simulators(
     name: str, tmp_path: Path
 ) -> None:
     """On an SM's own clock, each step has one reader, and no slot is refilled before that reader

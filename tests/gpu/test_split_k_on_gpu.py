@@ -70,7 +70,7 @@ def test_sums_have_the_same_bits_every_time(name: str) -> None:
     check_bits_on_gpu(split_product(CONFIGS[name]))
 
 
-def test_a_thousand_launches_behind_each_other_share_a_workspace() -> None:
+def test_a_thousand_consecutive_launches_share_a_workspace() -> None:
     """Each launch starts while the previous one ends, and must not use its flags before
     griddepcontrol.wait."""
     a, b, exact = integers(300, 700, 1000)

@@ -122,7 +122,7 @@ def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_batches_and_what_is_outside(place: tuple[int, int]) -> None:
+def test_batches_and_indices_out_of_bounds(place: tuple[int, int]) -> None:
     a = values(64, 64)
     for i in (0, 2, 3, -1):
         c, wanted = Framed((3, 63, 62), F32, *place), poisoned((3, 63, 62), F32)

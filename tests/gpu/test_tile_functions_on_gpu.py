@@ -65,7 +65,7 @@ def test_sums_are_the_simulators_to_the_last_bit(axis: int | None) -> None:
 
 
 @pytest.mark.parametrize("case", RUNNING, ids=str)
-def test_running_sums_of_what_is_no_number_are_the_simulators(case: Case) -> None:
+def test_running_sums_of_infinities_and_nan_match_the_simulators(case: Case) -> None:
     _, dtype, (rows, columns), _ = case
     x = drawn((2 * rows, columns), dtype)
     matched(running(case), x, np.zeros_like(x), target="gpu")

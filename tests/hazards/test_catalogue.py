@@ -97,7 +97,7 @@ def test_every_hazard_is_in_the_catalogue() -> None:
     assert len(ENTRIES) >= 40
 
 
-def test_every_entry_stands_in_a_topic() -> None:
+def test_every_entry_is_in_a_topic() -> None:
     assert {entry.function.__module__ for entry in ENTRIES.values()} == {
         topic.__name__ for topic in TOPICS
     }

@@ -183,7 +183,7 @@ def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
             )
 
 
-def test_left_out_is_what_is_asked_for_and_nothing_else() -> None:
+def test_only_the_requested_place_is_left_out() -> None:
     """The hook itself changes nothing: without a place that a kernel does not reach, its result is
     the same."""
     name, two = "a ring, two warpgroups", Survey()

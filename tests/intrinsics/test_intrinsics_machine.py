@@ -206,7 +206,7 @@ def test_legal_n_are_the_multiples_of_eight_up_to_256(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("swizzle", "mode"), [(0, 0), (128, 1), (64, 2), (32, 3)])
-def test_descriptor_fields_stand_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
+def test_descriptor_fields_are_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
     word = wgmma.descriptor(np.int32(0x12340), 4096, 1024, swizzle)
     assert -(2**63) <= word < 2**63, "must fit the int64 that the GPU holds"
     fields = [
@@ -526,6 +526,6 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
             assert "Scope:" in scope or "read by a lane" in scope, f"{family}.{name}"
 
 
-def test_unknown_family_names_those_there_are() -> None:
+def test_an_unknown_family_gives_an_error_with_the_known_ones() -> None:
     with pytest.raises(AttributeError, match=r"no family 'tcgen05'; there are: barrier, .*wgmma"):
         intrinsics.tcgen05  # noqa: B018

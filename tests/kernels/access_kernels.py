@@ -165,7 +165,8 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def casts(x, out, halves, masks):
-    """Convert vectors of each type between layouts, one after the other, in both warpgroups."""
+    """Convert vectors of each type from one layout to the other, in both warpgroups, one after the
+    other."""
     wg = numpipe.axis_index("wg")
     a = x[ds(64 * wg, 64), ds(0, 64)]
     row = numpipe.layout_cast(a.sum(axis=1), "row")

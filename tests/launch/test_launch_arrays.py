@@ -85,7 +85,7 @@ def test_an_interface_without_elements_may_have_a_null_pointer() -> None:
     assert launch.describe(CudaArray(None, (0, 4), "<f4"), "a").ptr == 0  # type: ignore[arg-type]
 
 
-def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
+def test_bfloat16_in_an_interface_takes_the_objects_own_dtype() -> None:
     array = CudaArray(64, (4,), "<V2")
     with pytest.raises(SpecError, match="not supported"):
         launch.describe(array, "a")
@@ -139,7 +139,7 @@ def test_a_tensor_without_memory_is_refused() -> None:
         launch.describe(TorchTensor(0, (4,), "float32", (1,), device=-1), "x")
 
 
-def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
+def test_a_value_that_is_not_an_array_is_refused_with_a_fix() -> None:
     with pytest.raises(
         SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"
     ):

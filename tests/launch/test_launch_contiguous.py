@@ -137,7 +137,7 @@ def test_what_no_copy_helps_is_refused(x: Any) -> None:
         numpipe.ascontiguous(x)
 
 
-def test_what_is_no_array_is_refused() -> None:
+def test_an_argument_that_is_not_an_array_is_refused() -> None:
     with pytest.raises(SpecError, match="a list is not an array"):
         numpipe.ascontiguous([1, 2])
 

@@ -47,7 +47,7 @@ def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(
     assert [gpu for *_, gpu in fake.named("allow_shared")] == [0, 1]
 
 
-def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
+def test_arrays_on_a_gpu_that_is_not_a_hopper_are_refused_and_hoppers_named(
     fake: FakeDriver,
 ) -> None:
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
@@ -131,7 +131,7 @@ def test_other_failures_of_loading_keep_their_own_advice(
     assert "does not take" not in str(caught.value)
 
 
-def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
+def test_a_context_that_was_reset_is_reported(fake: FakeDriver) -> None:
     fake.code = 709
     with pytest.raises(
         LaunchError,
@@ -303,7 +303,7 @@ def test_whether_a_stream_is_captured(api: Api, answer: Any, captured: bool) -> 
         driver.Driver().capturing(5, 0)
 
 
-def test_the_gpu_of_a_stream_is_that_of_its_context(api: Api) -> None:
+def test_the_gpu_of_a_stream_is_its_contexts(api: Api) -> None:
     api.answers |= {"cuStreamGetCtx": (OK, 55), "cuCtxGetDevice": (OK, 4)}
     assert driver.Driver().stream_device(9) == 4
     asked = ["cuStreamGetCtx", "cuCtxPushCurrent", "cuCtxGetDevice", "cuCtxPopCurrent"]
@@ -470,7 +470,7 @@ def test_a_forked_child_is_refused_the_gpu_that_its_parent_used_and_may_simulate
     assert len(rest) == 9
 
 
-def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_same(
+def test_a_process_whose_parent_used_cuda_through_another_library_gets_the_same_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> Any:

@@ -156,7 +156,7 @@ def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_re
     ]
 
 
-def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) -> None:
+def test_with_several_gpus_the_context_is_always_the_arrays(api: Api) -> None:
     api.answers |= {
         "cuDeviceGetCount": (OK, 2),
         "cuDeviceGet": lambda ordinal: (OK, ordinal),

@@ -57,7 +57,7 @@ def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(
     assert fake.named("launch") == [((132, 1, 1), 77, 0)]
 
 
-def test_maps_stand_in_the_table_in_order_each_over_memory_order(fake: FakeDriver) -> None:
+def test_maps_are_in_the_tables_order_each_over_memory_order(fake: FakeDriver) -> None:
     a, b = device(4096, (64, 8), (2, 128)), device(65536, (8, 64))
     kernel = Kernel(
         (launch.MapRequest(1, (8, 64), 128), launch.MapRequest(0, (4, 32), 64, "nan")),
@@ -329,6 +329,6 @@ def test_streams_of_every_library(stream: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", ["main", True, 1.0, object()])
-def test_what_is_not_a_stream_is_refused(stream: Any) -> None:
+def test_a_bad_stream_is_refused(stream: Any) -> None:
     with pytest.raises(SpecError, match="is not a CUDA stream; pass its handle"):
         launch.as_stream(stream)

@@ -355,7 +355,7 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
     assert held() == 1
 
 
-def test_an_exporter_is_told_the_kernels_stream_before_the_launch(launches: FakeDriver) -> None:
+def test_an_exporter_gets_the_kernels_stream_before_the_launch(launches: FakeDriver) -> None:
     memory, told = numbers(3, 8), []
     x = Exporter(memory.ctypes.data, (3, 8))
     launches.kernel = lambda parameters: told.append(x.streams[-1])

@@ -86,7 +86,7 @@ def test_an_output_that_overlaps_is_refused(what: str, place: Any) -> None:
         max_size=6,
     )
 )
-def test_the_answer_is_that_of_counting_bytes(cuts: list[tuple[int, int, int]]) -> None:
+def test_the_answer_equals_counting_bytes(cuts: list[tuple[int, int, int]]) -> None:
     base = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
     one, other = (
         base[tuple(slice(a, b, c) if c > 0 else slice(b, a, c) for a, b, c in half)]
@@ -120,7 +120,7 @@ def test_inputs_may_overlap_and_outputs_may_not() -> None:
     "shape, strides",
     list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])),
 )
-def test_bounds_are_those_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
+def test_bounds_are_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
     at = {1000 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
     assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
 

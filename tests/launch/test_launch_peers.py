@@ -146,7 +146,7 @@ def test_kernels_of_a_stream_share_a_control_block_as_large_as_their_semaphores_
     "semaphores, gpus, debug, words",
     [(896, 2, False, 1024), (897, 2, False, 2048), (896, 2, True, 4096)],
 )
-def test_a_block_holds_the_semaphores_and_debugged_those_of_each_gpu(
+def test_a_block_holds_the_semaphores_and_with_debug_one_set_per_gpu(
     semaphores: int, gpus: int, debug: bool, words: int
 ) -> None:
     assert controls.block_words(semaphores, gpus, debug) == words
@@ -180,7 +180,7 @@ def test_a_repeated_call_only_looks_up_and_launches(
     assert [call[0] for call in fake.calls[before:]] == ["clear", "launch"] * 2
 
 
-def test_other_arrays_are_not_taken_for_those_of_before(fake: FakeDriver) -> None:
+def test_other_arrays_are_not_taken_for_earlier_ones(fake: FakeDriver) -> None:
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     for a, b in ((x, y), (y, x)) * 2:
@@ -289,7 +289,7 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
         mesh.check()
 
 
-def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
+def test_a_kernel_with_debug_reports_what_each_gpu_has_added(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake, "symbol", lambda kernel, name: fake.pinned(64)[0], raising=False)

@@ -116,7 +116,7 @@ def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) ->
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2])
-def test_default_streams_are_those_of_each_gpu(fake: FakeDriver, stream: int) -> None:
+def test_each_gpu_has_its_own_default_stream(fake: FakeDriver, stream: int) -> None:
     several(fake)
     doubled()(*arrays(), stream=stream)
     assert fake.named("launch") == [((1, 1, 1), stream, 1)]
@@ -265,7 +265,7 @@ def test_attributes_of_a_kernel_reach_the_driver(fake: FakeDriver) -> None:
     assert fake.attributes == attributes.Attributes((1, 1, 1), True, False)
 
 
-def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
+def test_the_driver_gets_only_requested_attributes() -> None:
     api = pytest.importorskip("cuda.bindings.driver")
     cuda = object.__new__(driver.Driver)
     cuda._api = api

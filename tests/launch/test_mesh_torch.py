@@ -90,7 +90,7 @@ def test_a_rank_that_does_not_come_is_named(told: Told) -> None:
     assert told["absent", 1] == {"rank": 1, "result": None}
 
 
-def test_an_error_of_a_compile_is_told_to_the_others(told: Told) -> None:
+def test_other_ranks_get_the_error_of_a_compile(told: Told) -> None:
     assert text(told, "compiles", 1, "CompileError") == "k.py:3: no such thing"
     assert (
         "the compile is done on rank 0 and CompileError: k.py:3: no such thing on rank 1"

@@ -63,7 +63,7 @@ def test_an_array_goes_to_the_gpu_and_comes_back(
         there.__array__(copy=False)
 
 
-def test_what_is_on_a_gpu_stays_where_it_is(cuda: QueuedDriver) -> None:
+def test_an_array_on_a_gpu_stays_where_it_is(cuda: QueuedDriver) -> None:
     array = CudaArray(512, (3,), "<f4")
     assert numpipe.to_device(array) is array
 

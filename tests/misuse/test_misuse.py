@@ -26,7 +26,7 @@ refused = Cases(case for module in MODULES for case in module.refused)
 
 @pytest.mark.variants(100)
 @refused.tests
-def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, execution: str) -> None:
+def test_it_is_refused_with_the_line_and_the_mistake_in_it(case: Case, execution: str) -> None:
     case.check(execution)
 
 

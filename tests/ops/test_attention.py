@@ -41,7 +41,7 @@ def test_the_example_prints_the_error_of_every_config_that_fits(
 
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_float64(name: str) -> None:
+def test_attention_matches_float64(name: str) -> None:
     case = CASES[name]
     assert case.wrong(*case.run("sim", SMALL)) == ""
 
@@ -224,7 +224,7 @@ def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) 
         (on_gpu((2, 4, 0, 64), (0, 0, 64, 1)), ""),
     ],
 )
-def test_what_the_kernel_cannot_load_is_copied_once_and_told(
+def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     info: ArrayInfo,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -223,7 +223,7 @@ def test_rows_off_a_sector_of_the_l2_cost_more_than_rows_off_a_line() -> None:
 @pytest.mark.parametrize(
     ("k", "padded", "aligned"), [(72, 72, 16), (72, 80, 32), (72, 128, 128), (96, 96, 64)]
 )
-def test_the_choice_is_told_where_the_operands_rows_begin(
+def test_the_choice_depends_on_where_the_operands_rows_begin(
     k: int, padded: int, aligned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[object] = []
@@ -261,7 +261,7 @@ def test_the_measured_corrections_are_below_the_bound(every: int) -> None:
     assert np.abs(np.log(rows.cycles / counted)).max() < MOST
 
 
-def test_operands_that_are_read_once_are_told_apart() -> None:
+def test_operands_that_are_read_once_are_distinguished() -> None:
     assert (
         choose(4, 8192, 8192).once
         and choose(8192, 8, 8192).once
@@ -359,7 +359,7 @@ def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
         ("NVIDIA H200 NVL", 132, 4.8e12, "NVIDIA H200"),
     ],
 )
-def test_a_gpu_without_a_file_takes_that_of_the_nearest(
+def test_a_gpu_without_a_file_uses_the_file_of_the_nearest_one(
     name: str, sms: int, bandwidth: float, like: str
 ) -> None:
     found, file = gpu_of(card(name, sms, bandwidth)), known()[like]
@@ -442,7 +442,7 @@ for work in (lambda: [choose(*shape) for shape in shapes], lambda: [a @ a for _ 
     assert abs(float(others)) < 0.02 and abs(float(more)) < 0.02 < float(seen)
 
 
-def test_the_old_names_are_those_of_the_choice() -> None:
+def test_old_names_refer_to_the_choice() -> None:
     assert configs.__all__ == ["Config", "choose", "space"]
     assert (configs.choose, configs.space) == (ranking.choose, ranking.space)
 

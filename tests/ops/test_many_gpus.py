@@ -248,7 +248,7 @@ def test_a_negative_count_is_none_and_nothing_is_written_ahead_of_the_result() -
 
 
 @pytest.mark.parametrize("room", [0, 1, 66, 130])
-def test_rows_that_find_no_room_are_lost_and_nothing_is_written_beside(room: int) -> None:
+def test_rows_without_room_are_lost_and_nothing_is_written_around_them(room: int) -> None:
     counts = numbers([3, 66], [2, 70])
     x, whole = integers(2, 72, 40), [np.full((room + 8, 40), 99, F16) for _ in range(2)]
     _, received = ops.all_to_all(

@@ -15,7 +15,7 @@ X = np.random.default_rng(0).standard_normal((1, 2, 64, 64)).astype(np.float16)
 @pytest.mark.parametrize(
     ("name", "arrays"), [("matmul", (X, X)), ("attention", (X, X, X)), ("copy", (X,))]
 )
-def test_what_was_allocated_for_a_repeated_call_is_written_by_the_call_that_was_none(
+def test_an_output_allocated_for_a_repeated_call_is_reused_if_the_call_is_not_repeated(
     name: str, arrays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An allocator returns the memory that was freed last.

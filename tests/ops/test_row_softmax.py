@@ -86,9 +86,7 @@ def test_the_parts_have_each_element_once_and_fit_their_tiles(columns: int, item
     dtype=(F32, F16, BF16),
     log=(False, True),
 )
-def test_results_and_gradients_are_those_of_float64(
-    columns: int, dtype: np.dtype, log: bool
-) -> None:
+def test_results_and_gradients_match_float64(columns: int, dtype: np.dtype, log: bool) -> None:
     rng = np.random.default_rng(columns)
     rows = 67 if columns < 100 else 11 if columns < 3000 else 2
     x = (3 * rng.standard_normal((rows, columns))).astype(dtype)

@@ -404,7 +404,7 @@ def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(
 
 @pytest.mark.parametrize("state", [3, -1, True, 1.0, "START"])
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
-def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
+def test_an_invalid_pipeline_state(execution: str, state: Any) -> None:
     @numpipe.kernel
     def wrong(a, *, state: numpipe.Static = 0):
         emit(

@@ -114,7 +114,7 @@ def test_it_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("policy", ["no_allocate", 1, ("evict_last",)])
-def test_what_is_no_policy_is_refused_where_the_spec_is_made(policy: Any) -> None:
+def test_a_bad_policy_is_refused_where_the_spec_is_made(policy: Any) -> None:
     with pytest.raises(
         numpipe.SpecError,
         match=r"BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got",

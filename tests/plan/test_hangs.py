@@ -119,7 +119,7 @@ def more_registers_than_there_are(x, y):
     numpipe.set_max_registers(256, "increase")
 
 
-def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(
+def test_abandoned_waits_are_reported_even_if_the_kernel_does_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As soon as their records exist, before the time after which the host gives up a silent
@@ -160,7 +160,7 @@ UNBOUNDED = {
 
 
 @pytest.mark.parametrize("what", UNBOUNDED)
-def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(
+def test_the_host_reports_an_unbounded_wait_with_its_line(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, name, hazard = UNBOUNDED[what]

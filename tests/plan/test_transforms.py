@@ -82,7 +82,7 @@ def test_the_descriptors_have_the_width_asked_for() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_inferred_is_the_widest_panel_and_saying_so_changes_nothing() -> None:
+def test_the_widest_panel_is_inferred_and_stating_it_changes_nothing() -> None:
     said = Layouts(
         (TilingTransform((8, 64)), SwizzleTransform(128)),
         (SwizzleTransform(128), TransposeTransform()),

@@ -274,7 +274,7 @@ def test_a_barrier_that_somebody_never_reaches_is_a_deadlock_that_counts_threads
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_deadlock_tells_who_has_ended_without_a_barrier(seed):
+def test_a_deadlock_names_who_has_ended_without_a_barrier(seed):
     def body(machine, leaves):
         machine.bar_sync(1, 384)
         if machine.warpgroup not in leaves:

@@ -134,7 +134,7 @@ def test_views_of_one_allocation_meet_where_they_overlap() -> None:
     )
 
 
-def test_a_transposed_view_is_told_in_its_own_indices() -> None:
+def test_a_transposed_view_is_reported_in_its_own_indices() -> None:
     @numpipe.kernel(grid=(2,))
     def copied(b, o):
         at = numpipe.program_id(0)
@@ -336,7 +336,7 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
 
 
 @pytest.mark.parametrize("second", ["TMA store", "store", "TMA load"])
-def test_a_store_is_over_for_those_who_know(second: str) -> None:
+def test_a_store_is_complete_only_for_warpgroups_that_are_notified(second: str) -> None:
     """Warpgroup 0 stores and waits; the other one must be notified, even if the copy happens to be
     done."""
 
@@ -431,7 +431,7 @@ WAITS = {
         ("none", True),
     ],
 )
-def test_arrays_are_touched_behind_a_griddepcontrol_wait(
+def test_arrays_are_accessed_after_a_griddepcontrol_wait(
     wait: str, good: bool | None, access: str
 ) -> None:
     def body(machine: Machine) -> None:

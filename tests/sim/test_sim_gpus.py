@@ -209,7 +209,7 @@ def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
 
 
 # ---- what is rejected
-def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
+def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
     def refused(body: Any, says: str) -> None:
         kernel = numpipe.kernel(grid=numpipe.persistent(1), semaphores=2)(body)
         with pytest.raises(SpecError, match=says):

@@ -132,7 +132,7 @@ def test_a_race_names_ring_slot_phase_step_and_both_lines():
     assert "compute ring=a, b slot=0 step=0" in before
 
 
-def test_a_deadlock_tells_what_each_warpgroup_waits_for_and_where():
+def test_a_deadlock_names_what_each_warpgroup_waits_for_and_where():
     with pytest.raises(PipelineDeadlock) as caught:
         Gemm(k=256, bug="release dropped").run()
     text = str(caught.value)

@@ -149,7 +149,7 @@ def test_groups_run_in_order_and_chain_through_the_accumulator(seed):
     kernel(body, seed)
 
 
-def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_one_behind_it():
+def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_next_one():
     trace = Trace()
 
     def body(machine):

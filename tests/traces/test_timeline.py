@@ -163,7 +163,7 @@ def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(
 
 
 @pytest.mark.thorough
-def test_the_longest_name_of_a_row_has_room_beside_the_rows(
+def test_the_longest_name_of_a_row_fits_next_to_the_rows(
     traces: tuple[Trace, Trace], tmp_path: Path
 ) -> None:
     from matplotlib.textpath import TextPath

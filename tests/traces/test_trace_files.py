@@ -219,7 +219,7 @@ def test_another_ending_is_refused_before_the_run(name: str, message: str, tmp_p
         Trace().save(tmp_path / name)
 
 
-def test_what_is_no_path_is_refused() -> None:
+def test_a_bad_path_is_refused() -> None:
     with pytest.raises(SpecError, match=r"trace: a numpipe.Trace or a file name, got 3"):
         gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=3)
 
@@ -320,7 +320,7 @@ def test_a_text_file_ends_with_the_error(tmp_path: Path) -> None:
     )
 
 
-def test_a_trace_object_is_told_of_the_error() -> None:
+def test_a_trace_object_gets_the_error() -> None:
     trace = Trace()
     with pytest.raises(SimulationError):
         asserting.simulate(A, C, trace=trace)

@@ -483,7 +483,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 # ---- where time was spent
-def test_spans_lie_one_behind_the_other_and_add_up() -> None:
+def test_spans_are_consecutive_and_add_up() -> None:
     trace, _ = once("regions")
     summary = trace.summary()
     assert [row.role for row in summary.rows] == ["compute", "compute", "memory"]

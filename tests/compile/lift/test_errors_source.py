@@ -196,7 +196,7 @@ def test_a_traceback_is_whole_where_the_environment_asks_for_it(
     assert {"lifted", "lift"} <= set(shown(caught.value))
 
 
-def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() -> None:
+def test_of_the_causing_error_the_users_line_and_lines_below_it_are_shown() -> None:
     @brief
     def reads_source() -> None:
         try:
@@ -213,7 +213,7 @@ def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() 
     ]
 
 
-def test_what_was_told_again_with_its_place_is_not_shown_twice() -> None:
+def test_an_error_repeated_with_its_position_is_not_shown_twice() -> None:
     with pytest.raises(CompileError) as caught:
         two_lines.compiled(A, B, C)
     assert isinstance(caught.value.__context__, SpecError) and caught.value.__suppress_context__

@@ -70,7 +70,7 @@ def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
 # ---- indices of numba.cuda
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
+def test_the_error_for_an_index_of_numba_cuda_names_numpipes(execution: str) -> None:
     def stored(row: Any) -> Any:
         @numpipe.kernel(grid=(2,))
         def rows(a, c):

@@ -109,7 +109,7 @@ def test_it_runs_simulated_and_is_refused_when_compiled(
 
 
 @pytest.mark.parametrize("said", ["a choice needs one type", "has two layouts here"])
-def test_a_simulated_call_compiles_too_unless_told_not_to(
+def test_a_simulated_call_compiles_too_unless_turned_off(
     said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")

@@ -231,7 +231,7 @@ def test_an_operation_under_another_name_is_the_operation() -> None:
     assert body(kernel, cfg=Config()) == ["x = __np_known_make((128, 64), 'float32')"]
 
 
-def test_names_of_a_nested_function_hide_those_outside() -> None:
+def test_names_of_a_nested_function_shadow_outer_ones() -> None:
     def kernel(a, *, cfg):
         k = 3
         f = lambda k, cfg: k + cfg

@@ -138,7 +138,7 @@ a.shape
 # fmt: on
 
 
-def test_columns_are_those_of_the_file_whatever_the_indentation() -> None:
+def test_columns_match_the_file_whatever_the_indentation() -> None:
     source = read(Indented.kernel)
     found = {
         ast.unparse(node).partition("\n")[0]: source.position(node)

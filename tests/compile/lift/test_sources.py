@@ -491,7 +491,7 @@ def test_the_fix_for_generated_source_works() -> None:
     assert value(namespace["kernel"]) == VALUE
 
 
-def test_source_that_is_another_ones_is_none() -> None:
+def test_source_of_another_function_is_not_used() -> None:
     """linecache may have other text under a generic name."""
     text = HEADER + WAYS["a function of a module"]
     linecache.cache["<string>"] = (9, None, [f"x = {i}\n" for i in range(40)], "<string>")
@@ -501,7 +501,7 @@ def test_source_that_is_another_ones_is_none() -> None:
         namespace["kernel"].simulate(A)
 
 
-def test_what_is_no_def_is_refused(tmp_path: Path) -> None:
+def test_a_function_without_a_def_is_refused(tmp_path: Path) -> None:
     made = module(
         tmp_path / "kernels.py", "async def later(a, c):\n    pass\nlambda_ = lambda a, c: None\n"
     )

@@ -70,7 +70,7 @@ def test_both_operands_are_shared_in_clusters_of_two_dimensions(runs: Any, targe
 
 @pytest.mark.parametrize("consumed", [False, True])
 @pytest.mark.parametrize("ready", [False, True])
-def test_bodies_wait_for_and_release_what_is_shared(
+def test_bodies_wait_for_and_release_shared_operands(
     ready: bool, consumed: bool, runs: Any, target: str
 ) -> None:
     a, b = operands(128, 64, {"sim": 320, "gpu": 2000}[target])
@@ -223,7 +223,7 @@ def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> N
     assert "barrier.cluster.arrive.release" in meets.inspect("ptx", np.zeros((64, 32), np.float32))
 
 
-def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
+def test_ctas_of_a_cluster_that_store_to_one_block_are_reported() -> None:
     @numpipe.kernel(grid=2, cluster=2, cluster_names="pair")
     def clash(y):
         y[ds(0, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
@@ -255,7 +255,7 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
         uneven.simulate(operands(64, 64, 192)[1], np.zeros((128, 64), np.float32))
 
 
-def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
+def test_barriers_along_two_axes_do_not_cover_a_cta_at_the_corner() -> None:
     """A CTA waits for those in its row and column only.
 
     A CTA in neither may arrive for the next phase before this one ends.

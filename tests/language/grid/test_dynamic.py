@@ -89,7 +89,7 @@ def test_each_tile_is_taken_once_and_by_whom_differs() -> None:
     assert tiles_of(None) == {cta: list(range(cta, 10, 4)) for cta in range(4)}
 
 
-def test_more_ctas_than_tiles_have_one_each_or_none() -> None:
+def test_with_more_ctas_than_tiles_each_has_one_or_none() -> None:
     for seed in (None, 0):
         assert tiles_of(seed, ctas=13) == {cta: [cta] for cta in range(10)}
 

@@ -290,7 +290,7 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
 # ---- L2 traffic
 @settings(max_examples=examples(40), deadline=None)
 @given(ANY, GRID, st.integers(1, 40))
-def test_bytes_are_those_of_the_panels_that_a_wave_needs(
+def test_bytes_count_the_panels_that_a_wave_needs(
     order: Order, shape: tuple[int, ...], ctas: int
 ) -> None:
     """Panels have 4 and 6 bytes."""
@@ -306,7 +306,7 @@ def test_bytes_are_those_of_the_panels_that_a_wave_needs(
     assert least <= found == total
 
 
-def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
+def test_bytes_distinguish_a_bad_order_of_a_large_product_from_good_ones() -> None:
     """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, groups of 16 and
     Hilbert at 1.03 to 1.05."""
     of = {

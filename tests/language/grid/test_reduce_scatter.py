@@ -322,7 +322,7 @@ def test_buffers_count_for_the_shared_memory_of_a_cta() -> None:
 
 # ---- explain
 @pytest.mark.parametrize("cfg", [TWO, IN_TURNS], ids=str)
-def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
+def test_closed_forms_are_near_the_counts(cfg: InCluster) -> None:
     shape, few = (256, 192, 640), replace(H200, sms=4)
     a, b = ArrayType((256, 640), np.float16), ArrayType((192, 640), np.float16)
     explained = numpipe.explain(exchanged(cfg), a, b, device=few, compiled=False)

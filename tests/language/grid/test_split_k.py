@@ -383,7 +383,7 @@ def test_loops_that_are_no_split_loops_are_refused() -> None:
         refused(body, message, workspace=Workspace((64, 64)))
 
 
-def test_what_is_combined_is_a_float32_tile_in_a_workspace() -> None:
+def test_combine_needs_a_float32_tile_and_a_workspace() -> None:
     def halves(a, c, work):
         for m, n, part in numpipe.split_tiles(1, 1, steps=4):
             c[ds(m * 64, 64), ds(n * 64, 64)] = numpipe.combine(

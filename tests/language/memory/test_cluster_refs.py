@@ -118,7 +118,7 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
                 run(seed)
 
 
-def test_what_another_barrier_tells_is_not_enough() -> None:
+def test_ordering_by_another_barrier_is_not_enough() -> None:
     """A barrier without the option orders the reads only, even after one that has it: each orders
     its own CTA's stores."""
 
@@ -138,7 +138,7 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
 
 
-def test_what_is_no_tile_of_another_cta_is_refused() -> None:
+def test_bad_cluster_refs_are_refused() -> None:
     def axis(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
         y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]

@@ -109,7 +109,7 @@ def one(body: Any) -> numpipe.Kernel:
     return made
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_a_bad_table_is_refused() -> None:
     def floats(x, y):
         y[0] = numpipe.prefetched(x)[0]
 

@@ -364,7 +364,7 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", [single_stream, squared], ids=lambda kernel: kernel.name)
-def test_copies_are_ordered_behind_what_their_own_warpgroup_did(
+def test_copies_are_ordered_after_accesses_of_their_own_warpgroup(
     kernel: Any, tmp_path: Path
 ) -> None:
     """Without `commit_smem` too, unless automatic barriers are off; with it, then too."""

@@ -128,7 +128,7 @@ def test_a_leader_that_does_not_listen_is_reported(seed: int | None) -> None:
     assert caught.value.report.hazard in ("refilled-while-read", "too-many-arrivals")
 
 
-def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
+def test_a_cta_that_is_not_the_leader_waits_in_vain_and_is_reported() -> None:
     def everybody(x):
         met = numpipe.scratch(ClusterBarrier("pair", leader_tracked=True))
         numpipe.barrier_arrive(met)

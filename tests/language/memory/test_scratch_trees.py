@@ -171,7 +171,7 @@ def a_part_of_another_type(x, y):
     ],
     ids=lambda part: getattr(part, "name", ""),
 )
-def test_what_is_no_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> None:
+def test_a_bad_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> None:
     for run in (kernel.simulate, kernel.compiled):
         with pytest.raises(CompileError, match=r"test_scratch_trees.py:\d+") as caught:
             run(X, np.zeros((64, 64), np.float32))

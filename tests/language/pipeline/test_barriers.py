@@ -227,7 +227,9 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
 
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("manual", [True, False])
-def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
+def test_an_operand_released_first_is_loaded_again_before_the_others_are_released(
+    manual: bool,
+) -> None:
     """With one slot, the next step's b is in flight while the product with d runs."""
 
     @numpipe.kernel
@@ -282,7 +284,7 @@ def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manu
     assert two.inspect("gate", a, b, d, c) == ()
 
 
-def test_bytes_that_parts_share_are_announced_behind_the_last_one(
+def test_bytes_that_parts_share_are_announced_after_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the first part, nothing would order a release of the other parts after the previous

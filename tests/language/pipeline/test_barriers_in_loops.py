@@ -24,7 +24,7 @@ SEEDS = (None, 0, 1)
 
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("name", cases())
-def test_in_all_that_a_pipeline_stands_in(name: str, runs: Any) -> None:
+def test_in_every_construct_that_contains_a_pipeline(name: str, runs: Any) -> None:
     case = cases()[name]
     for run in runs:
         case.check(functools.partial(run, case.kernel))

@@ -157,7 +157,7 @@ def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
         (0.5, "clip", "i must be an integer or a vector of int32, got "),
     ],
 )
-def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
+def test_a_bad_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
     @numpipe.kernel
     def wrong(x, c):
         c[numpipe.index(value, mode)] = x[0]
@@ -193,7 +193,7 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     )
 
 
-def test_records_of_waits_and_of_indices_are_told_apart() -> None:
+def test_records_of_waits_and_of_indices_are_distinguished() -> None:
     memory = bytearray(3 * wait_records.RECORD_BYTES)
     struct.pack_into(
         "<II3IIIiQ", memory, 0, wait_records.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32

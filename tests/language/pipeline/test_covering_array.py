@@ -192,7 +192,7 @@ SEEN = Plan(
     ],
     ids=str,
 )
-def test_a_kernel_that_computes_something_else_is_told_apart(wrong: dict[str, Any]) -> None:
+def test_a_kernel_that_computes_something_else_is_distinguished(wrong: dict[str, Any]) -> None:
     other = replace(SEEN, **wrong)
     assert not differ(SEEN, SEEN, (2, 2))
     if other.static:

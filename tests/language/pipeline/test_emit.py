@@ -163,7 +163,7 @@ def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
+def test_a_coroutine_with_outputs_and_the_names_of_what_is_passed_on() -> None:
     @numpipe.kernel
     def both(a, o, c):
         def body(indices, x, y, acc):

@@ -251,7 +251,7 @@ def test_scalars_are_run_time_values(alpha: Any) -> None:
     np.testing.assert_array_equal(c, np.float32(alpha) * product(a, b).astype(np.float32))
 
 
-def test_scalars_may_stand_before_outputs_and_be_named() -> None:
+def test_scalars_may_come_before_outputs_and_be_named() -> None:
     a, b = integers(130, 70, 65)
     c = np.full((130, 70), np.nan, F32)
     to_float32(a, b, 2.0, c, target="sim")

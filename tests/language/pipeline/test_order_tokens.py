@@ -197,7 +197,7 @@ def above_the_last_wait(code: Sass) -> int:
 
 
 @pytest.mark.thorough
-def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
+def test_a_fence_after_a_tile_holds_only_the_wait() -> None:
     """The wait for the second product stays after the store that is never executed, and there is no
     branch for it."""
     case = cases()["in parts"]

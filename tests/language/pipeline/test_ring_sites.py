@@ -128,7 +128,7 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
         assert plan.stage_bytes == 2 * 64 * width * 2
 
 
-def test_staging_takes_its_room_once_however_many_rings_are_met_behind_it() -> None:
+def test_staging_is_allocated_once_however_many_rings_follow_it() -> None:
     """A store between two pipelines comes before the second one's rings are known."""
     unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
     block = (0, *BlockSpec((64, 64), lambda k: (0, k)).block)

@@ -365,7 +365,7 @@ def test_a_loop_that_begins_anew_waits_for_another_ones_turn(
             run(cases()["loops"], pingpong(in_bands, ctas=1), seed)
 
 
-def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
+def test_the_error_for_warpgroups_that_meet_in_a_tile_suggests_the_turn() -> None:
     @numpipe.kernel(schedule="pingpong", num_compute_wgs=2)
     def meets(a):
         both = numpipe.scratch(numpipe.Barrier(num_arrivals=2))

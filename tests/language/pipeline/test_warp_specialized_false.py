@@ -52,7 +52,7 @@ def test_the_warpgroup_axis_steers_what_the_memory_role_would_have_to_follow() -
         )
 
 
-def test_threads_and_registers_are_those_of_the_launch() -> None:
+def test_threads_and_registers_follow_the_launch() -> None:
     registers = {1: 255, 2: 255, 3: 168, 4: 128, 5: 96, 6: 80, 7: 72, 8: 64}
     for warpgroups, expected in registers.items():
         assert (unit(warpgroups).threads, unit(warpgroups).compute_registers) == (

@@ -73,7 +73,7 @@ def test_the_body_form_over_a_grid_of_two_dimensions(seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 70, 3, 64), (1, 64, 1, 72), (3, 65, 2, 8)], ids=str)
-def test_squeezed_dimensions_between_those_of_the_tile(shape: tuple[int, int, int, int]) -> None:
+def test_squeezed_dimensions_between_the_tiles_dimensions(shape: tuple[int, int, int, int]) -> None:
     q, k = halves(shape), halves((shape[0], 40, *shape[2:]), 1)
     assert (scores.simulate(q, k) == all_scores(q, k)).all()
 

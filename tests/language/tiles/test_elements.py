@@ -33,7 +33,7 @@ def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) ->
     assert statistics_wrong(dtype, "sim") == []
 
 
-def test_numbers_are_stored_beside_a_memory_role(target: str) -> None:
+def test_numbers_are_stored_next_to_a_memory_role(target: str) -> None:
     assert not row_sums_wrong(target)
 
 
@@ -115,7 +115,7 @@ def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
     assert not counted_wrong(dtype, "sim")
 
 
-def test_a_block_is_still_stored_beside_an_element() -> None:
+def test_a_block_is_still_stored_next_to_an_element() -> None:
     @numpipe.kernel
     def both(x, y, n):
         t = x[ds(0, 64), ds(0, 64)]

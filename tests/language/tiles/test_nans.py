@@ -26,7 +26,7 @@ def unchecked(kernel: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_simulated_a_nan_is_told_with_its_element_and_its_line(name: str) -> None:
+def test_simulated_a_nan_is_reported_with_its_element_and_its_line(name: str) -> None:
     kernel, (target, place) = STORES[name], PLACES[name]
     kernel.simulate(*given(name, nan=False))
     says = rf"nan_kernels\.py:\d+: kernel {name}: '{target} = …' stores a NaN{place}: look for"

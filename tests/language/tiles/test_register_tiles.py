@@ -121,7 +121,7 @@ def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", make_figures.LAYOUTS)
-def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
+def test_the_pictures_of_the_page_are_current(name: str) -> None:
     shape, options = make_figures.LAYOUTS[name]
     assert (make_figures.FIGURES / f"{name}.svg").read_text(
         encoding="utf8"

@@ -122,7 +122,7 @@ def test_a_softmax_by_a_warp_a_row() -> None:
     [((24, 16), "rows 8"), ((8, 64), "rows 32"), ((64, 64), "accumulator"), ((32, 48), "rows 4")],
 )
 @pytest.mark.parametrize("inner", [0, 1])
-def test_addresses_in_shared_memory_are_those_of_the_elements(
+def test_addresses_in_shared_memory_match_the_elements(
     shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(LaneInts))
@@ -172,7 +172,7 @@ def unless_apart(x, y):
         y[ds(0, 8), ds(0, 64)] = x[ds(0, 8), ds(0, 64)]
 
 
-def test_strides_are_bytes_and_what_is_known_of_them_leaves_out_code() -> None:
+def test_strides_are_in_bytes_and_known_strides_eliminate_code() -> None:
     x = np.arange(8 * 130, dtype=F32).reshape(8, 130) + 1
     for part, copied in ((x[:, :65], True), (x[:, ::2], False)):
         y = np.zeros((8, 65), F32)

@@ -118,7 +118,7 @@ def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(64, 8), (192, 24)])
-def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
+def test_a_scan_matches_the_simulators_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
     """For a function that neither commutes nor rounds the same in another order."""
     x = (10.0 ** np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
 

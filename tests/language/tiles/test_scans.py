@@ -105,7 +105,7 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
 
 
 @pytest.mark.parametrize("name", ["maximum", "product"])
-def test_what_the_warps_tell_each_other_is_ordered_by_barriers(
+def test_barriers_order_the_exchange_between_warps(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = arrays_of_scan(name, "float32", (64, 40))
@@ -143,7 +143,7 @@ def test_quotients_and_remainders_are_numpys(dtype: str, target: str) -> None:
     assert same_bits(y, wanted_of_divided(x, z))
 
 
-def test_float16_quotients_are_those_of_numpys_float16() -> None:
+def test_float16_quotients_match_numpys_float16() -> None:
     x, z, y = arrays_of_divided("float16")
     divided.simulate(x, z, y)
     with np.errstate(all="ignore"):

@@ -459,7 +459,7 @@ def unit_with(free: int, *outputs: ArrayArg, **params: Any) -> Unit:
     return unit
 
 
-def test_a_panel_is_planned_where_it_fits_beside_the_store_ring_of_other_outputs() -> None:
+def test_a_panel_is_planned_where_it_fits_next_to_the_store_ring_of_other_outputs() -> None:
     odd = ArrayArg("c", F16, 2, tma=False)
     aligned = ArrayArg("d", F16, 2)
     work = ArrayArg("w", F32, 2, workspace=True)

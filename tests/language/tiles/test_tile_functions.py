@@ -166,7 +166,7 @@ def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, 
         ((64,), EITHER, None),
     ],
 )
-def test_sums_are_those_that_the_lanes_make_to_the_last_bit(
+def test_sums_match_those_of_the_lanes_to_the_last_bit(
     shape: tuple[int, ...], layout: str, axis: int | None
 ) -> None:
     value = (10.0 ** np.random.default_rng(3).uniform(-3, 3, shape)).astype(np.float32)
@@ -195,7 +195,7 @@ def test_running_sums_are_numpys(case: Case, target: str) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its_sign(
+def test_infinities_and_nan_agree_with_numpy_and_a_zero_keeps_its_sign(
     axis: int,
 ) -> None:
     x = drawn((128, 64), "float32")
@@ -241,7 +241,7 @@ def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
 
 
 @pytest.mark.parametrize("shape, axis", [((64, 40), 1), ((192, 8), 0)])
-def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(
+def test_running_sums_match_those_of_the_lanes_to_the_last_bit(
     shape: tuple[int, int], axis: int
 ) -> None:
     x = (10.0 ** np.random.default_rng(5).uniform(-3, 3, (2 * shape[0], shape[1]))).astype(
@@ -281,7 +281,7 @@ def test_a_running_sum_that_int32_cannot_hold_is_an_error_simulated() -> None:
         running(("cumsum", "int32", (64, 8), 1)).simulate(x, np.zeros_like(x))
 
 
-def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(
+def test_barriers_order_the_exchange_of_a_running_sum_between_warps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case: Case = ("cumsum", "int32", (64, 40), 0)

@@ -158,7 +158,7 @@ def test_interleaved_takes_all_competitors_in_each_round_in_another_order() -> N
     )
 
 
-def test_in_interleaved_rounds_nobody_always_comes_behind_one_that_lets_the_card_cool() -> None:
+def test_in_interleaved_rounds_no_competitor_always_follows_one_that_lets_the_card_cool() -> None:
     gpu, before = FakeGpu(), [""]
 
     def competitor(name: str) -> Callable[[int], None]:

@@ -131,7 +131,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
+def test_the_clock_is_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
     stamps = timer.Stamps()
     first = stamps.stamp(7)
     cuda.passes(400_000)
@@ -146,7 +146,7 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
     assert stamps.megahertz(first, third) == pytest.approx(1440)
 
 
-def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(
+def test_only_sms_of_both_stamps_count_and_an_overwritten_stamp_gives_none(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer, "KEPT", 4)

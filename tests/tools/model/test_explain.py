@@ -133,7 +133,7 @@ def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
     assert told.flop == 6 * 2 * 128 * 64 * 128
 
 
-def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
+def test_ctas_between_counted_ones_are_inferred_from_them() -> None:
     """1023 tiles on 132 SMs: 99 have 8 tiles, and 33 have 7.
 
     The last tile of each column of tiles is partial.
@@ -199,7 +199,7 @@ def test_work_that_depends_on_data_is_counted_given_the_data_and_reported_as_suc
 
 
 @pytest.mark.thorough
-def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
+def test_ctas_that_data_steers_are_not_inferred_from_their_neighbors() -> None:
     """All CTAs have 4 steps except for a few, which the sampled CTAs may not include."""
     lengths = np.full(450, 4, np.int32)
     lengths[np.random.default_rng(0).choice(np.arange(1, 449), 20, replace=False)] = 0
@@ -599,7 +599,7 @@ def test_the_longest_cta_is_what_counts() -> None:
 
 
 # ---- measured times
-def test_measured_seconds_stand_beside_the_prediction() -> None:
+def test_measured_seconds_are_shown_next_to_the_prediction() -> None:
     told = explain(
         gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), measured=1e-4
     )
@@ -610,7 +610,7 @@ def test_measured_seconds_stand_beside_the_prediction() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, True, "1 ms", float("nan")])
-def test_what_is_no_measurement_is_refused(seconds: Any) -> None:
+def test_a_bad_measurement_is_refused(seconds: Any) -> None:
     with pytest.raises(SpecError, match="explain: measured must be a finite number > 0"):
         explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), measured=seconds)
 
@@ -675,7 +675,7 @@ def test_what_cannot_be_explained_is_refused(call: Any, message: str) -> None:
         call()
 
 
-def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
+def test_a_mistake_in_a_kernel_is_reported_with_its_line() -> None:
     @numpipe.kernel(grid=(1,))
     def outside(a, c):
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0,)),))

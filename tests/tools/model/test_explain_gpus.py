@@ -163,7 +163,7 @@ def test_an_op_of_several_gpus_needs_its_mesh_here_too() -> None:
         numpipe.explain(ops.all_gather, ArrayType((128, 64), F16))
 
 
-def test_ops_tell_that_they_copy_an_operand(
+def test_ops_report_copies_of_operands(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "launch")

@@ -90,7 +90,7 @@ def test_nothing_is_launched_and_no_notes_are_left() -> None:
     assert (ops.matmul(np.ones((64, 64), F16), np.ones((64, 64), F16), target="sim") == 64).all()
 
 
-def test_what_is_no_kernel_and_no_op_is_refused_and_so_is_a_target() -> None:
+def test_neither_a_kernel_nor_an_op_is_refused_and_so_is_a_target() -> None:
     with pytest.raises(
         SpecError, match="target= is of calls that run, and this one does not: leave it out"
     ):

@@ -63,7 +63,7 @@ def test_the_fastest_wins_and_its_kernel_computes() -> None:
     np.testing.assert_array_equal(tuned.kernel(A, B, target="sim"), A @ B.T)
 
 
-def test_calls_that_are_measured_are_those_of_the_candidates() -> None:
+def test_the_measured_calls_are_of_the_candidates() -> None:
     results = {}
 
     def measure(calls: candidates.Competitors) -> Mapping[str, float]:
@@ -225,7 +225,7 @@ def test_a_corrupt_file_is_warned_of_and_written_again(broken: Any, tmp_path: Pa
         assert not tune(measure=measure).measured
 
 
-def test_where_nothing_can_be_written_the_winner_is_told_and_not_kept(tmp_path: Path) -> None:
+def test_without_a_writable_folder_the_winner_is_reported_and_not_kept(tmp_path: Path) -> None:
     (tmp_path / "tuning").write_text("a file where the folder should be")
     with pytest.warns(RuntimeWarning) as told:
         tuned = tune(measure=Measured(wide=1e-6))
@@ -277,7 +277,7 @@ def test_the_folder_is_the_users_cache_where_nothing_says_another(
 
 
 # ---- what is rejected
-def test_candidates_that_cannot_be_are_skipped_and_told(
+def test_invalid_candidates_are_skipped_and_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def compiled(
@@ -413,7 +413,7 @@ def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
         candidates.compiled(product, found, 1, print)
 
 
-def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dead(concurrent.futures.ThreadPoolExecutor):
         def __init__(self, *_: Any) -> None:
             super().__init__(1)

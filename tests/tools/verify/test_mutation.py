@@ -162,7 +162,7 @@ def test_arrays_and_the_machine_are_left_as_they_were() -> None:
     assert all(getattr(Warpgroup, name) is method for name, method in methods.items())
 
 
-def test_another_result_tells_and_what_changes_nothing_is_no_mutant() -> None:
+def test_a_changed_result_is_detected_and_an_edit_without_effect_is_not_a_mutant() -> None:
     class Given:
         def run(self, call: object, seed: int | None) -> dict[str, np.ndarray]:
             return {"y": np.full(3, 7)}

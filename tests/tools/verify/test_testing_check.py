@@ -99,7 +99,7 @@ def test_shapes_and_counts_of_the_reference_have_to_fit() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_the_tolerance_is_that_of_the_output(dtype: Any) -> None:
+def test_the_tolerance_depends_on_the_output(dtype: Any) -> None:
     x = 1 + X / 4096
     just = tolerance(dtype)
     check(scale, x, dtype=dtype, reference=lambda x: 2 * x, schedules=1)

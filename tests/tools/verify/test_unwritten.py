@@ -64,7 +64,7 @@ def test_of_an_output_that_the_call_allocates_it_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("out", [None, Y])
-def test_what_is_meant_is_said(out: Any) -> None:
+def test_an_intended_partial_output_is_not_reported(out: Any) -> None:
     result = numpipe.verify(half, X, out=out, schedules=2, partial="y")
     assert result.ok and not result.warnings and not result.failures
     with pytest.raises(

@@ -285,7 +285,7 @@ def test_a_failing_seed_fails_again_with_the_same_words(
         assert str(raised.value) == failure.text
 
 
-def test_failures_at_different_lines_are_told_apart() -> None:
+def test_failures_at_different_lines_are_distinguished() -> None:
     result = numpipe.verify(two_guesses, SQUARE, schedules=40)
     lines = {failure.lines[0].line for failure in result.failures}
     assert (
@@ -394,7 +394,7 @@ def test_jitter_changes_how_long_copies_and_products_take() -> None:
     assert len(taken["mma"]) > 3
 
 
-def test_ctas_behind_the_first_run_in_another_order_with_a_seed() -> None:
+def test_ctas_after_the_first_run_in_another_order_with_a_seed() -> None:
     def order(seed: int | None) -> list[Any]:
         trace = Trace()
         Gemm(m=256, n=256, k=64).run(seed, trace)
@@ -497,7 +497,7 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
     assert found.ok, found
 
 
-def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place() -> None:
+def test_repeated_elements_are_copied_once_and_all_keep_their_place() -> None:
     row = np.arange(4, dtype=np.int32)
     many = np.broadcast_to(row, (3, 4))
     windows = np.lib.stride_tricks.sliding_window_view(row, 2)
