@@ -137,7 +137,7 @@ def test_other_code_under_the_name_of_a_case_is_seen(
     assert compare(tmp_path / "known.json", [COPY]) == []
 
 
-def test_another_toolchain_is_said(
+def test_another_toolchain_is_reported(
     written: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

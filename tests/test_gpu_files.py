@@ -137,7 +137,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_last_lines_say_how_each_file_ended(name: str, printed: str) -> None:
+def test_the_last_lines_have_the_outcome_of_each_file(name: str, printed: str) -> None:
     end, _ = FILES[name]
     assert re.search(rf"^GPU test_{name}\.py: .*{end}", printed, re.MULTILINE), printed
 

@@ -84,7 +84,7 @@ def test_a_record_that_holds_elements_twice_or_never_is_found(
     assert told in differences(broken, (64, 16))
 
 
-def test_an_accumulator_lies_as_ptx_says() -> None:
+def test_an_accumulator_has_the_layout_in_the_ptx_isa() -> None:
     """PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"."""
     for lane, i in itertools.product(range(LANES), range(32)):
         row = 16 * (lane // 32) + lane % 32 // 4 + 8 * (i // 2 % 2)
@@ -101,7 +101,7 @@ SASS = "\n".join(
 PTX = "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {}, %rd1, %rd2, 1, 1, 1, 0, 0;"
 
 
-def test_the_gate_looks_for_what_a_product_says_of_itself() -> None:
+def test_the_gate_looks_for_the_instructions_in_a_products_record() -> None:
     joined = replace(HOPPER, products=(replace(WGMMA, made="{}{}{}"),))
     renamed = replace(
         WGMMA, operands=tuple(replace(each, opcode="HMMA") for each in WGMMA.operands)

@@ -233,7 +233,7 @@ class Level(enum.IntEnum):
         (Level.LOW, "int32"),
     ],
 )
-def test_a_scalar_is_compiled_as_what_it_is(value: Any, kind: str) -> None:
+def test_a_scalar_is_compiled_with_its_type(value: Any, kind: str) -> None:
     c = new()
     typed.simulate(c, x=value)
     typed(c, x=value, target="sim")
@@ -496,7 +496,7 @@ def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
     c[ds(0, cfg.rows), ds(0, 64)] = acc if beta is None else acc + beta
 
 
-def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
+def test_parameters_that_a_kernel_lacks_are_none_in_its_source() -> None:
     def made(*without: str) -> numpipe.Kernel:
         found: numpipe.Kernel = numpipe.kernel(several, out_type=result, without=without)
         return found

@@ -142,7 +142,7 @@ def test_a_default_is_a_scalar(default: Any, said_of_it: str) -> None:
         ("def k(a, out=3): pass", "out"),
     ],
 )
-def test_a_parameter_is_not_called_as_what_calls_take_themselves(source: str, name: str) -> None:
+def test_a_parameter_may_not_have_the_name_of_a_call_option(source: str, name: str) -> None:
     namespace: dict[str, Any] = {"S": numpipe.Static}
     exec(source, namespace)
     told = said(SpecError, lambda: numpipe.kernel(namespace["k"]))
@@ -436,7 +436,7 @@ def test_a_launch_as_numba_cuda_writes_it_says_how_to_call() -> None:
 
 
 @pytest.mark.parametrize("make", [numpipe.pipeline, numpipe.tiles])
-def test_what_belongs_into_a_kernel_says_so_outside(make: Any) -> None:
+def test_kernel_operations_outside_of_a_kernel_are_refused(make: Any) -> None:
     options = {"grid": (1,), "in_specs": ()} if make is numpipe.pipeline else {}
     with pytest.raises(
         RuntimeError, match=r"works inside a kernel only: call it from a @numpipe.kernel function"
@@ -541,7 +541,7 @@ def test_work_too_large_is_not_simulated_unasked(machine: Callable[[str], None])
     assert "pass target='sim'" in told
 
 
-def test_asked_for_it_is_simulated_all_the_same() -> None:
+def test_on_request_it_is_simulated_nevertheless() -> None:
     large = np.broadcast_to(np.float16(0), (64, 1 << 18))
     few = np.broadcast_to(np.float16(0), (64, 1 << 18))
     assert product(large, few, target="sim").shape == (64, 64)
@@ -574,7 +574,7 @@ def test_arrays_here_and_there_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_a_read_only_array_of_a_gpu_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_array_on_a_gpu_is_not_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = launch.Choice(
         "gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     )
@@ -624,7 +624,7 @@ def test_sizes_beyond_int32_are_refused() -> None:
         )
 
 
-def test_a_masked_array_is_no_argument() -> None:
+def test_a_masked_array_is_refused() -> None:
     told = said(
         SpecError, lambda: scaled(np.ma.masked_array(A), np.zeros((64, 64), np.float32), 1.0)
     )

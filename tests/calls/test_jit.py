@@ -118,7 +118,7 @@ def test_without_a_cache_only_memory_counts(monkeypatch: pytest.MonkeyPatch) -> 
             copying()(X, Y)
 
 
-def test_what_asks_for_a_compile_gets_it(compiles: list[str]) -> None:
+def test_explicit_compiles_are_not_refused(compiles: list[str]) -> None:
     with numpipe.jit("error"):
         copying().compiled(X, Y)
         copying().inspect("resources", X, device(typestr="<f2"))
@@ -227,7 +227,7 @@ def test_other_threads_have_their_own_and_the_environment_holds_for_all(
         (lambda x: x, "a kernel is made by @numpipe.kernel"),
     ],
 )
-def test_another_word_is_refused_where_it_stands(policy: Any, words: str) -> None:
+def test_an_unknown_word_is_refused_at_its_position(policy: Any, words: str) -> None:
     with pytest.raises(SpecError, match=rf"numpipe\.jit: .*{words}"):
         numpipe.jit(policy)
 
@@ -317,7 +317,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = 
 
 @pytest.mark.parametrize("case", CALLS)
 @pytest.mark.parametrize("way", ["warmup", "export"])
-def test_what_it_says_to_write_is_what_the_call_needs(
+def test_following_the_errors_advice_makes_the_call_work(
     case: str, way: str, compiles: list[str]
 ) -> None:
     function, options, args, named = CALLS[case]
@@ -348,7 +348,7 @@ def test_what_it_says_to_write_is_what_the_call_needs(
     assert compiles == [function.__name__]
 
 
-def test_an_allocated_output_is_compiled_for_where_it_will_lie(
+def test_an_allocated_output_is_compiled_for_its_place_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows of a host array are padded, rows of an array on the GPU are not.

@@ -257,7 +257,7 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     ],
     ids=["delay", "one index", "column-major", "rank"],
 )
-def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(
+def test_invalid_blocks_of_outputs_are_reported_at_the_definition(
     block: BlockSpec, array: np.ndarray, text: str
 ) -> None:
     @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block)

@@ -389,7 +389,7 @@ class Doubled:
         return made
 
 
-def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(
+def test_a_repeated_call_of_an_op_is_launched_again_without_running_the_op(
     fake: FakeDriver, monkeypatch: Any, resolved: Any
 ) -> None:
     launches(fake, 2)
@@ -421,7 +421,7 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
-def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(
+def test_an_op_of_two_kernels_one_with_views_and_one_with_another_stream_runs_each_time(
     fake: FakeDriver, monkeypatch: Any
 ) -> None:
     launches(fake, 2)
@@ -432,9 +432,7 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
     assert twice.looked == viewed.looked == unhashed.looked == 2 and len(fake.seen) == 8
 
 
-def test_an_op_is_asked_again_where_pytorch_would_record_it(
-    fake: FakeDriver, monkeypatch: Any
-) -> None:
+def test_an_op_runs_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:
     launches(fake, 2)
     op, a, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(1 << 20)
     sys.modules["torch"].is_grad_enabled = lambda: True  # type: ignore[attr-defined]

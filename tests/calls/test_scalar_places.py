@@ -58,7 +58,7 @@ def empty() -> np.ndarray:
         lambda: behind(X, alpha=2.0, count=1, beta=3.0, target="sim") - 3,
     ],
 )
-def test_a_call_leaves_out_the_outputs_wherever_scalars_stand(call: Any) -> None:
+def test_a_call_leaves_out_the_outputs_wherever_scalars_are(call: Any) -> None:
     np.testing.assert_array_equal(call(), 2 * X)
 
 

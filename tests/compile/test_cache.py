@@ -287,7 +287,7 @@ def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch)
     assert compilers._found.__wrapped__() != before
 
 
-def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image: Image) -> None:
+def test_a_kernel_that_reads_values_without_a_digest_has_no_key(folder: Path, image: Image) -> None:
     with open(os.devnull) as file:
         assert fingerprint.Fingerprint(file).key() is None
     assert fingerprint.Fingerprint(threading.Lock()).key() is None
@@ -396,7 +396,7 @@ def test_a_folder_that_vanishes_is_made_again(folder: Path, image: Image) -> Non
         shutil.rmtree(folder)
 
 
-def test_what_was_used_longest_ago_goes_first(
+def test_the_least_recently_used_is_dropped_first(
     folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [folder / "images" / (letter * 64 + ".image") for letter in "abc"]
@@ -476,7 +476,9 @@ def test_who_waits_for_one_that_dies_compiles(folder: Path, image: Image) -> Non
     assert found == [image]
 
 
-def test_nobody_waits_for_ever(folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_lock_ends(
+    folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache, "WAIT", 0.2)
     process = holder(folder, "c" * 64)
     try:

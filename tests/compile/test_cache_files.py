@@ -209,7 +209,7 @@ def test_what_processes_left_that_died_is_removed(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"{'b' * 64}.lock"]
 
 
-def test_it_is_said_where_an_image_comes_from(
+def test_the_origin_of_an_image_is_logged(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "compile")

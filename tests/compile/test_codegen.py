@@ -330,7 +330,7 @@ def test_spills_are_found():
     ],
     ids=["one more", "another one", "a group more"],
 )
-def test_a_wait_for_products_that_nobody_wrote_is_found(line, instead, finding):
+def test_a_wait_for_products_that_were_not_issued_is_found(line, instead, finding):
     whole = next(whole for whole in sass_text(PLAIN).splitlines() if line in whole)
     new = instead.format(whole) if "{0}" in instead else whole.replace(line, instead)
     found = gate.findings(broken(built(PLAIN), sass_=sass_text(PLAIN).replace(whole, new, 1)))
@@ -407,7 +407,7 @@ def test_a_lane_elected_by_its_number_is_found():
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
 
 
-def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_is():
+def test_converging_lanes_are_not_a_loop_but_a_local_copy_is():
     """If lanes may diverge, ptxas has them converge off the main path.
 
     The code is WARPSYNC.COLLECTIVE, the instruction, ENDCOLLECTIVE.

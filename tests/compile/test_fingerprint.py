@@ -57,7 +57,7 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
     assert variant(load(tmp_path)).digest == key
 
 
-def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -> None:
+def test_the_reason_why_tma_cannot_address_an_array_is_not_in_the_key(tmp_path: Path) -> None:
     """Shapes share a variant: a rank that read its source for the first shape, and one that did
     not, must have the same key for the second."""
     kernel, keys = load(tmp_path), []
@@ -190,7 +190,7 @@ def test_code_that_may_read_anything_has_no_key(body: str, tmp_path: Path) -> No
     assert Fingerprint(found.function).key() is None
 
 
-def test_a_class_of_a_text_that_was_run_without_a_name_is_no_builtin() -> None:
+def test_a_class_from_text_without_a_module_name_is_not_a_builtin() -> None:
     """Python reports that such a class belongs to the module builtins."""
     keys = set()
     for number in (1, 2):

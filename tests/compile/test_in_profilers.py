@@ -74,7 +74,7 @@ def line_of(text: str, file: str = __file__) -> int:
 
 
 # ---- the name ------------------------------------------------------------------------------------
-def test_a_name_says_function_tiles_and_types() -> None:
+def test_a_name_has_function_tiles_and_types() -> None:
     compiled = gemm.matmul.compiled(SQUARE, SQUARE)
     assert compiled.image.entry == "matmul_128x64_256x64_s3_f16_f16_f16"
     assert (

@@ -142,7 +142,7 @@ def test_a_refused_kernel_leaves_nothing() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_what_serves_other_kernels_too_is_not_forgotten() -> None:
+def test_code_shared_by_other_kernels_is_kept() -> None:
     typed(multiplying(6))
     (template,) = mbarrier.init._numba_type_.templates
     assert template._impl_cache and template._overload_cache

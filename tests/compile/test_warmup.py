@@ -83,7 +83,7 @@ def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(
     assert times.variant((H,), {}).find() is not None
 
 
-def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
+def test_arrays_of_any_kind_determine_what_to_compile(compiles: list[Any]) -> None:
     numpipe.warmup(
         [
             (times, (np.ones((3, 5), np.float16),)),
@@ -97,7 +97,7 @@ def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
     )
 
 
-def test_a_single_one_starts_no_process_unless_asked(compiles: list[Any]) -> None:
+def test_a_single_kernel_starts_a_process_only_on_request(compiles: list[Any]) -> None:
     numpipe.warmup([(times, (X,))])
     assert not Workers.made
     numpipe.warmup([(times, (H,))], workers=3)
@@ -255,7 +255,7 @@ SCRIPT = """
 @pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
-def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> None:
+def test_processes_compile_kernels_that_this_one_has_not(guard: str, tmp_path: Path) -> None:
     """Without the main guard a worker runs the script again, which multiprocessing rejects."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).format(guard=guard), encoding="utf8")

@@ -31,7 +31,7 @@ def both(kernel: Any, *args: Any, **named: Any) -> Any:
 # ---- on the host ---------------------------------------------------------------------------------
 def test_on_the_host_it_is_the_python_function() -> None:
     assert share(Config(tm=64), parts=2) == 32
-    assert share.__name__ == "share" and "Rows of a tile" in share.__doc__
+    assert share.__name__ == "share" and "rows of a tile" in share.__doc__
     assert repr(share) == "<numpipe function tests.kernels.emitted_kernels.share>"
 
 

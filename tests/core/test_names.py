@@ -180,7 +180,7 @@ def test_axes_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["höhe", "no such", "$24"])
-def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_written(
+def test_the_error_for_an_unknown_axis_in_a_numba_function_has_the_name_as_written(
     name: str,
 ) -> None:
     @cuda.jit(device=True)

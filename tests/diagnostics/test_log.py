@@ -63,7 +63,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 # ---- the log
-def test_a_compile_says_where_its_time_went_and_what_it_made(compiled: tuple[Any, str]) -> None:
+def test_a_compile_logs_its_phases_and_its_result(compiled: tuple[Any, str]) -> None:
     matmul, line = compiled
     found = re.fullmatch(
         r"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift "

@@ -81,7 +81,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "docs" in page.parts and page not in TABLES], ids=name
 )
-def test_a_page_begins_with_what_one_can_do_after_reading_it(page: Path) -> None:
+def test_a_page_begins_with_what_readers_can_do_after_it(page: Path) -> None:
     title, first, *_ = page.read_text(encoding="utf8").split("\n\n")
     assert title.startswith("# ") and "After this page you" in first
 

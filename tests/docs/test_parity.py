@@ -96,7 +96,7 @@ def test_a_chain_does_not_drain() -> None:
     assert goes_on(replace(CHAIN, chained="shared", slots=3))
 
 
-def test_a_chain_drains_where_that_is_asked_for() -> None:
+def test_a_chain_drains_on_request() -> None:
     assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
 
 

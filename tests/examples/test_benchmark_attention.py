@@ -131,7 +131,7 @@ def row(name: str, protocol: str, *ratio: float, shape: str = "4,16,4096,128") -
     )
 
 
-def test_what_must_be_is_asked_of_exact_results_and_the_aim_of_the_better_ones(
+def test_exact_results_must_meet_the_requirement_and_better_ones_the_aim(
     program: Any,
 ) -> None:
     lines = program.verdict(

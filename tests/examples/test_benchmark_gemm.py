@@ -61,7 +61,7 @@ def told(suite: Any, *rows: bench.Row) -> list[list[str]]:
     ]
 
 
-def test_every_product_of_the_suites_has_goals_that_are_no_easier_to_aim_at_than_to_meet(
+def test_every_product_of_the_suites_has_goals_whose_aim_is_not_below_the_requirement(
     suite: Any,
 ) -> None:
     assert len(suite.ALL) == 15 and len({product.shape for product in suite.ALL}) == 15

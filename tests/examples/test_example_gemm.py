@@ -99,7 +99,7 @@ def test_without_a_gpu_it_simulates_and_says_why() -> None:
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason="there is a GPU")
-def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
+def test_a_requested_but_missing_gpu_is_an_error_with_its_fix() -> None:
     done = example("--target", "gpu")
     assert done.returncode == 1 and not done.stdout
     assert re.fullmatch(
@@ -205,7 +205,7 @@ def test_the_config_suits_the_size() -> None:
         assert choose(m, n, k).tn == 256
 
 
-def test_what_it_says_to_try_is_a_race(tmp_path: Path) -> None:
+def test_the_suggested_change_is_a_race(tmp_path: Path) -> None:
     source, advice = EXAMPLE.read_text(encoding="utf8"), " + wg * rows"
     assert f"`{advice}`" in source and source.count(f"{advice}, rows)") == 1
     broken = tmp_path / "gemm.py"

@@ -200,7 +200,7 @@ def worked(
     )
 
 
-def test_a_worker_goes_on_after_a_row_that_says_why_it_failed_but_not_after_an_exception(
+def test_a_worker_continues_after_a_row_with_an_error_but_not_after_an_exception(
     capsys: Any,
 ) -> None:
     def measure(process: int, case: Any) -> dict[str, Any]:

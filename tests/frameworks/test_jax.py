@@ -145,7 +145,7 @@ def test_out_type_of_the_call_is_for_kernels_that_have_none() -> None:
     )
 
 
-def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
+def test_vmap_of_a_kernel_calls_it_for_each_on_request() -> None:
     x = numbers(3, 64, 64)
     function = numpipe.jax.call(scaled, vmap_method="sequential")
     same(jax.jit(jax.vmap(function))(x), 2 * x)
@@ -431,7 +431,7 @@ def test_vmap_of_a_product_and_of_its_derivatives(a: Any, b: Any) -> None:
     ],
     ids=str,
 )
-def test_vmap_of_what_follows_a_product(axes: tuple[Any, ...]) -> None:
+def test_vmap_of_epilogues(axes: tuple[Any, ...]) -> None:
     shapes = [(5, 16), (16, 8), (5, 8), (8,)]
     arrays = [
         numbers(*([] if axis is None else [3]), *shape, dtype=np.float16)

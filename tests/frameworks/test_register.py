@@ -179,7 +179,7 @@ def test_a_backward_may_register_no_gradient_of_its_own() -> None:
         grad.sum().backward()
 
 
-def test_a_gradient_that_nobody_wrote_is_named_when_it_is_asked_for() -> None:
+def test_a_missing_gradient_is_named_when_it_is_requested() -> None:
     y, _ = fresh(kernels.squared)(inputs(64, 64, grad=True), alpha=2.0)
     with pytest.raises(
         SpecError,

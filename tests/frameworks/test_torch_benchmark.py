@@ -52,7 +52,7 @@ def test_both_sides_of_a_row_compute_the_same(
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
-def test_a_wrong_gradient_is_no_row(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_gives_no_row(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = program.steps
     monkeypatch.setattr(
         program, "steps", lambda of: real(of) | {program.OURS: lambda x, w, bias: x @ (w.T * 1.01)}

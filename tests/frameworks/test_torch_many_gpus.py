@@ -89,7 +89,9 @@ def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
         check(tensor.grad, other.grad, 1e-2)
 
 
-def test_a_gradient_is_computed_for_what_wants_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_is_computed_for_tensors_that_require_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran: list[str] = []
     launch = torch_ops.TorchOp.launch
     monkeypatch.setattr(

@@ -125,7 +125,7 @@ def test_gradients_of_all_that_is_added_and_of_an_activation(
         check(mine_.grad, wide_.grad, 4e-2)
 
 
-def test_a_gradient_is_computed_for_what_wants_one() -> None:
+def test_a_gradient_is_computed_for_tensors_that_require_one() -> None:
     a, b = tensors((20, 24), (24, 40))
     b.requires_grad_()
     npt.matmul(a, b).sum().backward()

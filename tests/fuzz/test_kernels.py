@@ -240,6 +240,6 @@ def test_a_kernel_that_is_refused_and_a_report_of_a_hazard_are_found() -> None:
     ],
     ids=["links in a loop", "links one after the other"],
 )
-def test_products_that_ptxas_serializes_though_they_are_plain_are_no_find(plan: Plan) -> None:
+def test_plain_products_that_ptxas_serializes_are_not_failures(plan: Plan) -> None:
     """Links whose number of steps the compiler knows give C7515, and the products are right."""
     compiled(case_of(plan, plan.grids()[0]), 0)

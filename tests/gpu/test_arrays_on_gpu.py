@@ -317,7 +317,7 @@ def refused(match: str, *args: Any, **named: Any) -> None:
         copy(*args, target="gpu", **named)
 
 
-def test_a_jax_array_is_no_output_and_a_dead_one_no_input() -> None:
+def test_a_jax_array_is_not_an_output_and_a_deleted_one_not_an_input() -> None:
     x = as_jax(numbers(64, 64))
     refused(
         "argument 'o' of kernel 'copy': it is an output, and JAX arrays are immutable",

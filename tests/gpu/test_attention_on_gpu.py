@@ -86,7 +86,7 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(
     assert error < (3e-3 if exact else 4e-3)
 
 
-def test_views_of_one_array_are_read_where_they_lie() -> None:
+def test_views_of_one_array_are_read_in_place() -> None:
     torch = pytest.importorskip("torch")
     # packed as a single product with all weights returns it
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)

@@ -29,7 +29,7 @@ from tests.kernels.block_kernels import (
 )
 from tests.language.tiles.test_blocks import (  # noqa: F401
     test_a_product_for_each_batch,
-    test_arrays_without_elements_are_what_lies_outside,
+    test_arrays_without_elements_are_out_of_bounds,
     test_overlapping_windows_along_the_contiguous_dimension,
     test_the_warpgroup_may_be_an_index_of_a_store,
     test_what_lies_outside_reads_as_nan_where_that_is_asked_for,

@@ -150,7 +150,7 @@ def test_copies_by_hand_are_shared_in_clusters_of_two_dimensions() -> None:
         same(c, wanted)
 
 
-def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
+def test_tiles_sent_by_all_ctas_of_a_cluster_are_summed() -> None:
     x = np.random.default_rng(0).standard_normal((128 * 400, 32)).astype(np.float32)
     first = None
     for _ in range(REPEATS):

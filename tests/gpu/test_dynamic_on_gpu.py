@@ -172,7 +172,7 @@ def test_a_cta_with_a_long_tile_takes_fewer() -> None:
     assert shares[1:].min() >= 5
 
 
-def test_a_profile_is_legal_and_says_who_took_what(tmp_path: Path) -> None:
+def test_a_profile_is_legal_and_shows_which_cta_took_which_tile(tmp_path: Path) -> None:
     params = CompilerParams(profile_space=4000, profile_dir=str(tmp_path))
     kernel = made(who, warpgroups=1, ctas=4, grid_names="cta", compiler_params=params)
     ctas = taken(kernel, [40, *[3] * 60])

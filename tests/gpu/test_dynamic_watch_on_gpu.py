@@ -82,7 +82,7 @@ def one_of_a_cluster_hangs(a, c):
         c[ds(cta * 64, 64), ds(k * 64, 64)] = tile[...]
 
 
-def test_a_cluster_of_which_one_hangs_ends_too() -> None:
+def test_a_cluster_with_one_hanging_cta_ends_too() -> None:
     """While a CTA writes its records, others may still arrive and copy, so it must not query the
     state of an mbarrier."""
     rng = np.random.default_rng(0)

@@ -144,7 +144,7 @@ def test_the_output_may_be_the_source(config: str, order: str) -> None:
         assert error < most
 
 
-def test_a_source_that_lies_elsewhere_in_memory_is_read_in_its_own_order() -> None:
+def test_a_source_with_another_memory_order_is_read_in_its_own_order() -> None:
     for order in "CF":
         assert EPILOGUES["beta c"].run(300, 200, 136, order=order, target="gpu") < 6e-4
 

@@ -101,7 +101,7 @@ def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu"])
-def test_what_follows_a_product(activation: Any) -> None:
+def test_epilogues_of_a_product(activation: Any) -> None:
     a = numbers(300, 256)
     b = numbers(256, 200)
     c = numbers(300, 200, seed=2)

@@ -32,7 +32,9 @@ def exact(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize(
     ("left", "right"), [*SHAPES, ((300, 1000), (1000, 520)), ((4, 129, 65), (65, 77))], ids=str
 )
-def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_it_multiplies_every_shape_that_numpy_does(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
     a, b = integers(*left), integers(*right, seed=1)
     found = ops.matmul(a, b)
     assert (

@@ -128,7 +128,7 @@ def regions(a, c):
                 c[ds(0, 64), ds(k * 64, 64)] = value + value
 
 
-def test_regions_nest_and_what_has_no_room_is_lost_and_counted(tmp_path: Path) -> None:
+def test_regions_nest_and_events_without_room_are_counted(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((64, 64 * STEPS), np.float32)
     for room, lost in ((1000, False), (8, True)):
         c = np.zeros_like(a)

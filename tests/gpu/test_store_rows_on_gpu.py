@@ -73,7 +73,7 @@ def poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(64, 8), (64, 64), (128, 72), (64, 120), (64, 256)], ids=str)
-def test_a_tile_is_what_lies_in_the_array(
+def test_a_tile_equals_its_part_of_the_array(
     shape: tuple[int, int], dtype: np.dtype, order: str
 ) -> None:
     a = values(*shape, dtype=dtype)
@@ -95,7 +95,7 @@ def test_a_tile_is_what_lies_in_the_array(
 
 @pytest.mark.parametrize("dtype", [F16, F32], ids=str)
 @pytest.mark.parametrize("steps", [(1, 2), (2, 2), (3, 5)], ids=str)
-def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype) -> None:
+def test_elements_that_are_not_contiguous(steps: tuple[int, int], dtype: np.dtype) -> None:
     a, whole = values(64, 72, dtype=dtype), poisoned((202, 302), dtype)
     card = on_gpu(whole)
     cut, interface = whole[:: steps[0], :: steps[1]], card.__cuda_array_interface__
@@ -110,7 +110,7 @@ def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype
 @pytest.mark.parametrize(
     "ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str
 )
-def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
+def test_elements_at_or_after_the_stop_are_not_stored(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
     for at, place, order in itertools.product(((5, 3), (6, 4)), ((1, 1), (2, 2), (0, 0)), "CF"):
         c = Framed((90, 74), F16, *place, order)

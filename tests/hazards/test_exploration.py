@@ -126,7 +126,7 @@ def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
         for slots, delay in ((1, 0), (2, 0), (2, 1))
     ],
 )
-def test_all_schedules_of_what_data_steer_leave_one_result(
+def test_all_schedules_of_kernels_steered_by_data_leave_one_result(
     name: str, slots: int, delay: int
 ) -> None:
     """A schedule includes which CTA draws which tile; without a counter, a CTA has one class."""

@@ -189,7 +189,7 @@ TWINS = (
 
 @pytest.mark.variants(24)
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_twin_is_what_the_fix_says(name: str) -> None:
+def test_the_twin_applies_the_fix(name: str) -> None:
     fix, change = fix_of(name), changes(ENTRIES[name])
     rules = [(match, twin) for says, twin in TWINS if (match := re.search(says, fix))]
     assert rules, f"no rule for: {fix}"

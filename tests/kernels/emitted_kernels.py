@@ -112,8 +112,7 @@ def gemm_coroutine(a, b, c, *, cfg: numpipe.Static = Config()):
 
 @numpipe.function
 def share(cfg, parts):
-    """Return a warpgroup's number of rows of a tile, a compile-time constant if the arguments
-    are."""
+    """Return the rows of a tile per part: a compile-time constant if both arguments are."""
     return cfg.tm // parts
 
 

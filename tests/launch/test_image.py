@@ -123,7 +123,7 @@ def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(
 
 @pytest.mark.thorough
 @compiles
-def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled_shows(
+def test_inspect_of_a_kernel_from_a_file_equals_that_of_the_compiled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrays, statics = arguments("plain")

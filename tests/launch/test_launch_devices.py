@@ -196,9 +196,7 @@ def with_pools(api: Api) -> None:
         "reached",
     ],
 )
-def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(
-    api: Api, call: Any
-) -> None:
+def test_asynchronous_driver_calls_do_not_end_another_streams_capture(api: Api, call: Any) -> None:
     captured = Captured(api)
     api.answers |= {"cuEventQuery": (OK,), "cuStreamIsCapturing": (OK, 0)}
     with_pools(api)
@@ -354,7 +352,7 @@ def test_what_the_driver_says_of_a_call_names_its_kernel(
         named(call)
 
 
-def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(
+def test_driver_errors_of_repeated_and_bound_calls_name_the_kernel_too(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With several GPUs, a launch first makes a context current."""

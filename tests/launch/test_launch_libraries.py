@@ -130,7 +130,7 @@ def test_an_exporter_on_the_host_is_a_host_array() -> None:
 
 
 @pytest.mark.parametrize("device", [(1, 0), (2, 0)])
-def test_a_read_only_export_is_no_output(device: tuple[int, int]) -> None:
+def test_a_read_only_export_is_not_an_output(device: tuple[int, int]) -> None:
     memory = numbers(4)
     info = launch.describe(Exporter(memory.ctypes.data, (4,), device=device, readonly=True), "c")
     with pytest.raises(SpecError, match="'c'.*this Exporter is read-only; pass a writable array"):
@@ -271,7 +271,7 @@ def test_a_simulated_call_on_a_jax_array_returns_one() -> None:
     np.testing.assert_array_equal(c.memory, x.memory)
 
 
-def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
+def test_a_jax_array_is_refused_in_a_graph(launches: FakeDriver) -> None:
     """Nothing would order the replays after JAX's work, and numpipe's event would become part of
     the graph."""
     launches.captured, launches.relaxed = {7}, 1

@@ -339,7 +339,7 @@ def test_how_long_a_wait_may_take_is_the_environments(
 
 
 # ---- what is rejected
-def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None:
+def test_gpus_that_cannot_access_each_other_do_not_form_a_mesh(fake: FakeDriver) -> None:
     fake.apart = {(1, 0)}
     with pytest.raises(
         LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose others"

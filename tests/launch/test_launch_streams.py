@@ -64,7 +64,7 @@ def test_no_streams(stream: Any) -> None:
         launch.as_stream(stream)
 
 
-def test_with_one_gpu_the_driver_is_asked_nothing_of_a_stream(fake: FakeDriver) -> None:
+def test_with_one_gpu_the_driver_is_not_queried_about_streams(fake: FakeDriver) -> None:
     doubled()(*arrays(), stream=4096)
     assert fake.named("launch") == [((1, 1, 1), 4096, 0)] and not fake.named("stream_device")
 
@@ -108,7 +108,7 @@ def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_c
     assert [call[0] for call in fake.calls] == ["stream_device"]
 
 
-def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) -> None:
+def test_a_stream_handle_may_be_reused(fake: FakeDriver) -> None:
     several(fake)
     streams.check(8192, 1, "k")
     fake.streams[8192] = 0  # destroyed and created again
@@ -164,7 +164,7 @@ def test_the_first_call_may_be_captured_it_allocates_and_waits_on_no_stream_of_t
     assert {call[0] for call in fake.calls} <= {"load", "allow_shared", "config", "launch"}
 
 
-def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(
+def test_the_gpu_of_a_captured_stream_is_not_queried_which_would_end_the_capture(
     fake: FakeDriver,
 ) -> None:
     several(fake)

@@ -122,7 +122,7 @@ def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["observer", "no marks", "no hash"])
-def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
+def test_calls_that_their_arrays_do_not_determine_are_not_kept(obstacle: str) -> None:
     repeats, mesh, launched = Repeats(Table()), Mesh(None), Together()
     x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
     if obstacle == "observer":

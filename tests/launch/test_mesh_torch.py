@@ -137,7 +137,7 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
         ) and "it is not in this mesh's symmetric memory" in refused
 
 
-def test_without_a_process_group_there_is_no_mesh() -> None:
+def test_a_mesh_needs_a_process_group() -> None:
     with pytest.raises(
         numpipe.SpecError,
         match="torch.distributed is not initialised: start the processes with torchrun",

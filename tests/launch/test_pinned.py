@@ -21,7 +21,7 @@ from tests.kernels.host_fakes import QueuedDriver, install
 
 
 # ---- outputs
-def test_a_large_output_lies_in_the_pool_until_its_last_view_is_gone(cuda: QueuedDriver) -> None:
+def test_a_large_output_is_in_the_pool_until_its_last_view_is_gone(cuda: QueuedDriver) -> None:
     pinned.POOL.device = 0
     info = launch.describe(np.zeros(2, np.float16), "a")
     c = launch.empty_like_kind(info, (600, 7), np.float32)

@@ -45,7 +45,7 @@ def test_it_runs_with_the_fix_that_the_message_names(case: Case) -> None:
     ],
     ids=lambda case: case.kernel.name,
 )
-def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(
+def test_a_simulated_error_gets_a_loop_variables_type_from_a_compile(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")

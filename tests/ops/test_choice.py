@@ -242,7 +242,7 @@ def test_no_config_would_do_for_all(every: int) -> None:
     assert max(best.values()) < 0.1 * best.total()
 
 
-def test_far_from_what_was_measured_the_correction_is_bounded() -> None:
+def test_far_from_measurements_the_correction_is_bounded() -> None:
     """The correction is finite everywhere, and small even if the network returns nonsense."""
     gpu = gpu_of()
     for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 16384, 8), (10**5, 10**5, 64)):
@@ -332,7 +332,7 @@ def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(
         assert space(512, 512, 512, most=1)[0].turned == turned
 
 
-def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
+def test_concurrent_tiles_form_squares_for_the_sms_of_a_gpc() -> None:
     """Sixteen consecutive CTAs have 4 x 4 tiles; of clusters, every eighth one is in the same
     GPC."""
 

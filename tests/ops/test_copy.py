@@ -140,7 +140,7 @@ def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
     assert target[:, :33].tobytes() == a.tobytes() and (target[:, 40:] == 7).all()
 
 
-def test_what_lies_between_rows_stays_as_it_was_without_padding() -> None:
+def test_memory_between_rows_is_unchanged_without_padding() -> None:
     target = np.full((20, 64), 7, np.float16)
     copy(X[:20, :33], out=target[:, :33], target="sim")
     assert target[:, :33].tobytes() == X[:20, :33].tobytes() and (target[:, 33:] == 7).all()
@@ -276,7 +276,7 @@ def _inside(piece: Any) -> np.ndarray:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         copy(**arguments, target="sim")
 

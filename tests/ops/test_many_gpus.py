@@ -831,7 +831,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused(case: str) -> None:
+def test_invalid_arguments_are_refused(case: str) -> None:
     call, words = REFUSED[case]
     with pytest.raises(numpipe.SpecError, match=words):
         call()

@@ -87,18 +87,18 @@ def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
 
 
 @pytest.mark.thorough
-def test_what_only_the_kernel_says_holds() -> None:
+def test_options_set_only_by_the_kernel_hold() -> None:
     made = kernel(wg_axis="group", memory_registers=48)
     assert split(made, A, cfg=Config(axis="group", emits=False)) == (1, "group", 48)
 
 
 @pytest.mark.thorough
-def test_said_by_none_there_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> None:
+def test_the_default_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> None:
     assert split(kernel(), A, cfg=Config(emits=False)) == (1, "wg", 40)
 
 
 @pytest.mark.thorough
-def test_both_may_say_the_same_and_each_something() -> None:
+def test_both_may_set_the_same_options_or_each_some() -> None:
     assert split(kernel(wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (
         1,
         "wg",
@@ -176,7 +176,7 @@ def in_a_nested_function(a):
     [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
     ids=lambda f: f.__name__,
 )
-def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
+def test_a_pipeline_sets_the_number_of_warpgroups_wherever_it_is_written(function: Any) -> None:
     made = numpipe.kernel(function)
     unit = made.compiled(A).unit
     assert (unit.compute_wgs, unit.memory_registers) == (3, 48)
@@ -205,7 +205,7 @@ def test_a_pipeline_and_its_kernel_that_say_different_things(
 
 
 @both
-def test_two_pipelines_that_say_different_things(execution: str) -> None:
+def test_two_pipelines_with_different_options(execution: str) -> None:
     @numpipe.kernel
     def twice(a):
         loads(a, 2)

@@ -280,7 +280,7 @@ def without(a, c, limit):
 
 
 @pytest.mark.thorough
-def test_an_assert_costs_nothing_unless_asked_for() -> None:
+def test_an_assert_costs_nothing_unless_enabled() -> None:
     def sass(function: Any, **params: Any) -> str:
         kernel = numpipe.kernel(compiler_params=CompilerParams(**params))(function)
         text = kernel.inspect("sass", A, C, 3)

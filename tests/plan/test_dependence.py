@@ -160,7 +160,7 @@ def looped(a, acc, n):
 
 
 @pytest.mark.thorough
-def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
+def test_slots_shrink_to_a_grid_of_expressions_of_statics() -> None:
     """Products and quotients, through a local name, and in a function that gets a field of a
     Static."""
 

@@ -69,7 +69,7 @@ def laid_out(x, y):
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_allocations_lie_apart_in_both_executions(
+def test_allocations_do_not_overlap_in_both_executions(
     simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = ArrayType((64, 64), np.float16)

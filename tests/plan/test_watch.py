@@ -146,7 +146,7 @@ def test_no_mbarrier_of_a_cluster_is_asked_for_its_state() -> None:
 @pytest.mark.parametrize(
     "statement", ["bar.sync", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"]
 )
-def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
+def test_all_lanes_do_what_others_wait_for(statement: str) -> None:
     """All lanes do it, so that the kernel ends."""
     lines = [
         line for line in statements(built("copy_pipeline", debug=True).ptx) if statement in line
@@ -186,7 +186,7 @@ def test_options_are_checked(params: dict[str, Any], legal: str) -> None:
 
 
 # ---- decoding of records --------------------------------------------------------------------
-def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
+def test_a_control_block_and_records_have_the_kernels_layout() -> None:
     block = np.frombuffer(control(0x7F00_0000_1000, 2_000_000_000, 5), np.uint32)
     assert (
         block.tolist()[:4] == [0x1000, 0x7F00, 2_000_000_000, 0]
@@ -282,7 +282,7 @@ def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
         )
 
 
-def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
+def test_a_barrier_that_was_not_queried_is_reported_as_unknown() -> None:
     """In a cluster, where others may still arrive."""
     built = HANGS["a_slot_is_not_released"].compiled(*arrays())
     [plan] = built.unit.rings.values()
@@ -292,7 +292,7 @@ def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
     assert report_of(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
 
 
-def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
+def test_the_first_of_several_arrivals_recorded_what_the_phase_lacked() -> None:
     built = HANGS["one_of_two_arrives"].compiled(*arrays())
     [(address, count, name)] = built.unit.scratch_barriers()
     # the fourth arrival completed the phase

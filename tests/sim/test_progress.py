@@ -109,7 +109,7 @@ def test_a_grid_without_end_is_refused_at_once() -> None:
     assert time.monotonic() - begin < 2
 
 
-def test_a_cta_that_says_nothing_of_its_end_ends_at_the_limit(
+def test_a_cta_without_a_known_end_ends_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)

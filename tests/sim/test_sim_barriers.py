@@ -322,7 +322,7 @@ def budget(memory, compute, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_registers_given_back_are_granted_and_a_sum_above_what_the_cta_holds_hangs(seed):
+def test_released_registers_are_granted_and_a_sum_above_the_ctas_hangs(seed):
     budget(40, 232, seed)
     budget(24, 240, seed)
     with pytest.raises(

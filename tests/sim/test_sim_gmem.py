@@ -501,7 +501,7 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- cost -----------------------------------------------------------------------------------
-def test_an_array_that_nobody_writes_costs_one_look_a_block() -> None:
+def test_an_array_that_is_never_written_costs_one_lookup_per_block() -> None:
     """However often its blocks are loaded, by however many CTAs: only the first load of each is
     recorded."""
     array = np.zeros((128, 64), F16)

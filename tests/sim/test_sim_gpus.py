@@ -124,7 +124,7 @@ def test_a_signal_may_add_more_than_one_and_a_wait_takes_nothing() -> None:
         counted.simulate(y, mesh=MESH(2), seed=seed)
 
 
-def test_nobody_touches_a_peer_before_its_launch_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_peer_is_accessed_before_its_launch_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_gpus.Begun, "meet", lambda self, who: None)
     with pytest.raises(PipelineRace, match=r"before the launch of GPU 1 has begun") as caught:
         gpu_kernels.shift.simulate(gpu_kernels.blocks(2, 128, 64), mesh=MESH(2))

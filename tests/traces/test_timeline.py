@@ -233,7 +233,7 @@ def test_regions_are_bands_one_for_each_depth() -> None:
     ]
 
 
-def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
+def test_neighboring_bars_differ_in_grey_or_are_hatched() -> None:
     """Bars of a warpgroup, and products of neighbors on the tensor core, by CIE 1976 lightness (L*
     of 0 … 100)."""
 
@@ -287,7 +287,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
         ({"start": 900, "end": 800}, "start=900 is not before end=800 cycles"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
+def test_an_invalid_drawing_is_refused(
     traces: tuple[Trace, Trace],
     options: dict[str, Any],
     message: str,

@@ -53,7 +53,7 @@ def atomic_gemm(a, c):
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", [named_like_one, atomic_gemm], ids=lambda kernel: kernel.name)
-def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
+def test_helpers_local_arrays_and_names_are_allowed(kernel: Any) -> None:
     kernel.compiled(A, C)
 
 
@@ -92,7 +92,7 @@ def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
         ),
     ],
 )
-def test_what_the_check_knows(line: str, what: str | None) -> None:
+def test_values_known_to_the_check(line: str, what: str | None) -> None:
     found = roles.violation(f"define void @f() {{\n{line}\n  ret void\n}}")
     assert (found and found[0]) == what
 

@@ -318,7 +318,7 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(
         (232, (128,), 104, False),
     ],
 )
-def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(
+def test_accepted_kernels_fit_and_serialized_or_spilled_ones_do_not(
     limit: int, products: tuple[int, ...], beside: int, fits: bool
 ) -> None:
     """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, and a tile that

@@ -51,7 +51,7 @@ def named_source(source: str, name: str) -> Any:
 @pytest.mark.parametrize(
     ("wrong", "builtin", "fix"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")]
 )
-def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
+def test_the_error_for_a_builtin_on_a_tile_names_the_tile_function(
     wrong: str, builtin: str, fix: str, execution: str
 ) -> None:
     c = np.zeros((64, 64), np.float32)

@@ -183,7 +183,7 @@ def test_known_operands_of_and_or_are_dropped() -> None:
     ]
 
 
-def test_what_a_decided_choice_drops_may_be_wrong() -> None:
+def test_a_branch_dropped_at_compile_time_may_be_wrong() -> None:
     def kernel(a, *, cfg):
         x = 64 // cfg.count if cfg.count else a.shape[0]
         if cfg.count:

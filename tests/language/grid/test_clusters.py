@@ -307,7 +307,7 @@ def test_barriers_along_two_axes_do_not_cover_a_cta_at_the_corner() -> None:
         ),
     ],
 )
-def test_clusters_that_cannot_be_are_refused_when_the_kernel_is_made(
+def test_invalid_clusters_are_refused_when_the_kernel_is_made(
     options: dict[str, Any], message: str
 ) -> None:
     def nothing(y):
@@ -413,7 +413,7 @@ def test_what_has_no_meaning_in_a_cluster_is_refused(
         (("a", 1, 1, "x"), "leader_tracked must be True or False, got 'x'"),
     ],
 )
-def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], message: str) -> None:
+def test_invalid_cluster_barriers_are_refused(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         ClusterBarrier(*given)
 

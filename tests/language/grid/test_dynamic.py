@@ -323,7 +323,7 @@ def without_loads(a, b, c, *, cfg: numpipe.Static = CFG):
     )(a)
 
 
-def test_somebody_fetches_the_tiles() -> None:
+def test_a_loop_that_only_compute_warpgroups_reach_is_refused() -> None:
     refused(
         without_loads,
         r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here",

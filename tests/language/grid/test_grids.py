@@ -94,7 +94,7 @@ def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given
     assert "volatile.shared" not in three.inspect("ptx", seen)
 
 
-def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
+def test_a_cluster_is_along_the_first_dimensions_of_any_grid() -> None:
     @numpipe.kernel(
         grid=(2, 1, 1, 3, 2), cluster=2, cluster_names="pair", grid_names=tuple("abcde")
     )
@@ -210,7 +210,7 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
     ],
 )
-def test_a_grid_that_cannot_be_is_refused_by_its_dimension(options: Any, text: str) -> None:
+def test_an_invalid_grid_is_refused_with_its_dimension(options: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         numpipe.kernel(**options)(lambda_free)
     assert text in str(caught.value)
@@ -320,7 +320,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
         ),
     ],
 )
-def test_axes_that_cannot_be_are_refused_at_their_line(names: Any, text: str) -> None:
+def test_invalid_axes_are_refused_at_their_line(names: Any, text: str) -> None:
     @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"))
     def refused(out):
         out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(

@@ -194,7 +194,9 @@ def test_the_table_of_an_order_is_walked_as_the_order(order: Order, target: str)
         ((0, 0), r"tile \(0, 0\) comes 2 times, so 1 tiles of the grid never come"),
     ],
 )
-def test_a_table_that_is_no_order_of_the_grid_is_refused(row: tuple[int, int], text: str) -> None:
+def test_a_table_that_is_not_an_order_of_the_grid_is_refused(
+    row: tuple[int, int], text: str
+) -> None:
     table = Row().table((5, 3)).copy()
     table[3] = row
     with pytest.raises(SpecError, match=text):

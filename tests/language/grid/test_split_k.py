@@ -352,7 +352,7 @@ def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
         ).simulate(ones())
 
 
-def test_loops_that_are_no_split_loops_are_refused() -> None:
+def test_loops_that_are_not_split_loops_are_refused() -> None:
     def no_steps(a, c, work):
         for m, n, part in numpipe.split_tiles(1, 1):
             pass
@@ -400,7 +400,7 @@ def test_combine_needs_a_float32_tile_and_a_workspace() -> None:
     refused(elsewhere, "work is the kernel's last parameter")
 
 
-def test_workspaces_are_said_right() -> None:
+def test_workspaces_are_reported_correctly() -> None:
     for tile, split, slots in (
         ((64,), 2, None),
         ((64, 0), 2, None),

@@ -324,7 +324,7 @@ def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> No
         simulate(unordered)
 
 
-def test_warps_that_read_what_other_warps_stored_without_a_barrier() -> None:
+def test_warps_that_read_stores_of_other_warps_without_a_barrier() -> None:
     @by_lane
     def crossing(x, y):
         tile = numpipe.scratch(SMEM((64, 64), np.float32))

@@ -51,7 +51,7 @@ def test_tiles_go_round_a_cluster(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) -> None:
+def test_a_phase_counts_the_stores_of_all_ctas_including_its_own(seed: int | None) -> None:
     x = integers(512, 32)
     y = np.zeros_like(x)
     summed_by_all.simulate(x, y, seed=seed)

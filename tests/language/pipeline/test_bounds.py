@@ -29,7 +29,7 @@ MODES = None, "zero", "clip"
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str | None) -> None:
+def test_a_mode_defines_an_out_of_bounds_place_simulated(name: str, mode: str | None) -> None:
     kernel, (a, c), table = KERNELS[name], arrays(name), places(mode, np.int64)
     table = table[:-1] if name == "put" else table
     wanted = expected(name, a, table, c, mode)
@@ -119,7 +119,7 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
 @pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero"])
-def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
+def test_a_mode_defines_an_index_out_of_bounds(mode: str, dtype: Any) -> None:
     given = indices(mode, dtype)
     wanted = indexed_wanted(mode, *given)
     assert indexed.inspect("gate", *given, mode=mode) == ()
@@ -167,7 +167,7 @@ def test_a_bad_index_is_refused(run: str, value: Any, mode: Any, says: str) -> N
 
 
 # ---- in kernels built with debug=True
-def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
+def test_a_kernel_with_debug_names_whose_indices_it_reports() -> None:
     debugged = numpipe.kernel(compiler_params=CompilerParams(debug=True))
     (a, c), table = arrays("taken"), places(None, np.int32)
     image = debugged(KERNELS["taken"].function).compiled(a, table, c, mode=None).image

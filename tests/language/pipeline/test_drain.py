@@ -251,7 +251,7 @@ def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
 
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("roles", [True, False])
-def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
+def test_drain_does_not_change_single_stream_pipelines(roles: bool) -> None:
     """A warpgroup always ends one before it begins another."""
     a, b = single_kernels.operands(128, 192)
     made = single_kernels.gemm("body", roles, 3, 1, 2)

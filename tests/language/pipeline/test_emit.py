@@ -375,7 +375,7 @@ def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
     assert starts.inspect("gate", a, b, c) == ()
 
 
-def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
+def test_a_body_may_steer_with_values_of_the_compute_role() -> None:
     """The memory role does not run the branch."""
 
     @numpipe.kernel(num_compute_wgs=2)

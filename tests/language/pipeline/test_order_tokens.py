@@ -72,7 +72,7 @@ def test_every_part_of_it_is_missed(
     "warpgroups, memory, tokens",
     [(1, True, 12), (2, True, 5), (3, True, 3), (6, True, 1), (7, True, 0), (8, False, 0)],
 )
-def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, tokens: int) -> None:
+def test_barriers_of_tokens_have_no_other_use(warpgroups: int, memory: bool, tokens: int) -> None:
     unit = Unit("k", (), (), "wg", warpgroups, 24 if memory else 0, warp_specialized=memory)
     assert unit.token_room == tokens
     taken = {unit.token_barrier(n) + w for n in range(tokens) for w in range(warpgroups)}

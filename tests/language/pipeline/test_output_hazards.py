@@ -188,7 +188,7 @@ def forgetful(how: str) -> Any:
         ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
     ],
 )
-def test_a_tile_must_be_written_by_somebody_and_by_one(
+def test_a_tile_must_be_written_exactly_once(
     how: str, error: type[SimulationError], message: str
 ) -> None:
     a, o = integers((128, 448)), np.zeros((128, 448), F16)

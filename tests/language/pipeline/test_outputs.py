@@ -36,7 +36,7 @@ def simulated(seed: int | None = None) -> Any:
 
 @pytest.mark.variants(15)
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_the_blocks_hold_is_stored(name: str, runs: Any) -> None:
+def test_the_contents_of_blocks_are_stored(name: str, runs: Any) -> None:
     for run in runs:
         CHECKS[name](run)
 

@@ -156,7 +156,7 @@ def test_the_turn_is_passed_while_the_last_products_run(name: str) -> None:
     assert taken < drained < stored
 
 
-def test_a_step_of_two_warpgroups_is_no_legal_trace() -> None:
+def test_a_step_of_two_warpgroups_is_not_a_legal_trace() -> None:
     trace = numpipe.Trace()
     run(cases()["gemm"], trace=trace)
     other = next(
@@ -347,7 +347,7 @@ def test_one_word_for_all_warpgroups_is_written_while_it_is_read(
             run(cases()["trip counts"], seed=seed)
 
 
-def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_tile_keeps_the_turn_unless_it_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifted_turns, "with_skips", lambda body, before: body)
     kernel, case = pingpong(with_skips), cases()["skips"]
     for seed in (None, *range(3)):
@@ -465,7 +465,7 @@ def test_the_schedules_are_two() -> None:
 
 
 # ---- shared memory
-def test_slots_and_staging_divide_what_there_is() -> None:
+def test_slots_and_staging_share_the_available_memory() -> None:
     def of(tm: int, tn: int, panels: int) -> int:
         return fit_slots(((tm, 64), F16), ((tn, 64), BF16), store_slots=panels)
 

@@ -102,7 +102,7 @@ def test_the_gate_sees_setmaxnreg_where_there_is_no_memory_role(
     assert any("setmaxnreg without a memory role" in line for line in gate.findings(built))
 
 
-def test_barriers_of_numba_are_nobodys_business() -> None:
+def test_barriers_of_numba_are_not_checked() -> None:
     @numpipe.kernel(num_compute_wgs=2, **FALSE)
     def synced(c):
         cuda.syncthreads()

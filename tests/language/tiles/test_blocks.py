@@ -194,7 +194,7 @@ def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
 
 @pytest.mark.parametrize("fill", ["zeros", "nan"])
 @pytest.mark.parametrize("shape", WITHOUT_ELEMENTS, ids=str)
-def test_arrays_without_elements_are_what_lies_outside(
+def test_arrays_without_elements_are_out_of_bounds(
     shape: tuple[int, ...], fill: str, target: str, again: range
 ) -> None:
     for _ in again:

@@ -71,7 +71,7 @@ def test_a_record_names_the_first_element_of_the_first_cta_and_counts_the_others
     )
 
 
-def test_a_product_with_the_check_is_what_it_is_without() -> None:
+def test_the_nan_check_does_not_change_a_product() -> None:
     params = CompilerParams(debug=True, check_nan=True)
     checked = numpipe.Kernel(
         matmul.function, dataclasses.replace(matmul.options, compiler_params=params)

@@ -98,7 +98,7 @@ def test_vectors_of_two_layouts_do_not_meet() -> None:
         layouts.combined("+", [row, column])
 
 
-def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
+def test_a_picture_shows_who_holds_each_element(tmp_path: Any) -> None:
     picture = numpipe.show_layout((128, 16))
     found = holders(Form((128, 16), np.dtype(np.float32)), 1)
     # of a later block; of the second 8 columns

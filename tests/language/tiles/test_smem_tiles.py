@@ -203,7 +203,7 @@ def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
 
 
 @pytest.mark.parametrize("inner", [1, 0], ids=["rows", "columns"])
-def test_bytes_lie_where_the_layout_says(inner: int) -> None:
+def test_bytes_are_where_the_layout_says(inner: int) -> None:
     layout = block_layout((128, 64), inner, F16, "block")
     value = np.arange(128 * 64, dtype=np.uint16).view(np.float16).reshape(128, 64)
 
@@ -403,7 +403,7 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
         write(tile, Tile(np.zeros((128, 64), F32), Form((128, 64), F32)).astype(F16))
 
 
-def test_a_part_of_36_rows_is_no_register_tile() -> None:
+def test_a_part_of_36_rows_is_not_a_register_tile() -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
     with pytest.raises(
         SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"

@@ -55,7 +55,7 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [F16, BF16, F32, I32], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_tile_is_what_lies_in_the_array(
+def test_a_tile_equals_its_part_of_the_array(
     shape: tuple[int, int], dtype: np.dtype, order: Any
 ) -> None:
     a = values(*shape, dtype=dtype)
@@ -75,7 +75,7 @@ def test_a_tile_is_what_lies_in_the_array(
 @pytest.mark.parametrize(
     "ends", [(70, 69), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str
 )
-def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
+def test_elements_at_or_after_the_stop_are_not_stored(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
     for order in ORDERS:
         c = np.full((90, 71), 7, F16, order=order)
@@ -330,7 +330,7 @@ def test_the_lanes_write_pairs(
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_negative_start_writes_what_lies_inside(
+def test_a_store_from_a_negative_start_is_clipped(
     order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, c = values(64, 72, dtype=F16), np.full((70, 70), 7, F16)
@@ -342,7 +342,7 @@ def test_a_negative_start_writes_what_lies_inside(
 
 
 @pytest.mark.parametrize("dtype", [F16, F32], ids=str)
-def test_the_lanes_write_what_does_not_lie_side_by_side(
+def test_lanes_write_elements_that_are_not_contiguous(
     dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, c = values(64, 72, dtype=dtype), np.full((130, 66), 7, dtype)
@@ -414,7 +414,7 @@ def test_tma_writes_what_ends_at_16_bytes_along_the_contiguous_dimension(
 
 
 @pytest.mark.thorough
-def test_columns_are_written_from_panels_that_lie_turned() -> None:
+def test_columns_are_written_from_transposed_panels() -> None:
     assert instructions(
         gemm(2), T16, T16, Odd((511, 512), F16, "F"), cfg=Config(128, 128, 64, 3)
     ) == {"STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 0, "STSM.16.MT88.4": 16, "UTMASTG": 0}

@@ -59,7 +59,7 @@ def test_users_see_an_operation_without_its_hidden_parameters() -> None:
     }
 
 
-def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_into_one() -> None:
+def test_an_operation_outside_of_a_kernel_raises_an_error_that_says_so() -> None:
     @op(context=True)
     def sorted_tile(np_: Any, tile: Any) -> Any:
         raise AssertionError("not reached")

@@ -18,7 +18,7 @@ TABLE = Path(__file__).parents[3] / "docs" / "from_pallas.md"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_what_numpy_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_agrees_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     assert not wrong(name, "sim")
 

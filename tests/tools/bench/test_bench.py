@@ -253,7 +253,9 @@ def test_sensors_are_read_under_each_load() -> None:
 @pytest.mark.parametrize(
     ("bytes_per_call", "sets"), [(240, 1), (120, 1), (119, 3), (60, 3), (10, 13)]
 )
-def test_two_l2_of_other_data_lie_between_uses_of_a_buffer(bytes_per_call: int, sets: int) -> None:
+def test_other_data_of_twice_the_l2_is_used_between_uses_of_a_buffer(
+    bytes_per_call: int, sets: int
+) -> None:
     assert bench.rotation_sets(bytes_per_call, l2_bytes=60) == sets
 
 

@@ -302,7 +302,7 @@ def run(
     return bench.run_entry(process, {"shape": case}, 2.0, samples, limit=limit)
 
 
-def test_a_row_says_which_part_of_the_limit_was_reached_in_its_own_cycles() -> None:
+def test_a_row_has_the_fraction_of_the_limit_reached_in_its_own_cycles() -> None:
     """2 units of work take 0.8 ms, with at best 2e-6 units per cycle.
 
     That is 2 / 3.2 of the limit at 2000 MHz, and 2 / 2.56 at 1600 MHz.

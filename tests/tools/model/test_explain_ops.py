@@ -39,7 +39,7 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
     assert found.operations == 2 * 200 * 128 * 64
 
 
-def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_said() -> None:
+def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_reported() -> None:
     odd = np.zeros((129, 77), F16)
     found = told(ops.matmul, ArrayType((200, 129), F16), odd)
     assert kernels(found) == ["copy_lanes", "copy_lanes", "matmul"]

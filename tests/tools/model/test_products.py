@@ -45,7 +45,7 @@ def options(cfg: Config) -> dict[str, Any]:
     [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)],
     ids=str,
 )
-def test_it_is_what_explain_counts_and_predicts(
+def test_it_agrees_with_explain(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg, works = CASES[name], []
@@ -84,7 +84,7 @@ def test_it_is_what_explain_counts_and_predicts(
     )
 
 
-def test_what_costs_more_takes_longer() -> None:
+def test_more_work_takes_longer() -> None:
     shape, best = (4096, 4096, 4096), options(gemm_tuned.CONFIGS["cooperative 128x256"])
     seconds = product(shape, **best).seconds
     assert product(shape, **{**best, "slots": 1}).seconds > 1.3 * seconds  # tiles arrive late

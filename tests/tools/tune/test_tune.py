@@ -101,7 +101,7 @@ def test_configs_without_names_are_called_by_their_repr() -> None:
         {"narrow": 1.0, "wide": float("nan"), "deep": 1.0},
     ],
 )
-def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
+def test_a_measure_that_omits_a_candidate_or_returns_no_time_is_refused(
     times: dict[str, float], tmp_path: Path
 ) -> None:
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
 
 
 # ---- what is cached
-def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
+def test_a_winner_is_remembered_until_a_new_measurement_is_requested() -> None:
     measure = Measured(deep=1e-6)
     first = tune(measure=measure)
     second = tune(measure=measure)
@@ -134,7 +134,7 @@ def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"]
 )
-def test_another_question_is_measured_anew(
+def test_another_question_is_measured_again(
     changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = winners.directory()
@@ -268,7 +268,7 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
     assert not torn and files(tmp_path) == [file]
 
 
-def test_the_folder_is_the_users_cache_where_nothing_says_another(
+def test_the_folder_is_the_users_cache_by_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(winners.VARIABLE)

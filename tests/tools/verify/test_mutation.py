@@ -81,7 +81,7 @@ def test_inputs_that_come_to_everything_leave_no_mutant() -> None:
     )
 
 
-def test_one_tile_leaves_what_orders_it_with_the_next_one() -> None:
+def test_with_one_tile_the_order_with_the_next_one_survives_mutation() -> None:
     a, b = operands(64, 64, 64)
     found = mutate(gemm(1, ctas=1), a, b, cfg=CFG, schedules=2)
     names = [mutant.place.name for mutant in found.survivors]
@@ -144,7 +144,7 @@ def test_a_kernel_without_products_has_none_to_wait_for() -> None:
     assert "the kernel makes none" in rule
 
 
-def test_a_kernel_that_is_wrong_by_itself_is_no_kernel_to_mutate() -> None:
+def test_a_wrong_kernel_is_not_mutated() -> None:
     with pytest.raises(PipelineRace, match="may still be writing|released"):
         mutate(differences, *frames(6), late=0, schedules=6)
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_changed_result_is_detected_and_an_edit_without_effect_is_not_a_mutant
         )  # type: ignore[arg-type]
 
 
-def test_a_command_line_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = mutants_of_differences()
     status = main(
         [

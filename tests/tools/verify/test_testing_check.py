@@ -151,7 +151,7 @@ def test_infinities_and_nans_belong_where_they_are_expected() -> None:
 
 # ---- the GPU
 @pytest.mark.skipif(launch.gpu_state().status == "ok", reason="there is a GPU")
-def test_a_gpu_that_is_asked_for_has_to_be_there() -> None:
+def test_a_requested_gpu_must_exist() -> None:
     with pytest.raises(TargetError, match="GPU cannot be used"):
         check(scale, X, reference=2 * X, schedules=1, gpu=True)
 

@@ -79,7 +79,7 @@ def test_a_simulated_call_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("kernel", [in_place, added])
-def test_an_array_that_is_changed_in_place_is_no_output_to_fill(kernel: Any) -> None:
+def test_an_array_changed_in_place_is_not_an_output_to_fill(kernel: Any) -> None:
     result = numpipe.verify(kernel, Y, schedules=2)
     # the output may exist only to be added to
     assert result.ok and len(result.warnings) == (kernel is added)
@@ -153,7 +153,7 @@ def long_loop(y, n):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + at
 
 
-def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_loop_is_not_reported_as_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(livelocks, "MOST", 5000)
     y = np.zeros((64, 64), F32)
     long_loop.simulate(y, 5000)

@@ -338,7 +338,7 @@ def test_sums_that_tma_makes_of_floats_may_differ() -> None:
 
 
 # ---- schedules
-def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
+def test_priorities_find_bugs_that_need_one_warpgroup_far_ahead() -> None:
     """Depth 1: one of two warpgroups takes 20 steps before the other takes one.
 
     Uniform choices never get there.
@@ -352,7 +352,7 @@ def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
 
 
 @pytest.mark.thorough
-def test_priorities_find_what_needs_an_inversion() -> None:
+def test_priorities_find_bugs_that_need_an_inversion() -> None:
     """Depth 2: one warpgroup leads, and in the right one of its steps the other takes over."""
     kernel = inverted("writes")
     assert not any(differs(kernel, seed) for seed in range(0, 450, 3))
@@ -442,7 +442,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         numpipe.verify(taken, SQUARE)
 
 
-def test_copies_lie_in_memory_as_their_arrays_do() -> None:
+def test_copies_have_the_memory_order_of_their_arrays() -> None:
     base = np.arange(60, dtype=np.int32).reshape(6, 10)
     views = [
         base,
