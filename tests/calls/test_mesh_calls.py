@@ -1,5 +1,4 @@
-"""Calls with mesh=: one array for each GPU, outputs as lists, and what is refused; on simulated
-GPUs."""
+"""Calls with mesh= on simulated GPUs: one array per GPU, outputs as lists, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ROWS = numpipe.ArrayType((64, 64), np.float32)
     out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
 )
 def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
-    """The array of the GPU before this one, times and plus a number."""
+    """Store the array of the previous GPU, multiplied and offset."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
         numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = (
@@ -47,7 +46,7 @@ def corners(arrays: Any) -> list[float]:
     return [float(each[0, 0]) for each in arrays]
 
 
-# ---- what a call takes and gives
+# ---- arguments and results
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_each_gpu_runs_on_its_own_array_and_outputs_are_a_list(gpus: int) -> None:
     assert corners(shift(inputs(gpus), mesh=Mesh.simulated(gpus))) == [
@@ -63,8 +62,10 @@ def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None
 
 
 def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_stored() -> None:
-    """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated
-    one is refused as it is."""
+    """On GPUs such an array is symmetric memory, which is never copied to padded rows.
+
+    A simulated one is therefore rejected too.
+    """
 
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def turn(x, y, done):
@@ -162,7 +163,8 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     two, three = (shift.compiled(block, mesh=Mesh.simulated(gpus)).image for gpus in (2, 3))
     assert (two.gpus, three.gpus, two.peered) == (2, 3, (1,)) and two.cubin != three.cubin
     assert shift.compiled(inputs(), mesh=TWO).image is two
-    for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
+    # the launch packs exactly as many bytes as the code reads
+    for gpus, image in ((2, two), (3, three)):
         size = re.search(
             r"\.param \.align \d+ \.b8 \w+\[(\d+)\]",
             shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)),
@@ -175,7 +177,7 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     assert used == two.resources
 
 
-# ---- what is refused
+# ---- what is rejected
 def refused(call: Callable[[], Any]) -> str:
     with pytest.raises(SpecError) as error:
         call()

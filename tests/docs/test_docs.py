@@ -1,9 +1,9 @@
-"""The code blocks of README and docs do what they say: each runs here, on the simulated SM. What is
-made of the pages is theirs.
+"""The code blocks of README and docs run on the simulated SM, and files generated from pages are
+current.
 
-A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with
-``gpu``, it runs where a GPU is (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one
-namespace, as a reader would type them (docs/pages.py).
+A fence ```` ```python ```` is executed; with ``no-run`` after it, it is only compiled; with
+``gpu``, it runs on a GPU (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace,
+as if a reader typed them (docs/pages.py).
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from numpipe import errors
 from numpipe.hazards import HAZARDS
 
 TABLES = set((ROOT / "docs" / "results").glob("*_*.md"))
-"""what a benchmark wrote, which pages include"""
+"""tables written by benchmarks, which pages include"""
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
 TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 COMPILED = ("README.md", "docs/quickstart.md", "docs/guide/matmul.md")
-"""pages whose kernels are compiled too, each time; those of the others with ``-m soak``, and where
-tests run on a GPU"""
+"""pages whose kernels are always compiled too
+
+Kernels of other pages are compiled with ``-m soak``, and when tests run on a GPU.
+"""
 
 
 @pytest.mark.soak
@@ -79,13 +81,13 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "docs" in page.parts and page not in TABLES], ids=name
 )
-def test_a_page_begins_with_what_one_can_do_after_reading_it(page: Path) -> None:
+def test_a_page_begins_with_what_readers_can_do_after_it(page: Path) -> None:
     title, first, *_ = page.read_text(encoding="utf8").split("\n\n")
     assert title.startswith("# ") and "After this page you" in first
 
 
 def test_no_part_of_the_site_has_more_than_eight_pages() -> None:
-    """A page that is an index itself counts with its own."""
+    """A page that is an index itself counts with its own pages."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
     guide = len(
         TOCTREE.findall((ROOT / "docs" / "guide" / "index.md").read_text(encoding="utf8"))[
@@ -118,7 +120,7 @@ def test_a_reference_page_without_a_name_is_stale(
 
 
 def test_the_indexes_list_every_page_twice() -> None:
-    """For Sphinx, and for those who read the files."""
+    """One list is for Sphinx, the other for readers of the files."""
     listed = {ROOT / "docs" / "index.md"}
     for index in (ROOT / "docs").rglob("index.md"):
         text = index.read_text(encoding="utf8")
@@ -152,7 +154,7 @@ def test_the_readme_is_short_and_shows_a_picture_that_a_test_keeps() -> None:
     assert shown and shown <= set(make_figures.CATALOGUE)
 
 
-# ---- what is made of the guide
+# ---- files generated from the guide
 def test_a_picture_of_something_else_is_stale() -> None:
     page = types.ModuleType("why")
     page.traces = {slots: numpipe.Trace() for slots in (1, 2, 3)}
@@ -182,7 +184,7 @@ def test_the_notebook_is_the_guide() -> None:
 
 # ---- troubleshooting
 def sections(page: str) -> dict[str, str]:
-    """Heading -> text, of headings that are a name in backquotes."""
+    """Return heading -> text, of headings that are a name in backquotes."""
     parts = re.split(
         r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf8"), flags=re.MULTILINE
     )

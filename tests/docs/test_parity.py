@@ -1,5 +1,5 @@
-"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: the simulated SM does
-something else."""
+"""docs/parity.md: the tests it names exist, and each pipeline parameter changes what the simulated
+SM does."""
 
 from __future__ import annotations
 
@@ -50,17 +50,18 @@ HEEDED: dict[str, tuple[Plan, Plan]] = {
     "BlockSpec.delay_release": (LOOP, replace(LOOP, own="delay")),
     "buffer_count": (LOOP, replace(LOOP, own="slots")),
 }
-"""a plan without, and one with it, that differ in nothing else"""
+"""a plan without the parameter and one with it, which are otherwise equal"""
 
 SAME = {"tree", "carry_coroutine", "memory_space"}
-"""other ways to write the same: it is enough that they compute what they must, which the covering
-array checks"""
+"""other ways to write the same
+
+It is enough that they compute the right result, which the covering array checks.
+"""
 
 
 @functools.cache
 def seen(plan: Plan) -> tuple[Any, ...]:
-    """What the simulated SM did: events with their times, and the names of barriers and rings in
-    them."""
+    """Return what the simulated SM did: timed events, with the names of barriers and rings."""
     trace = Trace()
     grid = plan.grids()[-1 if plan.static else 4]
     load(plan).simulate(*inputs(plan, grid), trace=trace)
@@ -80,7 +81,7 @@ def test_a_pipeline_heeds(parameter: str) -> None:
 
 
 def goes_on(plan: Plan) -> bool:
-    """Whether the second pipeline's first loads begin before the first one's last step is
+    """Return whether the second pipeline's first loads begin before the first one's last step is
     computed."""
     trace = Trace()
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
@@ -95,7 +96,7 @@ def test_a_chain_does_not_drain() -> None:
     assert goes_on(replace(CHAIN, chained="shared", slots=3))
 
 
-def test_a_chain_drains_where_that_is_asked_for() -> None:
+def test_a_chain_drains_on_request() -> None:
     assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
 
 
@@ -111,7 +112,7 @@ def rows() -> list[list[str]]:
 
 @functools.cache
 def names(file: Path) -> set[str]:
-    """Of the tests of a file; of a file of misuse, of the kernels that are refused."""
+    """Return the names of a file's tests, or of the kernels that a file of misuse rejects."""
     if file.parent.name == "misuse":
         return {
             case.kernel.name

@@ -1,5 +1,5 @@
-"""The functions of shapes of all kernels of examples/: a file can hold each, and gives what the
-function gives."""
+"""The functions of shapes of all kernels in examples/ can be exported to a file, and give the same
+results when loaded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def benchmark(name: str) -> ModuleType:
-    """A module of examples/benchmarks, beside modules of examples/ that have the same name."""
+    """Import a module of examples/benchmarks, apart from modules of examples/ with the same
+    name."""
     spec = importlib.util.spec_from_file_location(
         f"benchmark_{name}", EXAMPLES / "benchmarks" / f"{name}.py"
     )
@@ -106,7 +107,7 @@ def over_tiles(x, y):  # type: ignore[no-untyped-def]
 
 
 def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expression]:
-    """The functions of a kernel as files hold them, compared with the functions on drawn shapes."""
+    """Compare the functions of a kernel as files store them with the originals, on drawn shapes."""
     options, choose = kernel.options, random.Random(0)
     for option in ("out_type", "grid", "workspace"):
         function = kernel.definition.grid if option == "grid" else getattr(options, option)
@@ -159,7 +160,7 @@ def test_a_file_can_hold_all_functions_of_shapes(
 
 
 def test_all_kernels_are_among_them() -> None:
-    """But for kernels of several GPUs, which no file holds."""
+    """Except for kernels of several GPUs, which no file can hold."""
     of_files = {
         path.name
         for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))

@@ -1,5 +1,7 @@
-"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests;
-here it is a fake."""
+"""numpipe.torch.scaled_dot_product_attention, which is called like PyTorch's.
+
+The kernel is a fake here; it has its own tests.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def test_it_is_the_function_of_pytorch(options: dict[str, Any], inference: bool)
         torch.testing.assert_close(sdpa(q, k, v, **options), expected(q, k, v, **options))
 
 
-def test_the_kernel_is_that_of_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_from_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     q, k, v = tensors(keys=2, grad=True)
@@ -82,7 +84,7 @@ def test_leading_dimensions_are_batches(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_it_stands_in_one_graph(dynamic: bool) -> None:
+def test_it_is_in_one_graph(dynamic: bool) -> None:
     graphs: list[Any] = []
     f = torch.compile(
         lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1,
@@ -117,7 +119,7 @@ def test_vmap_is_a_batch(rank: int) -> None:
     torch.testing.assert_close(torch.vmap(sdpa, in_dims=(1, None, None))(qs, k, v), wanted)
 
 
-# ---- refusals
+# ---- what is rejected
 Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (

@@ -1,5 +1,5 @@
-"""Ordinary stores: handed to the TMA or to wgmma unfenced, and accesses of different warps that
-nothing orders."""
+"""Hazards of ordinary stores: read by TMA or wgmma without a fence, and unordered accesses of
+different warps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SQUARE = X.astype(F32) @ X.astype(F32)
 FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier\\)"
 
 
-# ---- the async proxy does not see them
+# ---- stores that the async proxy does not see
 @kernel(
     zeros(64, 64),
     hazard="unfenced-writes",
@@ -69,7 +69,7 @@ def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
 
 
 def put(value):
-    """All warps write a 64 x 64 panel at 0, each its own rows."""
+    """Write a 64 x 64 panel at 0 from all warps, each its own rows."""
     values = np.full((64, 64), value, F16).view(np.uint8).reshape(4, 128, 16)
     current().smem_write(panel_chunks(0), values, "stmatrix")
 

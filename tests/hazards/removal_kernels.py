@@ -1,5 +1,5 @@
-"""Kernels that between them come to every place where numpipe and the examples synchronise; each
-small, each with its result."""
+"""Kernels that together reach every place where numpipe and the examples synchronize; each is small
+and has an expected result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RUNS: dict[str, Run] = {}
 
 
 def run(name: str, kernel: Any, *given: np.ndarray | int, **statics: Any) -> None:
-    """A run of a kernel that stores to its last arrays, or returns what it computes."""
+    """Register a run of a kernel that stores to its last arrays, or returns its result."""
 
     def simulated(seed: int | None) -> Any:
         arrays = [array.copy() if isinstance(array, np.ndarray) else array for array in given]
@@ -77,8 +77,10 @@ def out(*shape: int, dtype: Any = F16) -> np.ndarray:
 
 
 def drained(result: np.ndarray, trace: numpipe.Trace) -> Any:
-    """With drain=True loads begin behind all releases of the pipeline before: that is part of what
-    such a kernel does."""
+    """Return the result, and whether loads began after all releases of the previous pipeline.
+
+    CompilerParams(drain=True) promises the latter.
+    """
     return [result, np.array(test_drain.empty_between(trace))]
 
 
@@ -257,7 +259,7 @@ run(
 
 
 def on_gpus(name: str, case: gpu_kernels.Case, gpus: int = 2, ctas: int = 2) -> None:
-    """A run of a kernel of several GPUs."""
+    """Register a run of a kernel of several GPUs."""
 
     def simulated(seed: int | None) -> Any:
         made = case.kernel.simulate(
@@ -311,10 +313,10 @@ on_gpus(
 )
 
 
-# ---- what the others leave to automatic barriers, or do not do
+# ---- barriers that the other kernels leave to automatic barriers, or do not need
 @numpipe.kernel(grid=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 def by_hand(y):
-    """Stores a tile three times, with barriers said one by one."""
+    """Store a tile three times, with each barrier written explicitly."""
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(3):
         tile[...] = numpipe.zeros((64, 64), np.float32) + k
@@ -325,7 +327,7 @@ def by_hand(y):
 
 @numpipe.kernel(grid=1)
 def loaded_over(x, y):
-    """Loads a tile that the warps have read, then one that they have written."""
+    """Load over a tile that the warps have read, then over one that they have written."""
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
@@ -350,8 +352,10 @@ def unpacked(x, y):
 
 @numpipe.kernel(grid=1)
 def of_registers(x, y):
-    """Two products in flight, of a tile in registers and of one that the warps have written; what a
-    reduction gives."""
+    """Keep two products in flight: of a tile in registers, and of one that the warps have written.
+
+    Also store the result of a reduction.
+    """
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     first = x[ds(0, 64), ds(0, 64)]
     tile[...] = first
@@ -400,8 +404,7 @@ def casts_to_columns(x, y):
 
 @numpipe.kernel(grid=1)
 def casts_of_tiles(x, y):
-    """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by
-    all."""
+    """Let each warp keep its rows of a panel; all warps have read the sums exchanged before."""
     wide = x[ds(0, 64), ds(0, 64)]
     total = wide.sum()
     again = numpipe.layout_cast(numpipe.layout_cast(wide, "coalesced"), "accumulator")
@@ -409,8 +412,8 @@ def casts_of_tiles(x, y):
 
 
 def odd_output(order: Any) -> Run:
-    """Stores, to an array that TMA cannot write, through the bytes in which the warps have
-    exchanged sums."""
+    """Store to an array that TMA cannot write, through the bytes in which warps have exchanged
+    sums."""
 
     def simulated(seed: int | None) -> Any:
         y = np.zeros((128, 143), F16, order=order)
@@ -428,14 +431,14 @@ EXCHANGES = {
     "casts to columns": (casts_to_columns, 4),
     "casts of tiles": (casts_of_tiles, 3),
 }
-"""Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for
-that."""
+"""kernels whose warps exchange values through shared memory, and how many lines of numpipe they use
+for it"""
 
 
 def unused(ready: bool, consumed: bool) -> Any:
     @numpipe.kernel
     def sums(a, b, y):
-        """A body that neither uses b nor waits for it."""
+        """Ignore b in the body, without waiting for it."""
 
         def without_barriers(indices, x, y_, x_ready, y_ready, acc):
             numpipe.barrier_wait(x_ready)

@@ -1,5 +1,5 @@
-"""Named barriers, instructions for whole warpgroups, registers, deadlocks, and operands that the
-hardware does not take."""
+"""Hazards of whole warpgroups and CTAs: named barriers, collective instructions, register
+reallocation, deadlocks, and operands that the hardware does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each intrinsic, called in CPython, is a request to the simulated SM: recorded here by a stand-in
+"""Each intrinsic, called in CPython, sends a request to the simulated SM, recorded here by a fake
 machine."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from numpipe.sim import simulate
 
 
 class InFlightValue:
-    """What the stand-in's wgmma returns."""
+    """The result of the fake machine's wgmma."""
 
     def __init__(self) -> None:
         self.array = np.full((64, 8), 5, np.float32)
@@ -49,7 +49,7 @@ class InFlightValue:
 
 
 class Recorder:
-    """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its
+    """A warpgroup that records its requests, which must be methods of `Machine` with its
     parameters."""
 
     warpgroup, role, cta, grid, rank, unit = 1, COMPUTE, (3, 2, 1), (10, 5, 2), 6, None
@@ -206,7 +206,7 @@ def test_legal_n_are_the_multiples_of_eight_up_to_256(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("swizzle", "mode"), [(0, 0), (128, 1), (64, 2), (32, 3)])
-def test_descriptor_fields_stand_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
+def test_descriptor_fields_are_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
     word = wgmma.descriptor(np.int32(0x12340), 4096, 1024, swizzle)
     assert -(2**63) <= word < 2**63, "must fit the int64 that the GPU holds"
     fields = [
@@ -232,7 +232,7 @@ def test_statement_with_a_in_registers_has_no_flag_for_a() -> None:
 
 # ---- stmatrix ------------------------------------------------------------------------------------
 def stored(machine: Recorder) -> np.ndarray:
-    """Shared memory after the one recorded write, seen as 16-bit elements."""
+    """Return shared memory after the one recorded write, as 16-bit elements."""
     ((_, chunks, values, _),) = machine.requests
     assert values.dtype == np.uint8
     assert values.shape == (*chunks.shape, 16)
@@ -249,7 +249,7 @@ def test_stmatrix_puts_each_element_where_the_isa_says(
 ) -> None:
     # warp, matrix, row, column
     matrices = np.arange(1, 4 * count * 64 + 1, dtype=np.uint16).reshape(4, count, 8, 8)
-    # no two rows adjacent by rule
+    # no two rows follow a pattern
     where = np.random.default_rng(0).permutation(1024)[:128].astype(np.int32) * 16
     registers = np.zeros((count, 128), np.uint32)
     for warp in range(4):
@@ -271,8 +271,7 @@ def test_stmatrix_puts_each_element_where_the_isa_says(
 
 
 def test_documented_stmatrix_undoes_the_accumulator_layout(machine: Recorder) -> None:
-    """The example of store_x4 and the register layout that wgmma's docstring states belong
-    together."""
+    """The example of store_x4 matches the register layout in wgmma's docstring."""
     tile = np.arange(64 * 16, dtype=np.float32).reshape(64, 16) % 256
     machine.warpgroup = 0  # type: ignore[misc]
     thread, lane = special.thread_index(), special.lane_index()
@@ -542,6 +541,11 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
             assert "Scope:" in scope or "read by a lane" in scope, f"{family}.{name}"
 
 
+<<<<<<< HEAD
 def test_unknown_family_names_those_there_are() -> None:
     with pytest.raises(AttributeError, match=r"no family 'tcgen05': use one of barrier, .*wgmma"):
+=======
+def test_an_unknown_family_gives_an_error_with_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match=r"no family 'tcgen05'; there are: barrier, .*wgmma"):
+>>>>>>> text4
         intrinsics.tcgen05  # noqa: B018

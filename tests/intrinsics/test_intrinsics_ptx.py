@@ -1,4 +1,4 @@
-"""Each intrinsic, in a plain Numba kernel, is the PTX statement it is named after.
+"""Each intrinsic, in a plain Numba kernel, compiles to the PTX statement that it is named after.
 
 All of them share two kernels, generated from the table below: one calls them by position, one by
 keyword.
@@ -407,7 +407,8 @@ def test_coordinates_reach_ptx_innermost_first() -> None:
 
 
 def test_wait_may_be_unrolled() -> None:
-    """Its label is local to its braces: copies of the statement in one function do not collide."""
+    """Its label is local to its braces, so copies of the statement in one function do not
+    collide."""
     library = compiled(
         "for step in range(4):\n    mbarrier.wait(addr + 8 * step, step, step)", PARAMETERS
     )
@@ -416,8 +417,8 @@ def test_wait_may_be_unrolled() -> None:
 
 
 def test_thread_index_folds() -> None:
-    """LLVM knows that %tid.x does not change, so a guard inside the opposite guard leaves nothing
-    behind."""
+    """LLVM knows that %tid.x does not change, so nothing remains of a guard inside the opposite
+    guard."""
     ptx = nb.to_ptx(
         compiled(
             "if special.warpgroup_index() == 1:\n    mbarrier.inval(addr)\n"
@@ -486,7 +487,7 @@ def test_wgmma_loop_is_neither_serialised_nor_spilled(
 
 
 def test_missing_wait_is_what_the_link_log_reports() -> None:
-    """The check above sees something: without the wait, ptxas inserts one and says so."""
+    """Shows that the check above works: without the wait, ptxas inserts one and reports it."""
     source = MAINLOOP.format(n=64, dtype="bf16", a_major="k", b_major="k").replace(
         "acc = wgmma.wait(acc, n=0)", "pass"
     )
@@ -576,8 +577,7 @@ SLOT = 8192
 
 
 def hand_written(out: Any, source: int, target: int, tiles: int) -> None:
-    """What a user without numpipe's pipelines writes: one slot, loaded by one lane, stored by
-    TMA."""
+    """A kernel without numpipe's pipelines: one slot, loaded by one lane, stored by TMA."""
     base = special.smem_base()
     ready = base + 2 * SLOT
     leader = special.thread_index() < 32 and elect.elect_sync()

@@ -1,5 +1,5 @@
-"""`Image`: what is left of a compiled kernel, written as bytes, read back, launched without a
-compiler; refused where damaged."""
+"""`Image`: the result of a compile, written as bytes, read back and launched without a compiler;
+errors for damaged bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def kernel(kind: str) -> Kernel:
-    """One of its own: what others compiled of it is not there."""
+    """Return a new kernel, for which no other test has compiled anything."""
     of = image_kernels.kernel(kind)[0]
     return numpipe.Kernel(of.function, of.options)
 
@@ -46,7 +46,7 @@ def compiled(kind: str) -> Image:
     return made.variant(tuple(arrays), statics).image
 
 
-# ---- there and back
+# ---- round trip
 @pytest.mark.variants(1, thorough=2)
 @compiles
 @each_kind
@@ -123,7 +123,7 @@ def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(
 
 @pytest.mark.thorough
 @compiles
-def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled_shows(
+def test_inspect_of_a_kernel_from_a_file_equals_that_of_the_compiled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrays, statics = arguments("plain")
@@ -139,7 +139,8 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
         patch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled again"))
         for what in ("resources", "sass", "source"):
             assert other.inspect(what, *arrays, **statics) == shown[what]
-    # compiled again: names hold serial numbers, and Numba links modules in any order
+    # these differ when compiled again: names have serial numbers, and Numba links modules in any
+    # order
     for what in ("ptx", "llvm", "gate"):
         found, wanted = (
             sorted(re.sub(r"_ZN[\w$]+|[#$]\d+", "F", str(text)).splitlines())
@@ -172,7 +173,7 @@ def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(
     assert asked.image is launched
 
 
-# ---- bytes that are no image
+# ---- bytes that are not an image
 SOUND = image(
     maps=(MapRequest(0, (8, 64), 128),),
     cubin=b"\x7fELF" + bytes(60),
@@ -192,7 +193,7 @@ def header() -> dict[str, Any]:
 
 
 def changed(value: Any, *path: Any) -> bytes:
-    """The image with another value in one place of its header; ... leaves the field out."""
+    """Return the image with another value in one place of its header; ... deletes the field."""
     root = at = header()
     for key in path[:-1]:
         at = at[key]

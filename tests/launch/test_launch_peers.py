@@ -1,5 +1,5 @@
-"""Launches on several GPUs of one process: what each GPU is given, through a driver whose memory is
-the host's."""
+"""Launches on several GPUs of one process: what each GPU gets, with a driver whose memory is the
+host's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernels.threads import in_threads
 
 MAP = MapRequest(1, (64, 32), 128)
 WORDS = 2 * 5 + 3
-"""of two arrays of two dimensions and the semaphores"""
+"""words of two 2-D arrays and the semaphores"""
 TABLE = 128 + 128 + 2 * (128 + 128)
 """bytes: the map of y, the launch's words, and for each GPU its map of y and three addresses"""
 H200 = ("NVIDIA H200", (9, 0))
@@ -38,7 +38,7 @@ def fake(fake: FakeDriver) -> Iterator[FakeDriver]:
 
 
 def shift(semaphores: Any = 3, **options: Any) -> Any:
-    """A kernel that reaches its second array on other GPUs; nothing of it is compiled."""
+    """Return a kernel that accesses its second array on other GPUs; it is never compiled."""
     fields = {key: options.pop(key) for key in ("debug",) if key in options}
 
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=semaphores, **options)
@@ -64,7 +64,7 @@ def arrays(mesh: numpipe.Mesh) -> tuple[list[Any], list[Any]]:
 
 
 def launched(fake: FakeDriver) -> list[tuple[bytes, list[int]]]:
-    """By launch the table and the words that the kernel is given, filled as launches follow."""
+    """Yield, per launch, the table and the words that the kernel gets."""
     seen: list[tuple[bytes, list[int]]] = []
     fake.kernel = lambda parameters: seen.append(
         (
@@ -75,7 +75,7 @@ def launched(fake: FakeDriver) -> list[tuple[bytes, list[int]]]:
     return seen
 
 
-# ---- what a launch is given
+# ---- what a launch passes
 def test_each_gpu_gets_its_rank_and_the_maps_and_addresses_of_all(fake: FakeDriver) -> None:
     mesh, seen = numpipe.Mesh.local(), launched(fake)
     x, y = arrays(mesh)
@@ -118,7 +118,7 @@ def test_each_gpu_clears_go_and_semaphores_and_then_launches(fake: FakeDriver) -
 
 
 def test_what_lies_before_go_is_never_cleared(fake: FakeDriver) -> None:
-    """There the launches of peers are counted, which may be one ahead."""
+    """The word before `go` counts the launches of peers, which may be one ahead."""
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     kernel(x, y, mesh=mesh)
@@ -146,7 +146,7 @@ def test_kernels_of_a_stream_share_a_control_block_as_large_as_their_semaphores_
     "semaphores, gpus, debug, words",
     [(896, 2, False, 1024), (897, 2, False, 2048), (896, 2, True, 4096)],
 )
-def test_a_block_holds_the_semaphores_and_debugged_those_of_each_gpu(
+def test_a_block_holds_the_semaphores_and_with_debug_one_set_per_gpu(
     semaphores: int, gpus: int, debug: bool, words: int
 ) -> None:
     assert controls.block_words(semaphores, gpus, debug) == words
@@ -158,7 +158,7 @@ def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver
     seen: list[int] = []
 
     def note(parameters: list[int]) -> None:
-        # the number of semaphores says which kernel it is
+        # the number of semaphores identifies the kernel
         seen.append(ctypes.c_int64.from_address(parameters[-2]).value)
         time.sleep(0.0005)
 
@@ -180,7 +180,7 @@ def test_a_repeated_call_only_looks_up_and_launches(
     assert [call[0] for call in fake.calls[before:]] == ["clear", "launch"] * 2
 
 
-def test_other_arrays_are_not_taken_for_those_of_before(fake: FakeDriver) -> None:
+def test_other_arrays_are_not_taken_for_earlier_ones(fake: FakeDriver) -> None:
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     for a, b in ((x, y), (y, x)) * 2:
@@ -233,9 +233,9 @@ def test_outputs_are_allocated_on_each_gpu(fake: FakeDriver) -> None:
     assert [(type(each), each.device) for each in y] == [(DeviceArray, 0), (DeviceArray, 1)]
 
 
-# ---- a peer that is lost
+# ---- a lost peer
 def give_up(table: bytes, *record: int) -> None:
-    """What the kernel does whose wait took too long."""
+    """Do what the kernel does when its wait takes too long."""
     address = struct.unpack_from("<Q", table, 128 + 8)[0]
     ctypes.memmove(address, struct.pack("<I4i4Ii", *record), 40)
 
@@ -289,7 +289,7 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
         mesh.check()
 
 
-def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
+def test_a_kernel_with_debug_reports_what_each_gpu_has_added(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake, "symbol", lambda kernel, name: fake.pinned(64)[0], raising=False)
@@ -339,8 +339,8 @@ def test_how_long_a_wait_may_take_is_the_environments(
         shift(5)(*arrays(mesh), mesh=mesh)
 
 
-# ---- what is refused
-def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None:
+# ---- what is rejected
+def test_gpus_that_cannot_access_each_other_do_not_form_a_mesh(fake: FakeDriver) -> None:
     fake.apart = {(1, 0)}
     with pytest.raises(
         LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose other GPUs"

@@ -1,5 +1,4 @@
-"""Blocks that cannot be: squeezed and element dimensions, what lies outside, stores to arrays of
-three dimensions."""
+"""Invalid blocks: squeezed and element dimensions, blocks out of bounds, stores to 3-D arrays."""
 
 from __future__ import annotations
 
@@ -356,7 +355,7 @@ refused(
     fix={"12 * k": "16 * k"},
 )
 
-# what lies outside
+# out of bounds
 refused(
     "ones_outside",
     """
@@ -394,7 +393,7 @@ refused(
     fix={'"nan"': '"zeros"'},
 )
 
-# what L2 does with it
+# L2 policies
 refused(
     "a_policy_that_there_is_not",
     """

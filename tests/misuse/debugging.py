@@ -1,4 +1,4 @@
-"""debug_print, device_assert and assert misused, and assertions that fail."""
+"""Misused debug_print, device_assert and assert, and assertions that fail."""
 
 from __future__ import annotations
 

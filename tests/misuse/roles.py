@@ -1,4 +1,4 @@
-"""What must not reach the memory role, and what must not steer it."""
+"""Values that must not reach the memory role, and values that must not steer it."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ refused(
     "decorated with @numpipe.function; put @numpipe.function above 'def inner'",
 )
 
-# what steers loads
+# values that steer loads
 refused(
     "a_grid_by_the_axis",
     """

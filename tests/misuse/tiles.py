@@ -1,4 +1,4 @@
-"""Products, tiles, views and stores that do not fit: shapes, types, and what has no value."""
+"""Products, tiles, views and stores that do not fit: shapes, types, and missing values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kernels.refusals import A, B, C, Cases
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 LOADED = "; tile[...] loads a shared-memory tile to registers"
-# operands of 8 bits and tf32, and tiles of them
+# tiles and operands of 8 bits and tf32
 NARROW = A.astype(E4M3), B.astype(E4M3), C
 refused = Cases()
 
@@ -902,7 +902,7 @@ refused(
     fix={"32.5": "32"},
 )
 
-# registers that would have to move
+# operations that would have to move values between registers
 refused(
     "a_transpose_of_registers",
     """

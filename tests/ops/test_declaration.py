@@ -1,4 +1,4 @@
-"""Ops that a user declares, of one kernel and of a function: on NumPy, in PyTorch and in JAX. And
+"""Ops declared by users, from a kernel and from a function: on NumPy, in PyTorch and in JAX; and
 declarations that contradict themselves or their kernels."""
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_the_example_of_the_docstring_runs() -> None:
     assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
-# ---- on arrays of NumPy
+# ---- on NumPy arrays
 def test_an_op_of_one_kernel_is_a_function_of_arrays() -> None:
     np.testing.assert_array_equal(squared(X, scale=2.0, times=3), 6 * X * X)
     out = np.zeros_like(X)
@@ -199,7 +199,7 @@ def test_it_is_a_function_of_jax() -> None:
         assert (second == 2).all()
 
 
-# ---- what is refused
+# ---- what is rejected
 PLAIN: dict[str, Any] = {
     "operands": {"x": "rows n"},
     "results": {"y": "rows n"},
@@ -349,7 +349,7 @@ def product_and_scale(x: Any, y: Any, scale: float, target: Any, stream: Any) ->
 
 
 def test_frameworks_name_no_op() -> None:
-    """Bindings are made from declarations: only examples in docstrings say which ops there are."""
+    """Bindings are made from declarations; only examples in docstrings name ops."""
     folder = Path(numpipe.__file__).parent / "frameworks"
     found = set()
     for path in folder.rglob("*.py"):

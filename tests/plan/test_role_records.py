@@ -1,4 +1,4 @@
-"""Roles are records: code asks what a role does, and only `plan` spells its name."""
+"""Roles are records: code asks a record what the role does, and only `plan` spells its name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def product(a, b, c):
 def test_a_role_that_neither_loads_nor_computes_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All three run the kernel function; what a role does is what its record says."""
+    """All three run the kernel function; a role does what its record says."""
     monkeypatch.setattr(KernelShape, "warpgroups", 3)
     monkeypatch.setattr(KernelShape, "parts", (COMPUTE, MEMORY, IDLE))
     a = np.arange(128 * 256, dtype=np.int32).reshape(128, 256) % 7

@@ -1,8 +1,8 @@
-"""Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent
-in every one.
+"""Bugs injected into the ring's source, each reported in every schedule; the unmodified ring is
+silent in every one.
 
 A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited
-function keeps its file name, so that reports still name the user's line: the kernel's.
+function keeps its file name, so that reports still name the user's line, which is the kernel's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ RING = r"kernels_for_tests\.py:\d+"
 
 @dataclass(frozen=True)
 class Bug:
-    """`old` becomes `new` in the source of an operation, or of a plain function of its module."""
+    """An edit, from `old` to `new`, of the source of an operation or of a plain function of its
+    module."""
 
     where: Any
     old: str
@@ -98,7 +99,7 @@ TOO_FEW = (
     r"than the copies bring"
 )
 OTHER_PHASE = r"waited for phase -?\d of (ready|consumed)\[\d\] of a, b @ .* for step \d"
-# a slot in two hands: any of its symptoms
+# a slot used by two: any of its symptoms
 SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"
 
 BUGS = {
@@ -452,15 +453,18 @@ C = product(A, B)
 
 
 def run(seed: int | None, delay: int = 0) -> Any:
-    """2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots (one more for a delay), one staging
-    panel each."""
+    """Run 2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots and one staging panel each.
+
+    A delay adds one slot.
+    """
     return gemm(2, store_slots=1, ctas=2).simulate(
         A, B, seed=seed, cfg=replace(SMALL, slots=2 + delay, delay=delay)
     )
 
 
 def names_who_and_where(text: str) -> None:
-    """The user's line first; then a warpgroup, and the ring with slot or phase."""
+    """Assert that a report has the user's line first, then a warpgroup, and the ring with slot or
+    phase."""
     assert re.match(rf"\S*{RING}: ", text), text
     assert re.search(r"warpgroup \d \((memory|compute)\)", text), text
     assert re.search(
@@ -578,7 +582,7 @@ def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
 
 
 def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
-    """The seam itself is not what the tests above find."""
+    """Shows that the tests above do not detect the editing itself."""
     for operation in (
         steps.advance,
         ring.release,

@@ -1,4 +1,4 @@
-"""`numpipe.verify` reports nothing in any kernel of numpipe.ops and of the examples."""
+"""`numpipe.verify` reports nothing for any kernel of numpipe.ops and of the examples."""
 
 from __future__ import annotations
 
@@ -175,11 +175,11 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         },
     ),
 }
-"""calls -> the functions of the kernels that they come to"""
+"""calls -> the functions of the kernels that they run"""
 
 
 def written() -> set[str]:
-    """The functions that are kernels, by their decorators."""
+    """Return the functions that are kernels, by their decorators."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
@@ -202,8 +202,8 @@ PARTS = {
     "reduce_scatter": "room",
     "all_to_all": "out",
 }
-"""of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is
-written by nobody"""
+"""the output of a multi-GPU kernel in which a GPU's own part, or rows that nothing is sent to, are
+not written"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
