@@ -541,11 +541,6 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
             assert "Scope:" in scope or "read by a lane" in scope, f"{family}.{name}"
 
 
-<<<<<<< HEAD
-def test_unknown_family_names_those_there_are() -> None:
-    with pytest.raises(AttributeError, match=r"no family 'tcgen05': use one of barrier, .*wgmma"):
-=======
 def test_an_unknown_family_gives_an_error_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match=r"no family 'tcgen05'; there are: barrier, .*wgmma"):
->>>>>>> text4
+    with pytest.raises(AttributeError, match=r"no family 'tcgen05': use one of barrier, .*wgmma"):
         intrinsics.tcgen05  # noqa: B018
