@@ -384,7 +384,7 @@ begin = Kernel.__init__
 Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
 for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
-import attention_ladder, gemm_ladder, gemm_tuned
+import attention_ladder, gemm_ladder, gemm_tuned, w4a16
 from importlib import import_module
 # numpipe.ops has the functions under the names of their modules
 modules = {
@@ -406,6 +406,7 @@ row_softmax.backward(row_softmax.choose(64, 50, 2, True), False)
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
+w4a16.kernel(w4a16.Config())
 for name, module in modules.items():
     module.kernel(*([64] if name == "reduce_scatter" else []))
 for kernel in made:
@@ -446,7 +447,9 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
         prefix + path.stem
         for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
         for path in (ROOT / folder).glob("*.py")
-        if re.search(r"^ *@numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE)
+        if re.search(
+            r"^ *(@|return )numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE
+        )
     }
 
 

@@ -179,5 +179,6 @@ def test_all_kernels_are_among_them() -> None:
         "copy.py",
         "row_softmax.py",
         "by_rows.py",
+        "w4a16.py",
     }
     assert of_files == tested

@@ -81,7 +81,7 @@ refused(
     #                   ^^^
 """,
     "debug_print: "
-    "'{' is no format: Single '{' encountered in format string (write a brace as {{ or }})",
+    "'{' is not a valid format: Single '{' encountered in format string (write a brace as {{ or }})",
     fix={'"{"': '"{{"'},
 )
 two_lines = refused(

@@ -110,6 +110,13 @@ def products() -> None:
         ops.matmul(halves(130, 328), halves(328, 200), config=config, target="sim")
 
 
+def weights() -> None:
+    module = example("w4a16")
+    w, scales = module.quantized(np.random.default_rng(0).standard_normal((128, 512), np.float32))
+    for config in (module.Config(), module.Config(slots=4, groups=2)):
+        module.kernel(config)(w, scales, halves(16, 512), target="sim")
+
+
 def copies() -> None:
     x = halves(40, 40)
     for array in (x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17]):
@@ -158,6 +165,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {"copy"},
     ),
     "steered": (steered, {"ordered", "looked_up", "counted"}),
+    "w4a16": (weights, {"w4a16"}),
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
