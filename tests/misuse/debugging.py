@@ -81,7 +81,8 @@ refused(
     #                   ^^^
 """,
     "debug_print: "
-    "'{' is not a valid format: Single '{' encountered in format string (write a brace as {{ or }})",
+    "'{' is not a valid format: Single '{' encountered in format string "
+    "(write a brace as {{ or }})",
     fix={'"{"': '"{{"'},
 )
 two_lines = refused(
