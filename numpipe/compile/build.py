@@ -107,7 +107,7 @@ def front_end(
             importlib.import_module(f"..{sibling}", __package__)
         from ..plan import context_cuda
         from . import entry_cuda
-        from .check import roles, tile_flow
+        from .check import inert_roles, tile_flow
 
     def place(filename: str, line: int) -> tuple[str, int] | None:
         return (
@@ -169,7 +169,7 @@ def front_end(
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
         places = [lifted.sources[0].definition, error_lines.call_position(lifted, rf"\b{written}$")]
         raise error_lines.stamp(error, unit, lifted, places) from None
-    roles.check(unit, kernel._codelibrary, lifted)
+    inert_roles.check(unit, kernel._codelibrary, lifted)
     _fits(unit)
     if seen.products and (why := refused(unit)):
         raise error_lines.stamp(SpecError(why), unit, lifted, [seen.products[0]])

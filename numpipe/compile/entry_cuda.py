@@ -50,7 +50,7 @@ from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.roles import COMPUTE, MEMORY, Role
 from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
-from .check.roles import SUFFIX
+from .check.inert_roles import SUFFIX
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"

@@ -65,7 +65,7 @@ class Arithmetic(Rewriter):
         """Assignments of constants whose names are literals wherever they are used."""
 
     def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """Return a call of an operation, which is told which operands are float literals: Numba
+        """Return a call that passes an operation which of its operands are float literals: Numba
         would type them as float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]

@@ -13,7 +13,7 @@ from numba import cuda
 
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, ds
-from numpipe.compile.check import roles
+from numpipe.compile.check import inert_roles
 from numpipe.plan.roles import MEMORY
 from tests.kernels.refusals import EXECUTIONS, A, B, C, marked
 
@@ -61,10 +61,14 @@ def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
     """The store ring synchronizes its warpgroup; the check reads the memory role's instance, which
     has no stores."""
     library = named_like_one.compiled(A, C).kernel._codelibrary
-    bodies = roles.functions(library)
-    assert any(roles.violation(body) for body in bodies.values())
-    root = next(name for name in bodies if f"named_like_one{roles.SUFFIX.format(MEMORY)}" in name)
-    assert not any(roles.violation(bodies[path[-1]]) for path in roles.reachable(bodies, root))
+    bodies = inert_roles.functions(library)
+    assert any(inert_roles.violation(body) for body in bodies.values())
+    root = next(
+        name for name in bodies if f"named_like_one{inert_roles.SUFFIX.format(MEMORY)}" in name
+    )
+    assert not any(
+        inert_roles.violation(bodies[path[-1]]) for path in inert_roles.reachable(bodies, root)
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
     ],
 )
 def test_values_known_to_the_check(line: str, what: str | None) -> None:
-    found = roles.violation(f"define void @f() {{\n{line}\n  ret void\n}}")
+    found = inert_roles.violation(f"define void @f() {{\n{line}\n  ret void\n}}")
     assert (found and found[0]) == what
 
 
