@@ -3,9 +3,9 @@ and the fix.
 
 One pair of accesses, such as a copy into a slot and a read of it, can result from several mistakes:
 a release too early, a read too late, or a read that did not wait for its own tile. They are
-distinguished by the step that the reader was in (its notes), the step whose tile is in the slot, and the
-moment when its warps arrived on the barrier that frees the slot. So a mistake has the same name in
-every schedule, whichever access came first.
+distinguished by the step that the reader was in (its notes), the step whose tile is in the slot,
+and the moment when its warps arrived on the barrier that frees the slot. So a mistake has the same
+name in every schedule, whichever access came first.
 """
 
 from __future__ import annotations
