@@ -644,8 +644,8 @@ refused(
         acc = numpipe.wgmma(None, x, y)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as "
-    "8-bit and tf32 operands are: pass np.ascontiguousarray(b.T), of shape (N, K), and "
+    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous: "
+    "wgmma has no other order for it; fix: pass np.ascontiguousarray(b.T), of shape (N, K), and "
     "multiply by b_tile.T",
     kind=SpecError,
     args=NARROW,
@@ -659,9 +659,9 @@ refused(
         acc = numpipe.wgmma(None, x.T, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit "
-    "and tf32 operands are: pass np.ascontiguousarray(a), of shape (M, K), and multiply by "
-    "a_tile",
+    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous: "
+    "wgmma has no other order for it; fix: pass np.ascontiguousarray(a), of shape (M, K), and "
+    "multiply by a_tile",
     kind=SpecError,
     args=(A.astype("f4"), B.astype("f4"), C),
     fix={"x.T": "x"},

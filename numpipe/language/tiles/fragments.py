@@ -52,7 +52,7 @@ def start(layout: Layout, side: Side, loads: str, thread: Any) -> Any:
 def _swizzled(layout: Layout, line: Any, inside: Any) -> Any:
     """Return the swizzled offset of a byte of a line of memory."""
     shift = layout.width.bit_length() - 1
-    panel = (inside >> shift) * layout.panel_stride if not isinstance(inside, int) else 0
+    panel = (inside >> shift) * layout.panel_stride
     return panel + swizzled(line * layout.width + (inside & (layout.width - 1)), layout.width)
 
 

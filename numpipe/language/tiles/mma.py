@@ -81,13 +81,7 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
             )
             raise SpecError(
                 f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
-                f"along K contiguous, as 8-bit and tf32 operands are: pass {fix}"
-            )
-        if product.loads == "ld.shared.v2" and layout.width < product.k_bytes:
-            raise SpecError(
-                f"{what}: {name} {layout.shape} of {tile.dtype} lies in panels {layout.width} "
-                f"bytes wide, and {product.name} loads {product.k_bytes} bytes along K: fix: "
-                "leave out the spec's transforms"
+                f"along K contiguous: {what} has no other order for it; fix: pass {fix}"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(

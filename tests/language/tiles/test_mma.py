@@ -111,9 +111,9 @@ FORMS = [
 
 
 def _layout(itemsize: int, width: int, inner: int) -> Layout:
-    """A tile of 128 rows along M or N, and two panels along K where it is K-major."""
+    """A tile of 128 rows along M or N, and at least two panels along K where it is K-major."""
     per = width // itemsize
-    shape = (128, 2 * per) if inner == 1 else (128, 32)
+    shape = (128, max(2 * per, 32)) if inner == 1 else (128, 32)
     stride = shape[1 - inner] * width
     return Layout(shape, itemsize, inner, width, stride)
 
@@ -175,7 +175,7 @@ def _expected(itemsize: int, side: str, row: int, column: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("form", FORMS, ids=_id)
+@pytest.mark.parametrize("form", [*FORMS, (8, 64, 1, "a"), (8, 32, 1, "b")], ids=_id)
 def test_lanes_load_the_fragments_of_the_instruction(form: tuple[int, int, int, str]) -> None:
     itemsize, width, inner, side = form
     layout = _layout(itemsize, width, inner)
