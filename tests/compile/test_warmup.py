@@ -273,7 +273,7 @@ def test_processes_compile_kernels_that_this_one_has_not(guard: str, tmp_path: P
     else:
         assert (
             run.returncode
-            and "a process that compiles died: can __main__, tests.kernels.jit_kernels be"
+            and "a worker process died: can __main__, tests.kernels.jit_kernels be imported"
             in run.stderr
         )
 

@@ -261,11 +261,16 @@ def declared() -> None:
     current().mbar_init_at_entry(FREE, 1, "free")
 
 
-def stored_by_the_other(out: Any, at: int, phase: int) -> None:
-    """Store the tile to rows from `at` on, when it is there, and free it when it has been read."""
+def issued_by_the_other(out: Any, at: int, phase: int) -> None:
+    """Wait for the tile, and begin to store it to the rows from `at` on."""
     mbarrier.wait(FILLED, phase, -1)
     cp_async_bulk.store(out, (at, 0), 0)
     cp_async_bulk.commit_group()
+
+
+def stored_by_the_other(out: Any, at: int, phase: int) -> None:
+    """Store the tile, and free it when it has been read."""
+    issued_by_the_other(out, at, phase)
     cp_async_bulk.wait_group_read(0)
     mbarrier.arrive(FREE)
 
@@ -309,13 +314,9 @@ def a_slot_that_another_role_still_stores(fixed, out):
         fence.proxy_async()
         each_warp(mbarrier.arrive, FILLED)
     else:
-        one_lane(stored_by_the_other if fixed else freed_at_once, out, 0, 0)
+        one_lane(issued_by_the_other, out, 0, 0)
+        if fixed:
+            one_lane(cp_async_bulk.wait_group_read, 0)
+        one_lane(mbarrier.arrive, FREE)
         one_lane(stored_by_the_other, out, 64, 1)
         one_lane(cp_async_bulk.wait_group, 0)
-
-
-def freed_at_once(out: Any, at: int, phase: int) -> None:
-    mbarrier.wait(FILLED, phase, -1)
-    cp_async_bulk.store(out, (at, 0), 0)
-    cp_async_bulk.commit_group()
-    mbarrier.arrive(FREE)

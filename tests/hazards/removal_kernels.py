@@ -350,6 +350,14 @@ def unpacked(x, y):
     y[ds(0, 64), ds(0, 128)] = numpipe.unpack(tile.at[ds(0, 64), :], "uint4", np.float16)
 
 
+@numpipe.kernel(grid=1, compiler_params=CompilerParams(product="mma.sync"))
+def multiplied_by_warps(x, y):
+    """Each warp loads all of B, rows that other warps have stored."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = numpipe.mma(None, tile, tile.T)
+
+
 @numpipe.kernel(grid=1)
 def of_registers(x, y):
     """Keep two products in flight: of a tile in registers, and of one that the warps have written.
@@ -477,6 +485,7 @@ run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
+run("a product by warps", multiplied_by_warps, A[:64], out(64, 64, dtype=F32))
 run("packed rows", unpacked, ints(64, 64, dtype=np.uint8), out(64, 128))
 for groups in (1, 2):
     run(

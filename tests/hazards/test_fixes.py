@@ -82,7 +82,8 @@ TWINS = (
     (r"the value that was stored in place of the load", r"\+.*= tile \+ "),
     (
         r"wait_smem_to_gmem\((\d), wait_read_only=True\)",
-        r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group)",
+        r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group"
+        r"|wait_group_read, {0}\))",
     ),
     (r"wait_smem_to_gmem\(0\)", r"\+.*(wait_smem_to_gmem\(0\)|lambda k: \(0, k \+ 1\))|^$"),
     (

@@ -133,9 +133,9 @@ class Statements(Calls):
         if text is MISSING:
             self.error(
                 written,
-                f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: "
-                "values go into "
-                'its fields, debug_print("k={}", k)',
+                f"debug_print: the format must be a compile-time string, got "
+                f"{ast.unparse(written)}: values go into its fields, "
+                'debug_print("k={}", k)',
             )
         try:
             fields(parse(text), len(values))

@@ -354,14 +354,14 @@ BUGS = {
     "the counter restarts in the compute role": Bug(
         where=ring.set_steps_done,
         old=COUNTED,
-        new=f"({COUNTED}) * ring.np.memory",
+        new=f"({COUNTED}) * (not ring.np.computes)",
         error=PipelineRace,
         message=OTHER_PHASE,
     ),
     "the counter restarts in the memory role": Bug(
         where=ring.set_steps_done,
         old=COUNTED,
-        new=f"({COUNTED}) * (not ring.np.memory)",
+        new=f"({COUNTED}) * ring.np.computes",
         error=PipelineRace,
         message=OTHER_PHASE,
     ),
@@ -425,7 +425,7 @@ BUGS = {
         r"read=True\)",
     ),
     "no commit": Bug(
-        store_ring.copy_out,
+        store_ring.copy_from,
         "cp_async_bulk.commit_group()",
         "pass",
         PipelineRace,
