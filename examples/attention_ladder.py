@@ -1,14 +1,13 @@
-"""Attention from one product after the other to the record, in nine steps, each with one thing more
-than the one before.
+"""From serial products to the fastest kernel: attention in nine steps, each of which adds one
+thing.
 
     cd examples
     # all rungs, on the GPU if there is one, else simulated
     python attention_ladder.py
     python attention_ladder.py --shape 4,16,4096,128 --causal --rung overlapped --rung turns
 
-Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The
-first five are the two kernels below; the others are configs of numpipe.ops.attention, whose kernel
-has all that a reader has met by then.
+It prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs.
+The first five use the two kernels below; the others are configs of numpipe.ops.attention.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from numpipe.ops.attention import Config as Tuned
 
 @dataclass(frozen=True)
 class Config:
-    """A rung of the first five.
+    """One of the first five rungs.
 
     keys        rows of K and V in a step
     wgs         compute warpgroups, of 64 rows of Q each, which share K and V
     slots       steps in shared memory at once
-    overlapped  the product with V of the step before is in flight during the softmax; else one
-                thing after the other
-    turns       warpgroups issue their products one after another, so that one's softmax is beside
-                the other's products
-    persistent  a CTA an SM that goes through many tiles, with a mask those that a counter gives it;
-                else a CTA a tile
+    overlapped  the product with the previous step's V is in flight during the softmax; otherwise
+                everything is done in sequence
+    turns       warpgroups issue their products one after another, so that one warpgroup's softmax
+                overlaps the others' products
+    persistent  one CTA per SM goes through many tiles, with a mask those that it gets from a
+                counter; otherwise one CTA per tile
     """
 
     keys: int = 128
@@ -76,13 +75,13 @@ RUNGS: dict[str, Config | Tuned] = {
     "three warpgroups": CONFIGS["3 warpgroups, 80 keys, lazy"],
 }
 DEPTHS = (64, 128)
-"""of a head, that all rungs have the registers and the shared memory for"""
+"""head depths for which all rungs have enough registers and shared memory"""
 
 
 @numpipe.function
 def softmax(s: Any, top: Any, total: Any, scale: Any) -> tuple[Any, Any, Any, Any]:
-    """Exponentials of a block of scores below the maxima so far, what former sums are to be
-    multiplied by, maxima, sums."""
+    """Return the exponentials of a block of scores minus the running maxima, the factor for
+    previous sums, the maxima and the sums."""
     new = np.maximum(top, s.max(axis=1))
     change = np.exp2((top - new) * scale)
     e = np.exp2(numpipe.fma(s, scale, (new * -scale)[:, None]))
@@ -91,7 +90,7 @@ def softmax(s: Any, top: Any, total: Any, scale: Any) -> tuple[Any, Any, Any, An
 
 @functools.cache
 def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
-    """The kernel of one of the first five rungs; its `scale` is for powers of two."""
+    """Return the kernel of one of the first five rungs; its `scale` is for powers of two."""
 
     def tiles(q: Any) -> tuple[int]:
         return (q.shape[0] * q.shape[1] * cdiv(q.shape[2], cfg.rows),)
@@ -110,7 +109,7 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
 
     @numpipe.kernel(**options)
     def serial(q, k, v, o, *, scale):  # type: ignore[no-untyped-def]
-        """o = softmax2(scale q k^T) v: scores, softmax, product with V."""
+        """o = softmax2(scale q k^T) v, in sequence: scores, softmax, product with V."""
         wg = numpipe.axis_index("wg")
         keys, blocks = k.shape[2], cdiv(q.shape[2], cfg.rows)
         for b, h, turn in numpipe.tiles(q.shape[0], q.shape[1], blocks, dynamic=dynamic):
@@ -118,7 +117,7 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, (i + 1) * cfg.rows) if causal else keys, cfg.keys)
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
-            # of each lane's columns; a row's sum at the end
+            # per lane, over its columns; summed to one value per row at the end
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
             queries = numpipe.pipeline(
@@ -152,8 +151,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
 
     @numpipe.kernel(**options)
     def overlapped(q, k, v, o, *, scale):  # type: ignore[no-untyped-def]
-        """The same, where a step has the scores of a block, and the product with V of the block
-        before."""
+        """The same, where each step computes the scores of one block and the product with V of the
+        previous block."""
         wg = numpipe.axis_index("wg")
         keys, blocks = k.shape[2], cdiv(q.shape[2], cfg.rows)
         for b, h, turn in numpipe.tiles(q.shape[0], q.shape[1], blocks, dynamic=dynamic):
@@ -161,7 +160,7 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, (i + 1) * cfg.rows) if causal else keys, cfg.keys)
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
-            # of each lane's columns; a row's sum at the end
+            # per lane, over its columns; summed to one value per row at the end
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
             queries = numpipe.pipeline(
@@ -171,8 +170,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             )
             for _, (q_tile,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
-                # V is one step behind: that of the first step, and K of the last one, is beyond the
-                # array's ends, and zeros
+                # V is one step behind: V of the first step and K of the last are out of range, and
+                # loaded as zeros
                 pipe = numpipe.pipeline(
                     grid=(steps + 1,),
                     max_concurrent_steps=cfg.slots,
@@ -186,7 +185,7 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
                         with numpipe.turn(order):
                             s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                             acc = numpipe.wgmma(acc, p, v_tile)
-                        s = numpipe.wgmma_wait(s)  # the product with V stays in flight
+                        s = numpipe.wgmma_wait(s)  # leaves the product with V in flight
                         column = numpipe.iota(cfg.keys) + j * cfg.keys
                         there = column < keys
                         if causal:
@@ -195,7 +194,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
                             np.where(there, s, -np.inf), top, total, scale
                         )
                         acc = numpipe.wgmma_wait(acc)
-                        # only now: its registers would be those that the product reads
+                        # cast only now: the product in flight reads the registers that p will
+                        # occupy
                         p = e.astype(q.dtype)
                         acc = acc * change[:, None]
                     else:
@@ -210,8 +210,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
 def attention(
     q: Any, k: Any, v: Any, *, cfg: Config | Tuned, causal: bool = False, **options: Any
 ) -> Any:
-    """``softmax(q k^T / sqrt(depth)) v`` of (batches, heads, positions, depth), all alike, by a
-    rung; `options`: ``out=`` …"""
+    """Return ``softmax(q k^T / sqrt(depth)) v`` of equally shaped (batches, heads, positions,
+    depth) arrays, by a rung. `options` are those of any call, such as ``out=``."""
     if isinstance(cfg, Tuned):
         return ops.attention(q, k, v, config=cfg, causal=causal, **options)
     depth = q.shape[3]
@@ -219,7 +219,8 @@ def attention(
 
 
 def speeds(arrays: list[np.ndarray], causal: bool, rungs: dict[str, Any]) -> bench.Sample:
-    """Seconds a call of each rung on arrays that stay on the GPU, in turn under load."""
+    """Return the seconds per call of each rung, on arrays that stay on the GPU, measured in turn
+    under load."""
     on_gpu = [launch.DeviceArray.from_host(x) for x in arrays]
     outs = {name: launch.DeviceArray(arrays[0].shape, arrays[0].dtype) for name in rungs}
     [sample] = bench.compare(
@@ -255,7 +256,7 @@ def main() -> None:
     sample = speeds(arrays, options.causal, rungs) if choice.target == "gpu" else None
     for name, cfg in rungs.items():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is simulated has been said
+            warnings.simplefilter("ignore")  # it has already been said that this is simulated
             o = attention(*arrays, cfg=cfg, causal=options.causal, target=choice.target)
         speed = (
             f"{1e-12 * flash_attention.flops(shape, options.causal) / sample.seconds(name):>6.0f} "
@@ -271,11 +272,11 @@ def main() -> None:
 
 
 def shape_of(text: str) -> flash_attention.Shape:
-    """ "4,16,4096,128" -> (4, 16, 16, 4096, 128)."""
+    """Parse "4,16,4096,128" into (4, 16, 16, 4096, 128)."""
     shape = flash_attention.shape_of(text)
     if shape[1] != shape[2] or shape[4] not in DEPTHS:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: as many heads of keys as of queries, and a depth of {DEPTHS}"
+            f"{text!r}: expected as many key heads as query heads, and a depth of {DEPTHS}"
         )
     return shape
 

@@ -1,11 +1,12 @@
-"""A matrix product for each batch, in one launch: three-dimensional arrays, two-dimensional tiles.
+"""A matrix product for each batch, in one launch: three-dimensional arrays and two-dimensional
+tiles.
 
     python examples/batched_gemm.py                          on the GPU if there is one, else
                                                              simulated
     python examples/batched_gemm.py --target sim --shape 3,200,136,72
 
-On a GPU: speed on device arrays, beside a launch of the product of `gemm.py` for each batch, and
-the error against float64. Simulated: the error.
+On a GPU it prints the speed on device arrays, next to that of one launch of `gemm.py`'s product per
+batch, and the error against float64; simulated, only the error.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory
-    at once (slots)."""
+    """Tile of the output (tm x tn) and depth of a step (tk), all in elements, and the number of
+    steps in shared memory at once (slots)."""
 
     tm: int = 128
     tn: int = 128
@@ -45,7 +46,7 @@ def batched_matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     float32.
 
     The persistent loop runs over the tiles of all batches, so that the loads of the next batch
-    overlap the end of the last.
+    overlap the end of the previous one.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -72,7 +73,7 @@ Shape = tuple[int, int, int, int]
 
 
 def inputs(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Normally distributed a (B, M, K) and b (B, N, K)."""
+    """Return normally distributed a (B, M, K) and b (B, N, K)."""
     batch, m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((batch, rows, k), np.float32).astype(np.float16) for rows in (m, n))
@@ -80,13 +81,13 @@ def inputs(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
-    """``|c - a b^T| / |a b^T|`` against float64, the worst batch's Frobenius norm."""
+    """Return ``|c - a b^T| / |a b^T|`` against float64 (Frobenius norm) of the worst batch."""
     return max(gemm.relative_error(*batch) for batch in zip(a, b, c, strict=True))
 
 
 def measure(a: np.ndarray, b: np.ndarray) -> bench.Sample:
-    """Seconds a call on arrays that stay on the GPU: all batches at once, and one after the other,
-    in turn under load."""
+    """Return the seconds per call on arrays that stay on the GPU: all batches at once and one after
+    another, measured in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     z = launch.DeviceArray((len(a), a.shape[1], b.shape[1]), a.dtype)
     each = [
@@ -112,7 +113,7 @@ def measure(a: np.ndarray, b: np.ndarray) -> bench.Sample:
 
 
 def shape_of(text: str) -> Shape:
-    """ "4,512,256,1024" -> (4, 512, 256, 1024)."""
+    """Parse "4,512,256,1024" into (4, 512, 256, 1024)."""
     parts = text.split(",")
     if len(parts) != 4 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(
@@ -139,7 +140,7 @@ def main() -> None:
     for shape in options.shape or (GPU_SHAPES if target == "gpu" else SIM_SHAPES):
         a, b = inputs(shape)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is simulated has been said
+            warnings.simplefilter("ignore")  # it has already been said that this is simulated
             error = relative_error(a, b, batched_matmul(a, b, target=target))
         line = f"{','.join(map(str, shape)):>20}  {error:>7.1e}"
         if target == "gpu":

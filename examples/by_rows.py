@@ -1,12 +1,12 @@
-"""What is bound by memory, in a few lines each: a softmax of rows by a warp a row, a stencil, a
+"""Memory-bound kernels in a few lines each: a softmax with one warp per row, a stencil, and a
 histogram of bytes.
 
-    python examples/by_rows.py                on the GPU if there is one, else simulated; compared
+    python examples/by_rows.py                on the GPU if there is one, else simulated; compares
                                               with NumPy
     python examples/by_rows.py --target sim
 
-benchmarks/bandwidth.py measures them against a copy: --kernels
-softmax,softmax_ring,stencil,histogram
+To compare their speed with a copy, run
+``benchmarks/bandwidth.py --kernels softmax,softmax_ring,stencil,histogram``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAST = CompilerParams(approx_math=True)
     compiler_params=FAST,
 )
 def softmax(x, y):
-    """Of rows of 1024: 8 of them a CTA, in whose registers a warp has a row at a time."""
+    """Softmax of rows of 1024: a CTA holds 8 rows in registers, one per warp at a time."""
     first = numpipe.program_id(0) * 8
     tile = x[ds(first, 8), ds(0, 1024)].astype(np.float32)
     e = np.exp(tile - tile.max(axis=1)[:, None])
@@ -46,7 +46,7 @@ def softmax(x, y):
     compiler_params=FAST,
 )
 def softmax_ring(x, y):
-    """The same, of tiles that a ring loads ahead."""
+    """The same softmax, on tiles that a ring loads ahead."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.num_programs(0)
     steps = cdiv(cdiv(x.shape[0], 16) - cta, ctas)
     pipe = numpipe.pipeline(
@@ -70,8 +70,8 @@ def softmax_ring(x, y):
     memory_registers=40,
 )
 def stencil(x, y):
-    """Half of an element and an eighth of its four neighbours, zeros around the array: five views
-    of a block with a halo."""
+    """Half of each element plus an eighth of its four neighbors, with zeros outside the array: five
+    views of one block with a halo."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.num_programs(0)
     wide = cdiv(x.shape[1], 256)
     steps = cdiv(cdiv(x.shape[0], 64) * wide - cta, ctas)
@@ -94,8 +94,8 @@ def stencil(x, y):
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=3, wg_axis="wg", memory_registers=40)
 def histogram(x, counts):
-    """Bytes of a matrix of 256 columns, counted by each warpgroup in bins of its own and then
-    added; rows are a multiple of 192."""
+    """Histogram of the bytes of a matrix of 256 columns: each warpgroup counts in its own bins,
+    which are then added. The number of rows must be a multiple of 192."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.num_programs(0)
 
     def count(bins):
@@ -112,7 +112,7 @@ def histogram(x, counts):
     numpipe.run_scoped(count, SMEM((256,), np.int32))
 
 
-# ---- what they give, by NumPy
+# ---- the same in NumPy
 def softmax_of(x: Any) -> np.ndarray:
     e: np.ndarray = np.exp(x.astype(np.float32) - x.astype(np.float32).max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)

@@ -1,12 +1,12 @@
-"""A copy of a matrix through shared memory and registers: a pipeline with inputs and outputs, bound
-by the GPU's memory.
+"""Copy of a matrix through shared memory and registers: a memory-bound pipeline with inputs and
+outputs.
 
     python examples/copy_pipeline.py                          on the GPU if there is one, else
                                                               simulated
     python examples/copy_pipeline.py --target sim --shape 200,136
 
-On a GPU: bytes read and written a second, on device arrays. benchmarks/bandwidth.py compares it
-with the runtime's own copy.
+On a GPU it prints the bytes read and written per second, on device arrays. benchmarks/bandwidth.py
+compares this with the runtime's own copy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Blocks of `rows` x `row_bytes`; so many are on their way from memory (slots) and to it
-    (outs).
+    """Blocks of `rows` x `row_bytes`, with up to `slots` being loaded and up to `outs` being
+    stored.
 
-    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or
-    twice the slots, lose about 1 %. Nobody reads the copy soon, so the L2 cache writes it to memory
-    before it makes room by dropping blocks that were just read: that is what the eviction policies
-    say, and worth 2 %.
+    A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
+    run of 1 or twice the slots costs about 1 %. The eviction policies make the L2 cache write the
+    copy to memory first, because it will not be read soon, rather than drop blocks of the source
+    that were just read; this gains 2 %.
     """
 
     rows: int = 64
@@ -45,14 +45,14 @@ class Config:
     num_compute_wgs=2,
 )
 def copy(a, o, *, cfg: numpipe.Static = Config()):
-    """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a
-    line of its own."""
+    """o = a, for a matrix of float16, bfloat16 or float32; one line of the loop can transform each
+    tile."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.axis_index("cta"), numpipe.axis_size("cta")
     columns = cfg.row_bytes // np.dtype(a.dtype).itemsize
     own = columns // numpipe.axis_size("wg")
     wide = cdiv(a.shape[1], columns)
     blocks = cdiv(a.shape[0], cfg.rows) * wide
-    # steps in runs; what is left is dealt block by block, so that no CTA works alone
+    # steps that are assigned in runs; the rest go one block at a time, to balance the CTAs
     whole = blocks // (cfg.run * ctas) * cfg.run
 
     def place(k):
@@ -77,7 +77,7 @@ def copy(a, o, *, cfg: numpipe.Static = Config()):
 
 
 def bandwidth(shape: tuple[int, int]) -> float:
-    """Bytes that a copy of float16 on the GPU reads and writes a second."""
+    """Return the bytes per second that a copy of float16 on the GPU reads and writes."""
     a = launch.DeviceArray.from_host(np.ones(shape, np.float16))
     out = launch.DeviceArray(shape, np.float16)
     [sample] = bench.compare(

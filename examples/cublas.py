@@ -1,7 +1,7 @@
-"""cuBLAS as the reference of a GEMM, called without the package that installed it.
+"""cuBLAS as the reference for a matrix product, whichever package installed it.
 
 PyTorch, CuPy and nvmath all install libcublas. It is loaded from there, or from a CUDA toolkit, and
-called directly: on every array that numpipe takes, and with nothing else in what is timed.
+called directly: on every array that numpipe takes, so that nothing else is timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MATRIX = [_POINTER, _INT, _INT]
 
 
 class Cublas:
-    """``c = a @ b.T`` by cublasGemmEx with float32 sums, on the legacy default stream."""
+    """Compute ``c = a @ b.T`` with cublasGemmEx and float32 sums, on the legacy default stream."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._gemm = library.cublasGemmEx
@@ -51,7 +51,7 @@ class Cublas:
             (info.ptr, _CUDA_R[info.dtype.name], info.strides[0] // info.dtype.itemsize)
             for info in (left, right, out)
         )
-        # cuBLAS is column-major: to it a is K x M, b is K x N, and c.T = b.T @ a is N x M
+        # cuBLAS is column-major: it sees a as K x M and b as K x N, and c.T = b.T @ a is N x M
         one, zero = ctypes.byref(_ONE), ctypes.byref(_ZERO)
         how = _COMPUTE_32F, _DEFAULT_ALGORITHM
         status = self._gemm(self._handle, _T, _N, n, m, k, one, *pb, *pa, zero, *pc, *how)
@@ -59,7 +59,7 @@ class Cublas:
 
 
 def load_cublas() -> Cublas | None:
-    """Return cuBLAS of this environment on the current GPU, or None if no package brings it."""
+    """Return this environment's cuBLAS on the current GPU, or None if no package provides it."""
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError:
@@ -71,7 +71,7 @@ def load_cublas() -> Cublas | None:
 
 
 def _rows(array: Any, name: str) -> Any:
-    """Return the description of a row-major matrix on the GPU."""
+    """Describe a row-major matrix on the GPU. Raises SpecError for other arrays."""
     info = launch.describe(array, name, "cuBLAS")
     matrix = len(info.shape) == 2 and info.strides[1] == info.dtype.itemsize
     if info.kind == "host" or info.dtype.name not in _CUDA_R or not matrix:

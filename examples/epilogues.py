@@ -1,13 +1,12 @@
-"""What a product may end with, fused into it: functions of float32 tiles that `numpipe.ops.matmul`
-takes as activation=.
+"""Fused epilogues of a matrix product: functions of float32 tiles, passed to `numpipe.ops.matmul`
+as activation=.
 
-    python examples/epilogues.py                        the layers below, on the GPU if there is
-                                                        one, else simulated
+    python examples/epilogues.py                        on the GPU if there is one, else simulated
     python examples/epilogues.py --target sim
 
-Those with names are in numpipe/ops/activations.py. A `numpipe.function` of your own is passed like
-them. It is called on a strip of the tile at a time (`numpipe.map_columns`), so that what it
-computes fits into registers beside the sums.
+The named activations are in numpipe/ops/activations.py; your own `numpipe.function` is passed in
+the same way. It is called on one strip of the tile at a time (`numpipe.map_columns`), so that its
+intermediate values fit in registers next to the accumulators.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpipe import launch, ops
 
 @numpipe.function
 def clipped(x):  # type: ignore[no-untyped-def]
-    """One of your own: a ReLU that ends at 6."""
+    """A user-defined activation: a ReLU that is clipped at 6."""
     return np.minimum(np.maximum(x, 0.0), 6.0)
 
 
@@ -41,8 +40,8 @@ EXACT: dict[Any, Any] = {
 def error(
     shape: tuple[int, int, int], activation: Any, target: str | None, dtype: Any = np.float16
 ) -> float:
-    """Of ``activation(a b^T / 2 + bias + residual)`` against float64, relative, in Frobenius
-    norm."""
+    """Return the relative error (Frobenius norm) of ``activation(a b^T / 2 + bias + residual)``
+    against float64."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b, residual, bias = (

@@ -1,17 +1,15 @@
-"""Speed and error of attention, `numpipe.ops.attention`, with each of its configs. Its kernel is in
+"""Speed and error of attention, `numpipe.ops.attention`, with each of its configs. The kernel is in
 numpipe/ops/attention.py.
 
-    python examples/flash_attention.py                                      every config, on the GPU
-                                                                            if there is one, else
-                                                                            simulated
-    python examples/flash_attention.py --shape 4,16,4096,128 --causal       batches, heads,
-                                                                            positions, depth of a
-                                                                            head
-    python examples/flash_attention.py --shape 3,32/8,4001,128 --dtype f16  32 heads of queries, 8
-                                                                            of keys and values
+    # every config, on the GPU if there is one, else simulated
+    python examples/flash_attention.py
+    # batches, heads, positions, depth of a head
+    python examples/flash_attention.py --shape 4,16,4096,128 --causal
+    # 32 query heads, 8 heads of keys and values
+    python examples/flash_attention.py --shape 3,32/8,4001,128 --dtype f16
 
-On a GPU: speed of each config, in turn under load, and the error against float64. Simulated: the
-error.
+On a GPU it prints the speed of each config, measured in turn under load, and the error against
+float64; simulated, only the error.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Shape = tuple[int, int, int, int, int]  # batches, heads, heads of keys, positio
 
 
 def inputs(shape: Shape, dtype: np.dtype) -> list[np.ndarray]:
-    """Normally distributed q, k, v, (B, H, S, D)."""
+    """Return normally distributed q, k and v (B, H, S, D)."""
     (batches, heads, shared, positions, depth), rng = shape, np.random.default_rng(0)
     return [
         rng.standard_normal((batches, h, positions, depth), np.float32).astype(dtype)
@@ -53,7 +51,7 @@ def exactly(
     scale: float | None = None,
     rows: Any = slice(None),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """In float64: (result, logarithms of the sums) of some rows of (B, H, S, D)."""
+    """Return (result, logarithms of the sums) in float64, for some rows of (B, H, S, D)."""
     sharing, positions = q.shape[1] // k.shape[1], np.arange(q.shape[2])[rows]
     wide, k, v = (
         q[:, :, rows].astype(np.float64),
@@ -69,14 +67,14 @@ def exactly(
 
 
 def relative_error(arrays: list[np.ndarray], o: np.ndarray, causal: bool) -> float:
-    """Frobenius norm, against float64; of some rows if there are many."""
+    """Return the error against float64 (Frobenius norm), for a sample of rows if there are many."""
     rows = np.arange(0, o.shape[2], -(-o.shape[2] // 256))
     exact = exactly(*(x[:1] for x in arrays), causal=causal, rows=rows)[0]
     return float(np.linalg.norm(o[:1, :, rows].astype(np.float64) - exact) / np.linalg.norm(exact))
 
 
 def flops(shape: Shape, causal: bool) -> float:
-    """Of both products; those that a mask leaves out do not count."""
+    """Return the operations of both products; those that a mask leaves out do not count."""
     batches, heads, _, positions, depth = shape
     return (
         4.0
@@ -89,7 +87,7 @@ def flops(shape: Shape, causal: bool) -> float:
 
 
 def sweep(text: str, shape: Shape, dtype: np.dtype, causal: bool, target: str) -> None:
-    """The error of each config that fits, a line each; on a GPU its speed too."""
+    """Print the error of each config that fits, one line each, and on a GPU its speed."""
     arrays = inputs(shape, dtype)
     configs = {name: CONFIGS[name] for name in FITTING[shape[4], causal]}
     speeds = {}
@@ -119,7 +117,7 @@ def sweep(text: str, shape: Shape, dtype: np.dtype, causal: bool, target: str) -
 
 
 def shape_of(text: str) -> Shape:
-    """ "3,32/8,4001,128" -> (3, 32, 8, 4001, 128)."""
+    """Parse "3,32/8,4001,128" into (3, 32, 8, 4001, 128)."""
     found = re.fullmatch(r"(\d+),(\d+)(?:/(\d+))?,(\d+),(\d+)", text)
     if not found or not all(int(n) for n in found.groups(default="1")):
         raise argparse.ArgumentTypeError(

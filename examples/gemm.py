@@ -3,9 +3,9 @@
     python examples/gemm.py                          on the GPU if there is one, else simulated
     python examples/gemm.py --target sim --shape 300,200,136 --dtype bf16
 
-On a GPU it prints the speed on arrays that stay there, cuBLAS beside it where PyTorch, CuPy or
-nvmath is installed, the time of a whole call on NumPy arrays, and the error against float64.
-Simulated it prints the error, and who did what when.
+On a GPU it prints the speed on arrays that stay there (and cuBLAS' speed, if PyTorch, CuPy or
+nvmath is installed), the time of a whole call on NumPy arrays, and the error against float64.
+Simulated, it prints the error and a timeline.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch, model, orders
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory
-    at once (slots).
+    """Tile of the output (tm x tn) and depth of a step (tk), all in elements, and the number of
+    steps in shared memory at once (slots).
 
-    What the slots leave of shared memory holds tiles on their way out; `group` rows of tiles share
-    blocks of b in L2.
+    The rest of shared memory holds tiles being stored. `group` rows of tiles share blocks of b in
+    L2.
     """
 
     tm: int = 128
@@ -52,9 +52,9 @@ class Config:
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
-    One CTA an SM loops over tiles of c. Its memory warpgroup loads blocks of a and b into a ring of
-    shared-memory slots, running ahead into the next tile; its two compute warpgroups have half the
-    rows of the tile each.
+    One CTA per SM loops over tiles of c. Its memory warpgroup loads blocks of a and b into a ring
+    of shared-memory slots, running ahead into the next tile; its two compute warpgroups each
+    multiply half of the tile's rows.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -76,12 +76,12 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
 
 
 CONFIGS = (Config(), Config(tn=128, slots=6), Config(tn=64, tk=128, slots=4))
-"""The widest tile reads the least, a narrow one leaves no SM of a small product without work."""
+"""The widest tile reads the least data; narrow tiles keep all SMs busy if the product is small."""
 
 
 @functools.cache
 def choose(m: int, n: int, k: int) -> Config:
-    """The one of CONFIGS that numpipe's model of an H200 predicts to be the fastest: it takes a
+    """Return the config that numpipe's model of an H200 predicts to be the fastest. This takes a
     millisecond and needs no GPU."""
     return min(
         CONFIGS,
@@ -98,8 +98,8 @@ def choose(m: int, n: int, k: int) -> Config:
 
 
 def product(a, b, **options):
-    """``a @ b.T`` with the config that suits its size; `options` are those of any kernel's call:
-    out=, stream=, target=."""
+    """Return ``a @ b.T``, with the config that suits its size. `options` are those of any kernel
+    call: out=, stream=, target=."""
     return matmul(a, b, cfg=choose(a.shape[0], b.shape[0], a.shape[1]), **options)
 
 
@@ -119,7 +119,7 @@ Shape = tuple[int, int, int]
 
 
 def inputs(shape: Shape, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Normally distributed a (M, K) and b (N, K)."""
+    """Return normally distributed a (M, K) and b (N, K)."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((rows, k), np.float32).astype(dtype) for rows in (m, n))
@@ -127,8 +127,8 @@ def inputs(shape: Shape, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
-    """``|c - a b^T| / |a b^T|`` against float64, Frobenius norm; of some of the rows if there are
-    many."""
+    """Return ``|c - a b^T| / |a b^T|`` against float64 (Frobenius norm), for a sample of rows if
+    there are many."""
     if len(a) > 1024:
         rows = np.random.default_rng(1).choice(len(a), SAMPLED_ROWS, replace=False)
         a, c = a[rows], c[rows]
@@ -137,23 +137,23 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
-    """Print speed, time and error of each shape, a line each."""
+    """Print speed, time and error, one line per shape."""
     print(
         "numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy "
-        "arrays, with the copies"
+        "arrays, including the copies"
     )
     from cublas import load_cublas  # examples/cublas.py
 
     cublas = load_cublas()
     if cublas is None:
-        print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
+        print("cuBLAS: not installed (it comes with PyTorch, CuPy and nvmath)")
     print(
         f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  "
         f"{'error':>7}  tile"
     )
     for shape in shapes:
         a, b = inputs(shape, dtype)
-        product(a, b, target="gpu")  # compiles
+        product(a, b, target="gpu")  # the first call compiles
         start = time.perf_counter()
         c = product(a, b, target="gpu")
         whole = time.perf_counter() - start
@@ -173,14 +173,14 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
 
 
 Product = Callable[[object, object, object], object]
-"""of a, b and the output"""
+"""called with a, b and the output"""
 
 
 def measure(
     a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: Product | None
 ) -> bench.Sample:
-    """Seconds a call of each product, and of cuBLAS, on arrays that stay on the GPU, in turn under
-    load."""
+    """Return the seconds per call of each product and of cuBLAS, on arrays that stay on the GPU,
+    measured in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     every = {**products, "cuBLAS": cublas} if cublas else products
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in every}
@@ -203,7 +203,7 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     for shape in shapes:
         a, b = inputs(shape, dtype)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is simulated has been said
+            warnings.simplefilter("ignore")  # it has already been said that this is simulated
             c = product(a, b, target=target)
         print(f"{spell(shape):>16}  {relative_error(a, b, c):>7.1e}", flush=True)
 
@@ -212,8 +212,8 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
     print(
-        "\nThe kernel's own source ran in CPython on a simulated SM that watches for races and "
-        "deadlocks; the timeline shows\nthat the memory warpgroup loads (L) the next tile's "
+        "\nThe kernel's own source ran in CPython on a simulated SM that detects races and "
+        "deadlocks. The timeline shows\nthat the memory warpgroup loads (L) the next tile's "
         "blocks while the compute warpgroups multiply (#) and store (S).\nTo see it find a race, "
         "take ` + wg * rows` out of the kernel's last line and run this again;\n"
         "docs/quickstart.md goes on from there."
@@ -225,7 +225,7 @@ def spell(shape: Shape) -> str:
 
 
 def shape_of(text: str) -> Shape:
-    """ "512,256,1024" -> (512, 256, 1024)."""
+    """Parse "512,256,1024" into (512, 256, 1024)."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(

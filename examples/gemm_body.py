@@ -4,9 +4,9 @@ of being a loop.
     python examples/gemm_body.py                     on the GPU if there is one, else simulated
     python examples/gemm_body.py --target sim --shape 300,200,136 --dtype bf16
 
-On a GPU: speed beside the loop form of gemm.py, the two in turn under load. Simulated: the error of
-both. Both forms have the same ring, and the same instructions in the same order synchronise it
-(--instructions prints them; needs no GPU).
+On a GPU it prints the speeds of this form and of the loop form in gemm.py, measured in turn under
+load. Simulated, it prints the errors of both. Both forms have the same ring and synchronize with
+the same instructions in the same order (``--instructions`` prints these and needs no GPU).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @numpipe.function
 def block_of(m, n, cfg):
-    """First row and column of tile (m, n)."""
+    """Return the first row and column of tile (m, n)."""
     return m * cfg.tm, n * cfg.tn
 
 
@@ -38,9 +38,9 @@ def block_of(m, n, cfg):
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
-    The memory warpgroup runs the tile loop and fills the ring; of the functions it calls only the
-    index maps. The compute warpgroups run `compute` once a tile and `body` once a step; the
-    accumulator is carried from step to step.
+    The memory warpgroup runs the tile loop and fills the ring; it calls only the index maps. The
+    compute warpgroups run `compute` once per tile and `body` once per step; the accumulator is
+    carried from step to step.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -78,13 +78,15 @@ SYNCHRONISES = re.compile(r"\b(?:SYNCS|UTMALDG|UTMASTG|HGMMA|WARPGROUP|BAR|USETM
 
 
 def synchronisation(kernel: numpipe.Kernel, dtype: np.dtype, cfg: Config = Config()) -> list[str]:
-    """The instructions that synchronise, copy or multiply, in the order of the machine code."""
+    """Return the instructions that synchronize, copy or multiply, in the order of the machine
+    code."""
     array = numpipe.ArrayType((8, 8), dtype)
     return SYNCHRONISES.findall(kernel.inspect("sass", array, array, cfg=cfg))
 
 
 def compare(a: np.ndarray, b: np.ndarray, plan: bench.Plan | None = None) -> bench.Sample:
-    """Seconds a call of both forms, on arrays that stay on the GPU, in turn under load."""
+    """Return the seconds per call of both forms, on arrays that stay on the GPU, measured in turn
+    under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in FORMS}
     competitors = {
@@ -101,7 +103,7 @@ def compare(a: np.ndarray, b: np.ndarray, plan: bench.Plan | None = None) -> ben
 
 
 def on_gpu(shapes: list[gemm.Shape], dtype: np.dtype) -> None:
-    """Speed of both forms and the error, a line each shape."""
+    """Print the speed of both forms and the error, one line per shape."""
     print(f"\n{'M,N,K':>16}  {'body form':>12}  {'loop form':>12}  {'ratio':>6}  {'error':>7}")
     for shape in shapes:
         a, b = inputs(shape, dtype)
@@ -116,12 +118,12 @@ def on_gpu(shapes: list[gemm.Shape], dtype: np.dtype) -> None:
 
 
 def simulated(shapes: list[gemm.Shape], dtype: np.dtype, target: str | None) -> None:
-    """Error of both forms, which is the same."""
+    """Print the error of both forms, which is the same."""
     print(f"\n{'M,N,K':>16}  " + "  ".join(f"{name:>9}" for name in FORMS))
     for shape in shapes:
         a, b = inputs(shape, dtype)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is simulated has been said
+            warnings.simplefilter("ignore")  # it has already been said that this is simulated
             errors = [
                 relative_error(a, b, kernel(a, b, cfg=Config(tn=128), target=target))
                 for kernel in FORMS.values()
@@ -143,7 +145,7 @@ def main() -> None:
     parser.add_argument(
         "--instructions",
         action="store_true",
-        help="print the instructions that synchronise, of both forms",
+        help="print the instructions of both forms that synchronize",
     )
     options = parser.parse_args()
     dtype = DTYPES[options.dtype]

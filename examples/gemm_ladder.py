@@ -1,12 +1,12 @@
-"""From a plain loop to the record: a matrix product in ten steps, each with one thing more than the
-one before.
+"""From a plain loop to the fastest kernel: a matrix product in nine steps, each of which adds one
+thing.
 
-    python examples/gemm_ladder.py                                all rungs, on the GPU if there is
-                                                                  one, else simulated
+    # all rungs, on the GPU if there is one, else simulated
+    python examples/gemm_ladder.py
     python examples/gemm_ladder.py --shape 8192,8192,512 --rung "store panels" --rung ping-pong
 
-Prints the error against float64, and on a GPU the speed beside cuBLAS'. docs/matrix_products.md
-explains the rungs.
+It prints the error against float64, and on a GPU the speed next to that of cuBLAS.
+docs/matrix_products.md explains the rungs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch
 @dataclass(frozen=True)
 class Config:
     """A rung: tile of the output (tm x tn) and depth of a step (tk), in elements; steps in shared
-    memory at once; what else it has.
+    memory at once; and further options.
 
-    specialized   a memory role loads for two compute warpgroups; else one warpgroup loads for
-                  itself
-    persistent    a CTA an SM that goes through many tiles; else a CTA for each tile
-    order, group  of the tiles (`numpipe.tiles`)
-    panels        of the store ring, for each compute warpgroup; 0: as many as a tile has, or as fit
-    policy        what L2 does with the output's lines
+    specialized   a memory role loads for two compute warpgroups; otherwise one warpgroup does its
+                  own loads
+    persistent    one CTA per SM goes through many tiles; otherwise one CTA per tile
+    order, group  order of the tiles (`numpipe.tiles`)
+    panels        panels of the store ring, for each compute warpgroup; 0: as many as a tile has, or
+                  as fit
+    policy        L2 eviction policy of the output
     """
 
     tm: int = 128
@@ -76,7 +77,7 @@ RUNGS = {
 
 @functools.cache
 def kernel(cfg: Config) -> numpipe.Kernel:
-    """The kernel of a rung."""
+    """Return the kernel of a rung."""
 
     def tiles(a, b):
         return (cdiv(a.shape[0], cfg.tm) * cdiv(b.shape[0], cfg.tn),)
@@ -134,8 +135,8 @@ def kernel(cfg: Config) -> numpipe.Kernel:
 
 
 def speeds(a: np.ndarray, b: np.ndarray, rungs: dict[str, Config]) -> bench.Sample:
-    """Seconds a call of each rung, and of cuBLAS, on arrays that stay on the GPU, in turn under
-    load."""
+    """Return the seconds per call of each rung and of cuBLAS, on arrays that stay on the GPU,
+    measured in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*rungs, "cuBLAS"]}
     calls: dict[str, Any] = {
@@ -171,7 +172,7 @@ def main() -> None:
     sample = speeds(a, b, rungs) if choice.target == "gpu" else None
     for name, cfg in rungs.items():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that this is simulated has been said
+            warnings.simplefilter("ignore")  # it has already been said that this is simulated
             error = relative_error(a, b, kernel(cfg)(a, b, target=choice.target))
         speed = (
             f"{2e-12 * np.prod(shape) / sample.seconds(name):>6.0f} TFLOPS  "

@@ -1,11 +1,11 @@
-"""A matrix product without a memory role: each warpgroup loads its own blocks while its last
+"""A matrix product without a memory role: each warpgroup loads its own blocks while its previous
 products run.
 
     python examples/gemm_single.py                     on the GPU if there is one, else simulated
     python examples/gemm_single.py --target sim --shape 300,200,136
 
-Prints the error against float64; on a GPU the speed, and that of gemm.py, whose memory role loads
-for two warpgroups.
+It prints the error against float64, and on a GPU the speed next to that of gemm.py, whose memory
+role loads for two warpgroups.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """A warpgroup's tile of the output (tm x tn), depth of a step (tk), in elements; slots of each
-    warpgroup; rows a group."""
+    """Tile of the output of one warpgroup (tm x tn) and depth of a step (tk), in elements; slots of
+    each warpgroup; rows of tiles in a group."""
 
     tm: int = 128
     tn: int = 128
@@ -42,10 +42,10 @@ class Config:
     wg_axis="wg",
 )
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
-    """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16: the two warpgroups of a CTA
-    have tiles side by side.
+    """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16. The two warpgroups of a CTA
+    compute adjacent tiles.
 
-    With delay_release=1 the slot of step k - 1 is filled again while the products of step k run.
+    With delay_release=1, the slot of step k - 1 is filled again while the products of step k run.
     """
 
     def body(indices, a_tile, b_tile, acc):
@@ -71,7 +71,8 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
 
 
 def on_gpu(a: np.ndarray, b: np.ndarray) -> None:
-    """Speed on arrays that stay on the GPU, beside the kernel with a memory role."""
+    """Print the speed on arrays that stay on the GPU, next to that of the kernel with a memory
+    role."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outs = {
         name: launch.DeviceArray((len(a), len(b)), a.dtype)
@@ -106,7 +107,7 @@ if __name__ == "__main__":
         np.dtype(np.float16),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this is simulated is said here
+        warnings.simplefilter("ignore")  # the line below says that this is simulated
         print(
             f"target: {target}; error {gemm.relative_error(a, b, matmul(a, b, target=target)):.1e}"
         )

@@ -1,18 +1,18 @@
-"""Matrix products by `numpipe.ops.matmul`, in each of its configs: tile, slots, staging, schedule,
-order of tiles.
+"""Matrix products with each config of `numpipe.ops.matmul`: tile, slots, staging, schedule and tile
+order.
 
-    python examples/gemm_tuned.py                                    every config, on the GPU if
-                                                                     there is one, else simulated
+    # every config, on the GPU if there is one, else simulated
+    python examples/gemm_tuned.py
     python examples/gemm_tuned.py --shape 8192,8192,512 --config "ping-pong 128x192"
-    python examples/gemm_tuned.py --shape 4096,14336,4096 --tune     measure all, remember the
-                                                                     fastest on disk
+    # measure all, and remember the fastest on disk
+    python examples/gemm_tuned.py --shape 4096,14336,4096 --tune
     python examples/gemm_tuned.py --target sim --shape 300,200,136 --dtype bf16
 
-The kernel is in numpipe/ops/matmul.py: one source, two schedules. Of its options a Config is made;
-here are their effects.
+The kernel is in numpipe/ops/matmul.py: one source with two schedules, whose options make up a
+Config. This example shows their effects.
 
-On a GPU: speed of each config and of cuBLAS, in turn under load, and the error against float64.
-Simulated: the error.
+On a GPU it prints the speed of each config and of cuBLAS, measured in turn under load, and the
+error against float64; simulated, only the error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONFIGS = {
     "128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2),
 }
 """What each is good for: many steps, and the least power; few steps; large products; equal sides;
-rows that L2 serves badly; one tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns
+rows that L2 serves badly; one tile per SM; 128 rows (two); up to 16, 32 and 64 rows or columns
 (two), where reading the other operand takes all the time."""
 
 GPU_SHAPES = (
@@ -70,8 +70,8 @@ SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
 
 
 def matmul(a: Any, b: Any, c: Any = None, *, cfg: Config | None = None, **options: Any) -> Any:
-    """``a @ b.T``, for a b (N, K) as layers of a network have it, or a batch (B, N, K); whatever
-    its library, nothing is copied."""
+    """Return ``a @ b.T`` for b (N, K), as in the layers of a network, or for a batch (B, N, K),
+    without copying, whatever the arrays' library."""
     has_views = hasattr(b, "T") and len(b.shape) == 2 and launch.library(type(b)) != "jax"
     return ops.matmul(
         a,
@@ -84,7 +84,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, cfg: Config | None = None, **option
 
 # ---- running it
 def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str) -> None:
-    """The error of each config at each shape, a line each; on a GPU its speed too."""
+    """Print the error of each config at each shape, one line each, and on a GPU its speed."""
     on_gpu = target == "gpu"
     cublas = load_cublas() if on_gpu else None
     products = {

@@ -1,25 +1,25 @@
-"""A tensor-parallel MLP, forward and backward: two products on several GPUs, whose rows travel
+"""A tensor-parallel MLP, forward and backward: two products on several GPUs, which transfer rows
 while tiles are multiplied.
 
-    torchrun --nproc-per-node 2 examples/tensor_parallel_mlp.py     a process for each GPU; compared
-                                                                    with the whole MLP in float64
-    python examples/tensor_parallel_mlp.py                          forward, on two simulated GPUs,
-                                                                    NumPy arrays; no GPU is needed
+    # one process per GPU; compares with the whole MLP in float64
+    torchrun --nproc-per-node 2 examples/tensor_parallel_mlp.py
+    # forward only, NumPy arrays on two simulated GPUs; no GPU is needed
+    python examples/tensor_parallel_mlp.py
 
-The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are cut between the GPUs, and so are the
-tokens outside of it::
+The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are split between the GPUs, and so are
+the tokens outside of it::
 
                       GPU 0                 GPU 1
     x                 tokens 0 … T/2        tokens T/2 … T
                         └──── all_gather_matmul ────┘               all tokens go to all GPUs
     silu(x @ up)      all tokens,           all tokens,
-                      columns 0 … H/2       columns H/2 … H         no GPU needs another's columns
+                      columns 0 … H/2       columns H/2 … H         each GPU has its own columns
                         └── matmul_reduce_scatter ──┘               each GPU gets its tokens' sums
     y                 tokens 0 … T/2        tokens T/2 … T
 
-Backward is the same picture upside down: the gradient of each of the two products is the other one,
-so rows travel while tiles are multiplied there too. Only for the gradients of the weights are rows
-gathered first, and then multiplied.
+The backward pass is the same in reverse: the gradient of each of the two products is the other one,
+so it too transfers rows while tiles are multiplied. Only the gradients of the weights gather rows
+first and then multiply.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ import numpipe
 
 
 def mlp(ops: Any, silu: Any, x: Any, up: Any, down: Any, mesh: numpipe.Mesh) -> Any:
-    """Return the tokens of this GPU, or a list of those of each; `ops` is `numpipe.ops` or, with
-    gradients, `numpipe.torch`."""
+    """Return the tokens of this GPU, or a list with those of each GPU. `ops` is `numpipe.ops`, or
+    `numpipe.torch` for gradients."""
     hidden = silu(ops.all_gather_matmul(x, up, mesh=mesh))
     return ops.matmul_reduce_scatter(hidden, down, mesh=mesh)
 
 
 def shards(whole: Any, gpus: int, dimension: int) -> list[Any]:
-    """Return an array's parts, one for each GPU, along a dimension."""
+    """Return an array's parts along a dimension, one for each GPU."""
     size = whole.shape[dimension] // gpus
     return [
         whole[(slice(None),) * dimension + (slice(gpu * size, (gpu + 1) * size),)]
@@ -51,7 +51,7 @@ def shards(whole: Any, gpus: int, dimension: int) -> list[Any]:
 
 
 def inputs(tokens: int, width: int, hidden: int) -> list[np.ndarray]:
-    """Return x, up and down, the same in each process, in float32."""
+    """Return x, up and down in float32, the same in each process."""
     rng = np.random.default_rng(0)
     return [
         (rng.standard_normal(shape, np.float32) * scale)
@@ -64,14 +64,13 @@ def inputs(tokens: int, width: int, hidden: int) -> list[np.ndarray]:
 
 
 def error(found: Any, wanted: Any) -> float:
-    """Return how far an array lies from another, as a part of it: by the Frobenius norm, in
-    float64."""
+    """Return the relative error of an array in the Frobenius norm, in float64."""
     return float((((found - wanted) ** 2).sum() / (wanted**2).sum()) ** 0.5)
 
 
 # ---- simulated
 def simulated(gpus: int = 2, tokens: int = 64, width: int = 48, hidden: int = 96) -> float:
-    """Return the largest error of the GPUs. Any number that divides tokens and hidden will do."""
+    """Return the largest error over the GPUs. The number of GPUs must divide tokens and hidden."""
     x, up, down = (array.astype(ml_dtypes.bfloat16) for array in inputs(tokens, width, hidden))
 
     def silu(parts: list[Any]) -> list[Any]:
@@ -110,7 +109,7 @@ def on_gpus(tokens: int = 2048, width: int = 1024, hidden: int = 4096) -> dict[s
     rank, gpus = distributed.get_rank(), mesh.size
 
     whole = [torch.from_numpy(array).cuda().bfloat16() for array in inputs(tokens, width, hidden)]
-    cut = 0, 1, 0  # the dimension of x, up and down that is shared out
+    cut = 0, 1, 0  # the dimension along which x, up and down are split
     x, up, down = (
         shards(array, gpus, along)[rank].clone().requires_grad_()
         for array, along in zip(whole, cut, strict=True)
@@ -120,7 +119,7 @@ def on_gpus(tokens: int = 2048, width: int = 1024, hidden: int = 4096) -> dict[s
     ).bfloat16()
     y = mlp(numpipe.torch, silu, x, up, down, mesh)
     y.backward(shards(grad, gpus, 0)[rank])
-    mesh.check()  # waits for this GPU, and tells if a launch has lost its peers
+    mesh.check()  # waits for this GPU, and raises if a launch has lost its peers
 
     wide = [array.double().requires_grad_() for array in whole]
     wanted = silu(wide[0] @ wide[1]) @ wide[2]
@@ -143,17 +142,17 @@ def main() -> None:
         "--gpus",
         type=int,
         default=2,
-        help="simulated GPUs; torchrun says how many others there are",
+        help="number of simulated GPUs; under torchrun, its processes determine the number",
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     started = "LOCAL_RANK" in os.environ
-    errors = on_gpus() if started else {"y": simulated(asked.gpus)}
-    where = f"rank {os.environ['RANK']}" if started else f"{asked.gpus} simulated GPUs"
+    errors = on_gpus() if started else {"y": simulated(options.gpus)}
+    where = f"rank {os.environ['RANK']}" if started else f"{options.gpus} simulated GPUs"
     print(
         f"{where}: errors against float64: "
         + ", ".join(f"{name} {one:.4f}" for name, one in errors.items())
     )
-    assert max(errors.values()) < 0.01, "bfloat16 rounds to a part of 0.004"
+    assert max(errors.values()) < 0.01, "larger than bfloat16's rounding error of about 0.004"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """One Python function for each PTX instruction that a pipelined Hopper kernel needs.
 
-An intrinsic works in three places: in a ``@numpipe.kernel``, in a plain ``@numba.cuda.jit`` kernel
-compiled for sm_90a, and on the simulated SM, where its Python body runs. Nothing here allocates,
-counts or orders: rings and pipelines do, which are made of these functions. A file holds a family
-of PTX; its `_cuda` sibling, where it has one, what a single statement cannot say. Read `mbarrier`
-first.
+An intrinsic can be used in three places: in a ``@numpipe.kernel``, in a plain ``@numba.cuda.jit``
+kernel compiled for sm_90a, and on the simulated SM, which runs its Python body. Intrinsics do not
+allocate, count or order anything; rings and pipelines, which are built from them, do. Each file
+holds one PTX family, and its `_cuda` sibling, if it has one, the operations that need more than a
+single statement. Read `mbarrier` first.
 
 ==================  ============================================================  ==================
 module              PTX                                                           executed by
@@ -25,11 +25,11 @@ memory              ld.shared, st.shared, ld.global(.nc, .acquire), st.global   
 griddep             griddepcontrol (programmatic dependent launch)                a lane
 ==================  ============================================================  ==================
 
-Conventions. An *address* is a 32-bit byte address in the shared-memory window of the executing CTA
-(on the simulator: a byte offset in it). *Bytes* are counted, not elements, except for TMA
-coordinates. An operand called an immediate is part of the instruction: it must be a compile-time
-constant. Values that differ by lane are NumPy arrays over the 128 lanes of the warpgroup on the
-simulator, scalars on the GPU.
+Conventions: An *address* is a 32-bit byte address in the shared-memory window of the executing CTA
+(on the simulator, a byte offset in it). Sizes are in *bytes*, not elements, except for TMA
+coordinates. An operand called an immediate is part of the instruction, so it must be a compile-time
+constant. Values that differ by lane are scalars on the GPU, and NumPy arrays over the 128 lanes of
+the warpgroup on the simulator.
 
 >>> from numpipe import intrinsics
 >>> intrinsics.wgmma.legal_n("bf16")[:3]
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> ModuleType:
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(
-        f"numpipe.intrinsics has no family {name!r}; there are: {', '.join(__all__)}"
+        f"numpipe.intrinsics has no family {name!r}: use one of {', '.join(__all__)}"
     )
 
 

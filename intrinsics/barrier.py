@@ -1,8 +1,9 @@
-"""Named barriers: sixteen hardware barriers of a CTA, 0 … 15, among a stated number of threads.
+"""Named barriers: sixteen hardware barriers per CTA, numbered 0 … 15, for a given number of
+threads.
 
-Barrier 0 is what ``cuda.syncthreads()`` uses. A barrier is reusable as soon as it completes, and
-one barrier must not be used with two thread counts at a time. PTX ISA, "Parallel Synchronization
-and Communication Instructions: bar".
+Barrier 0 is the one that ``cuda.syncthreads()`` uses. A barrier can be reused as soon as it
+completes, but must not be used with two thread counts at the same time. PTX ISA, "Parallel
+Synchronization and Communication Instructions: bar".
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ def sync(id: int, threads: int) -> None:
     """Arrive at barrier `id` (0 … 15) and block until `threads` (a multiple of 32) threads have
     arrived. Scope: warps.
 
-    Every executing warp counts as 32 threads, whatever lanes of it are active. Orders shared-memory
-    accesses of the participants::
+    Every executing warp counts as 32 threads, however many of its lanes are active. Orders the
+    participants' shared-memory accesses::
 
         barrier.sync(1, 128)  # the four warps of one warpgroup
         barrier.sync(0, 384)  # a CTA of three warpgroups
@@ -29,10 +30,10 @@ def sync(id: int, threads: int) -> None:
 
 @ptx("bar.arrive $id, $threads;", id="r", threads="r")
 def arrive(id: int, threads: int) -> None:
-    """Arrive at barrier `id` without blocking; `threads` counts arrivers and waiters together.
-    Scope: warps.
+    """Arrive at barrier `id` without blocking; `threads` counts both arrivers and waiters. Scope:
+    warps.
 
-    Two compute warpgroups that take turns hand the turn over with it::
+    Two compute warpgroups can alternate with it::
 
         barrier.sync(1 + wg, 256)  # my turn?
         issue_the_mainloop()
@@ -45,11 +46,11 @@ def arrive(id: int, threads: int) -> None:
 
 @ptx("bar.warp.sync 0xffffffff;")
 def warp_sync() -> None:
-    """The lanes of a warp meet, and see what the others wrote to shared memory before. Scope: whole
-    warps.
+    """Synchronize the lanes of a warp, so that each sees what the others wrote to shared memory
+    before. Scope: whole warps.
 
-    Before one lane speaks for its warp, as with ``mbarrier.arrive(consumed)`` by lane 0: its
-    arrival releases what it has seen. The simulator's warps are never apart: it does nothing there.
-    PTX ISA: bar.warp.sync.
+    Use it before one lane acts for its warp, such as ``mbarrier.arrive(consumed)`` by lane 0, which
+    releases only what that lane has seen. On the simulator it does nothing, because lanes of a warp
+    always run together. PTX ISA: bar.warp.sync.
     """
     current()

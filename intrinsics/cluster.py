@@ -1,5 +1,5 @@
-"""Clusters: CTAs that run at the same time, and reach each other's shared memory through one window
-of addresses.
+"""Clusters: CTAs that run at the same time and access each other's shared memory through one
+address window.
 
 ::
 
@@ -9,7 +9,7 @@ of addresses.
     cluster.wait()                     no remote arrival before the barrier is initialized
     mbarrier.arrive_remote(cluster.map_shared(free, other))
     cluster.arrive()
-    cluster.wait()                     no CTA leaves while others still arrive
+    cluster.wait()                     no CTA exits while others still arrive
 
 PTX ISA, "Cluster of Cooperative Thread Arrays"; mapa; barrier.cluster.
 """
@@ -22,22 +22,22 @@ from numpipe.core.op import ptx
 
 @ptx("mapa.shared::cluster.u32 $ret, $addr, $rank;", returns="r", memory=False, addr="r", rank="r")
 def map_shared(addr: int, rank: int) -> int:
-    """Return the address, in the cluster's window, of the byte at shared address `addr` in the CTA
-    of this rank. Scope: a lane.
+    """Return the address in the cluster's window of the byte at shared address `addr` in the CTA
+    with this rank. Scope: a lane.
 
-    `mbarrier.arrive_remote` takes such addresses only. PTX ISA: mapa, ".shared::cluster".
+    Used for the addresses that `mbarrier.arrive_remote` takes. PTX ISA: mapa, ".shared::cluster".
     """
     return current().map_shared(addr, rank)
 
 
 @ptx("barrier.cluster.arrive.release;")
 def arrive() -> None:
-    """Arrive at the cluster's barrier: those who wait see all that was done before, remote arrivals
-    too. Scope: all lanes.
+    """Arrive at the cluster's barrier. Waiters see everything done before, including remote
+    arrivals. Scope: all lanes.
 
-    Every thread of the cluster arrives and then waits, in turn; those that have ended count as
-    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end.
-    PTX ISA: barrier.cluster.arrive, ".release".
+    Every thread of the cluster must arrive and then wait, in this order; threads that have exited
+    count as arrived. It is a fence for the whole GPU, so use it only at the beginning and end of a
+    kernel. PTX ISA: barrier.cluster.arrive, ".release".
     """
     current().cluster_arrive()
 

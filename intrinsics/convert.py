@@ -1,5 +1,5 @@
-"""Two float32 packed in one 32-bit register as bf16 or f16, and back: stmatrix stores such
-registers, and wgmma takes them.
+"""Conversions between two float32 values and one 32-bit register with two bf16 or f16 values, as
+stmatrix stores and wgmma takes.
 
 The element with the lower address or column is the low half. PTX ISA, "Data Movement and Conversion
 Instructions: cvt".
@@ -35,8 +35,8 @@ def _half(word: Any, shift: int, dtype: Any) -> Any:
 
 @ptx("cvt.rn.bf16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")
 def pack_bf16x2(lo: float, hi: float) -> int:
-    """Round two float32 to bf16, nearest even, `lo` in bits 0–15. NaN becomes 0x7fff. Scope: a
-    lane.
+    """Round two float32 values to bf16, to nearest even, with `lo` in bits 0–15. NaN becomes
+    0x7fff. Scope: a lane.
 
     The simulator takes scalars or arrays over lanes and returns uint32 of the same shape; the GPU
     returns an int32.
@@ -51,8 +51,8 @@ def pack_bf16x2(lo: float, hi: float) -> int:
 
 @ptx("cvt.rn.f16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")
 def pack_f16x2(lo: float, hi: float) -> int:
-    """Round two float32 to f16, nearest even, `lo` in bits 0–15; too large values become infinite.
-    Scope: a lane.
+    """Round two float32 values to f16, to nearest even, with `lo` in bits 0–15. Values that are too
+    large become infinite. Scope: a lane.
 
     >>> hex(pack_f16x2(1.0, 65536.0))
     '0x7c003c00'

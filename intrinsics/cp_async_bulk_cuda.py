@@ -1,5 +1,5 @@
-"""The CUDA meaning of the tensor copies: their statement depends on how many coordinates there
-are."""
+"""The CUDA implementation of tensor copies, whose PTX statement depends on the number of
+coordinates."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def _rank(operation: str, coords: Any) -> int:
         isinstance(t, nb.types.Integer) for t in coords
     ):
         raise SpecError(
-            f"cp_async_bulk.{operation}: coords is {coords}; it needs a tuple of 1 … 5 integers, "
-            "outermost dimension first"
+            f"cp_async_bulk.{operation}: coords must be a tuple of 1 … 5 integers, "
+            f"outermost dimension first, got {coords}"
         )
     cp_async_bulk.check_rank(operation, len(coords))
     return len(coords)
 
 
 def _innermost_first(first: int, rank: int) -> str:
-    """Return PTX's coordinate list, for coordinates in array order in operands `first`, `first` +
-    1, …"""
+    """Return PTX's coordinate list for coordinates that are in array order in operands `first`,
+    `first` + 1, …"""
     return ", ".join(f"${first + i}" for i in reversed(range(rank)))
 
 
@@ -36,8 +36,8 @@ def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
 
 
 def _hinted(what: str, given: Any, statement: str) -> str:
-    """Put the L2 cache hint into a statement that has "$hint" among its qualifiers and "$policy" as
-    the last operand."""
+    """Add the L2 cache hint to a statement that contains "$hint" among its qualifiers and "$policy"
+    as its last operand."""
     policy = immediate(what, "eviction_policy", given)
     check_policy(what, policy)
     if policy is None:
@@ -52,7 +52,8 @@ def _load(
 ) -> Any:
     rank = _rank("load", coords)
     i32 = nb.types.int32
-    policy = eviction_policy or nb.types.none  # left out: Numba lowers None for it
+    # Numba lowers an omitted policy as None
+    policy = eviction_policy or nb.types.none
     text = _hinted(
         "cp_async_bulk.load",
         policy,

@@ -1,5 +1,5 @@
-"""elect.sync: one lane of a warp, chosen by the hardware. PTX ISA, "Parallel Synchronization and
-Communication Instructions: elect.sync"."""
+"""elect.sync: choose one lane of a warp. PTX ISA, "Parallel Synchronization and Communication
+Instructions: elect.sync"."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from numpipe.diagnostics.errors import SimulationError
 def elect_sync() -> bool:
     """Return True in exactly one lane of each warp. Scope: a converged warp.
 
-    ptxas knows that one lane is active in the branch, and issues TMA copies without a loop over the
-    lanes; it does not know that of ``thread_index() % 128 == 0``::
+    ptxas knows that only one lane is active in the branch, and issues TMA copies without a loop
+    over the lanes. It does not know this for ``thread_index() % 128 == 0``::
 
         if special.thread_index() < 32 and elect.elect_sync():
             cp_async_bulk.load(slot, a_map, (m, k), ready)
 
-    A simulated warpgroup is one thread of control and cannot branch by lane: there this is True
-    where one lane already executes, and a SimulationError elsewhere. PTX ISA: elect.sync.
+    A simulated warpgroup is one thread of control and cannot branch by lane. There this returns
+    True if only one lane executes already, and raises SimulationError otherwise. PTX ISA:
+    elect.sync.
     """
     machine = current()
     if machine.lanes != "one":
         raise failure(
             SimulationError,
             "divergent-aligned",
-            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges "
-            "within the warpgroup, which the simulated SM does not do: use numpipe's "
-            "one_lane(function, ...) for the branch",
+            f"elect_sync() with lanes={machine.lanes!r}: a branch that only one lane takes "
+            "diverges within the warpgroup, which the simulated SM does not support: use "
+            "numpipe's one_lane(function, ...) for the branch",
             "one_lane(function, …)",
             "elects a lane",
         )

@@ -1,8 +1,8 @@
 """Fences that make stores visible across proxies.
 
-A lane's ld / st go through the *generic* proxy, TMA and wgmma read through the *async* proxy, and
-neither sees the other's writes by a barrier alone. PTX ISA, "Parallel Synchronization and
-Communication Instructions: membar / fence".
+A lane's loads and stores use the *generic* proxy, while TMA and wgmma use the *async* proxy. A
+barrier alone does not make writes through one proxy visible to the other. PTX ISA, "Parallel
+Synchronization and Communication Instructions: membar / fence".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def proxy_async() -> None:
     """Make this lane's earlier shared-memory stores visible to the async proxy. Scope: every lane
     that has stored.
 
-    The writers fence, then a barrier, then one lane issues the copy; a fence by the issuing lane
-    alone does not cover what others wrote::
+    The writers execute the fence and then a barrier, and then one lane issues the copy. A fence by
+    the issuing lane alone does not cover the writes of other lanes::
 
         stmatrix.store_x4(addr, r0, r1, r2, r3)
         fence.proxy_async()
@@ -32,23 +32,24 @@ def proxy_async() -> None:
 
 @ptx("fence.proxy.async.global;")
 def proxy_async_global() -> None:
-    """Make ordinary stores to global memory, of which this lane knows, visible to the async proxy.
+    """Make ordinary stores to global memory that this lane has seen visible to the async proxy.
     Scope: a lane.
 
-    For TMA copies of what another CTA, or another GPU, has stored by its lanes: who has seen its
-    flag or semaphore fences, and issues the copies, or meets those who issue them at a barrier.
-    PTX ISA: membar / fence, fence.proxy; "Memory Consistency Model: Proxies".
+    Use it before TMA copies of data that lanes of another CTA or GPU have stored. The lane that has
+    seen their flag or semaphore executes the fence, and then issues the copies, or synchronizes at
+    a barrier with the lane that issues them. PTX ISA: membar / fence, fence.proxy; "Memory
+    Consistency Model: Proxies".
     """
     current().fence_proxy_async_global()
 
 
 @ptx("fence.mbarrier_init.release.cluster;")
 def mbarrier_init() -> None:
-    """Make earlier mbarrier.init of this lane visible to the async proxy and to the cluster. Scope:
-    the lane that initialised.
+    """Make this lane's earlier mbarrier.init visible to the async proxy and to the cluster. Scope:
+    the lane that initialized the barrier.
 
-    Without it a first TMA may complete on a barrier that, to the async proxy, does not exist yet. A
-    barrier among the lanes of the CTA (``barrier.sync(0, threads)``) still has to follow. PTX ISA:
+    Without it a first TMA copy may complete on a barrier that does not exist yet for the async
+    proxy. A barrier for the lanes of the CTA (``barrier.sync(0, threads)``) must follow. PTX ISA:
     membar / fence, fence.mbarrier_init.
     """
     current().fence_mbarrier_init()

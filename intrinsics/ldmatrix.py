@@ -1,8 +1,8 @@
 """ldmatrix: a warp loads 8 × 8 matrices of 16-bit elements from shared memory into registers.
 
-The inverse of `stmatrix`: of matrix i, lane t receives row t // 4, columns 2 (t % 4) and the next
-one, as the low and high half of result i; lane 8 i + j gives the address of row j, 16 bytes,
-aligned to 16:
+It is the inverse of `stmatrix`. Of matrix i, lane t receives row t // 4, columns 2 (t % 4) and 2 (t
+% 4) + 1, as the low and high half of result i. Lane 8 i + j supplies the address of row j, which
+has 16 bytes and is aligned to 16:
 
     result 0 of lanes             row addresses from lanes
     row 0:  0  1  2  3            x1:  0 … 7
@@ -10,12 +10,12 @@ aligned to 16:
     ...                           x4:  0 … 31
     row 7: 28 29 30 31
 
-With ``_trans`` each matrix is transposed on the way: lane t receives column t // 4, rows 2 (t % 4)
-and the next one. So a tile whose columns lie contiguous in memory comes as the rows of a wgmma
-accumulator.
+With ``_trans`` each matrix is transposed while it is loaded: lane t receives column t // 4, rows 2
+(t % 4) and 2 (t % 4) + 1. A tile whose columns are contiguous in memory is thus loaded as the rows
+of a wgmma accumulator.
 
-On the simulator addresses and results are arrays over the 128 lanes of the warpgroup (int32
-addresses, 32-bit words), and the four warps load each their own matrices. PTX ISA, "Warp-Level
+On the simulator, addresses and results are arrays over the 128 lanes of the warpgroup (int32
+addresses, 32-bit words), and each of the four warps loads its own matrices. PTX ISA, "Warp-Level
 Matrix Instructions: ldmatrix".
 """
 
@@ -33,8 +33,8 @@ _WARPS, _LANES = 4, 32
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
-    """Return the PTX of one load: `results` is the list in braces, `address` the operand in
-    brackets."""
+    """Return the PTX of one load. `results` is the list inside the braces, `address` the operand
+    inside the brackets."""
     return (
         f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 "
         f"{{{results}}}, [{address}];"
@@ -47,13 +47,14 @@ def _load(addr: Any, count: int, transposed: bool) -> Any:
     given = np.asarray(addr)
     if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
         raise SpecError(
-            f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an "
-            "integer for each of the 128 lanes of the warpgroup"
+            f"ldmatrix: addr must be an integer for each of the 128 lanes of the warpgroup on the "
+            f"simulated SM, got {given.dtype}{list(given.shape)}"
         )
     chunks = given.reshape(_WARPS, _LANES)[:, : 8 * count]
     if (chunks % 16).any():
         raise SpecError(
-            f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes"
+            f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
+            "bytes"
         )
     rows = machine.smem_read(chunks, f"ldmatrix.x{count}")
     matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(_WARPS, count, 8, 8)
@@ -66,8 +67,8 @@ def _load(addr: Any, count: int, transposed: bool) -> Any:
 
 @op
 def load_x1(addr: Any) -> Any:
-    """Load one 8 × 8 matrix for each warp; lanes 0 … 7 give the row addresses. Returns a 32-bit
-    word. Scope: a converged warp.
+    """Load one 8 × 8 matrix per warp, and return a 32-bit word. Lanes 0 … 7 supply the row
+    addresses. Scope: a converged warp.
 
     PTX ISA: ldmatrix.
     """
@@ -76,8 +77,8 @@ def load_x1(addr: Any) -> Any:
 
 @op
 def load_x2(addr: Any) -> Any:
-    """Load two 8 × 8 matrices for each warp; lanes 0 … 15 give the row addresses. Returns two
-    words. Scope: a converged warp.
+    """Load two 8 × 8 matrices per warp, and return two words. Lanes 0 … 15 supply the row
+    addresses. Scope: a converged warp.
 
     PTX ISA: ldmatrix.
     """
@@ -86,10 +87,10 @@ def load_x2(addr: Any) -> Any:
 
 @op
 def load_x4(addr: Any) -> Any:
-    """Load four 8 × 8 matrices for each warp; all lanes give row addresses. Returns four words.
+    """Load four 8 × 8 matrices per warp, and return four words. All lanes supply row addresses.
     Scope: a converged warp.
 
-    16 rows and 16 columns of a tile in the layout of a wgmma accumulator are one load::
+    One load covers 16 rows and 16 columns of a tile in the layout of a wgmma accumulator::
 
         lane = special.lane_index()
         row, column = lane % 16, lane // 16 * 8
@@ -102,20 +103,20 @@ def load_x4(addr: Any) -> Any:
 
 @op
 def load_x1_trans(addr: Any) -> Any:
-    """`load_x1` of the transposed matrix. Scope: a converged warp. PTX ISA: ldmatrix."""
+    """Load the matrix of `load_x1` transposed. Scope: a converged warp. PTX ISA: ldmatrix."""
     return _load(addr, 1, True)
 
 
 @op
 def load_x2_trans(addr: Any) -> Any:
-    """`load_x2` of the transposed matrices. Scope: a converged warp. PTX ISA: ldmatrix."""
+    """Load the matrices of `load_x2` transposed. Scope: a converged warp. PTX ISA: ldmatrix."""
     return _load(addr, 2, True)
 
 
 @op
 def load_x4_trans(addr: Any) -> Any:
-    """`load_x4` of the transposed matrices: column-major memory becomes accumulator rows. Scope: a
-    converged warp.
+    """Load the matrices of `load_x4` transposed, so that column-major memory becomes accumulator
+    rows. Scope: a converged warp.
 
     PTX ISA: ldmatrix.
     """

@@ -1,4 +1,4 @@
-"""The CUDA meaning of ldmatrix, whose statement has several results."""
+"""The CUDA implementation of ldmatrix, whose statement has several results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import ldmatrix
 
 
 def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
-    """Emit one load; returns its `count` registers."""
+    """Emit one load, and return its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
     kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
     found = nb.emit_asm(

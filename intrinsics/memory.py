@@ -1,5 +1,5 @@
 """Loads and stores that Numba's arrays cannot express: by shared-memory address, through the
-read-only cache, of raw bits, and ordered ones between CTAs. PTX ISA, "Data Movement and Conversion
+read-only cache, of raw bits, and ordered between CTAs. PTX ISA, "Data Movement and Conversion
 Instructions: ld, st"."""
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpipe.core.op import ptx
 def store_word(addr: int, value: int) -> None:
     """Write 32 bits at `addr` (a multiple of 4). Scope: a lane.
 
-    For counters handed from one warpgroup to another, ordered by a barrier: volatile keeps the
-    compiler from holding the word in a register. PTX ISA: st, "st.volatile".
+    Used for counters passed between warpgroups and ordered by a barrier; volatile keeps the
+    compiler from caching the word in a register. PTX ISA: st, "st.volatile".
     """
     current().store_word(addr, value)
 
 
 @ptx("ld.volatile.shared.b32 $ret, [$addr];", returns="r", addr="r")
 def load_word(addr: int) -> int:
-    """Read 32 bits at `addr` (a multiple of 4). Scope: a lane; lanes with one address share one
-    access.
+    """Read 32 bits at `addr` (a multiple of 4). Scope: a lane; lanes with the same address share
+    one access.
 
-    Example: ``step = memory.load_word(base + 4 * ring)`` after the barrier that hands the turn
-    over. PTX ISA: ld, "ld.volatile".
+    Example: ``step = memory.load_word(base + 4 * ring)`` after the barrier that passes the turn.
+    PTX ISA: ld, "ld.volatile".
     """
     return current().load_word(addr)
 
@@ -36,8 +36,8 @@ def ld_global_nc_b32(ptr: int) -> int:
     """Read 32 bits of GMEM through the read-only cache. Scope: a lane. GPU only: raises
     NotImplementedError elsewhere.
 
-    `ptr` is a global address, a multiple of 4, that nobody writes while the kernel runs (a tile
-    table made by the host). PTX ISA: ld.global.nc.
+    `ptr` is a global address, a multiple of 4, that is not written while the kernel runs, such as a
+    tile table created by the host. PTX ISA: ld.global.nc.
     """
     _gpu_only("ld_global_nc_b32", "index the reference: table[i]")
 
@@ -57,7 +57,7 @@ def store_global_b32(ptr: int, bits: int) -> None:
     """Write 32 bits of GMEM at `ptr` (a multiple of 4). Scope: a lane. GPU only: raises
     NotImplementedError elsewhere.
 
-    With `convert.pack_bf16x2` two neighbouring elements in one store. PTX ISA: st.
+    With `convert.pack_bf16x2`, one store writes two adjacent elements. PTX ISA: st.
     """
     _gpu_only("store_global_b32", "store a tile: c[rows, columns] = tile")
 
@@ -67,9 +67,9 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
     """Read 32 bits of GMEM at `ptr` (a multiple of 4) that another CTA may be writing. Scope: a
     lane. GPU only.
 
-    This lane then sees what that CTA did before it wrote the value by `st_release_gpu_b32`, and so
-    do lanes that meet this one at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model:
-    Release and Acquire Patterns".
+    This lane then sees everything that the CTA did before it wrote the value with
+    `st_release_gpu_b32`, and so do lanes that synchronize with this lane at a barrier. PTX ISA:
+    ld.acquire; "Memory Consistency Model: Release and Acquire Patterns".
     """
     _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
@@ -86,15 +86,16 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
     count="r",
 )
 def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> None:
-    """Wait until words of GMEM are not 0, and set each to 0. Scope: a lane. GPU only.
+    """Wait until each of several words of GMEM is not 0, and set it to 0. Scope: a lane. GPU only.
 
-    The words are number `first`, `first` + 128, … of `count`, the first of all at `ptr` and `step`
-    bytes from one to the next: the lanes of a warpgroup wait for 128 of them at a time. The CTAs
-    that write them must be running, or sure to run without this one's end::
+    The lane waits for words number `first`, `first` + 128, … of `count` words, so that the lanes of
+    a warpgroup together wait for 128 words at a time. The first word is at `ptr`, and words are
+    `step` bytes apart. The CTAs that write them must be running, or be able to run before this CTA
+    ends::
 
         memory.await_each_acquire_gpu_b32(
             flags, 4, lane, count
-        )  # then a barrier, behind which all lanes may read
+        )  # then a barrier, after which all lanes may read
 
     PTX ISA: ld.acquire.
     """
@@ -103,25 +104,25 @@ def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> N
 
 @ptx("st.release.gpu.global.b32 [$ptr], $value;", ptr="l", value="r")
 def st_release_gpu_b32(ptr: int, value: int) -> None:
-    """Write 32 bits of GMEM at `ptr` (a multiple of 4) after all that this lane has done or seen.
-    Scope: a lane. GPU only.
+    """Write 32 bits of GMEM at `ptr` (a multiple of 4) after everything that this lane has done or
+    seen. Scope: a lane. GPU only.
 
-    Stores of other lanes count if a barrier orders them before. A fence for the whole GPU
-    (MEMBAR.ALL.GPU): once a tile, not in a main loop. PTX ISA: st.release; "Memory Consistency
-    Model: Release and Acquire Patterns".
+    Stores of other lanes are included if a barrier orders them before. It is a fence for the whole
+    GPU (MEMBAR.ALL.GPU), so use it once per tile and not in a main loop. PTX ISA: st.release;
+    "Memory Consistency Model: Release and Acquire Patterns".
     """
     _gpu_only("st_release_gpu_b32", "numpipe.combine hands parts of a tile over")
 
 
 @ptx("red.release.sys.global.add.s32 [$ptr], $value;", ptr="l", value="r")
 def red_release_sys_add(ptr: int, value: int) -> None:
-    """Add to 32 bits of memory at `ptr` (a multiple of 4), of this GPU or a peer, after all that
-    this lane has done or seen. Scope: a lane. GPU only.
+    """Add to 32 bits of memory at `ptr` (a multiple of 4), on this GPU or a peer, after everything
+    that this lane has done or seen. Scope: a lane. GPU only.
 
-    Stores of other lanes count if a barrier orders them before; TMA stores once their lane has
-    waited for them (`cp_async_bulk.wait_group`). A fence for the whole system (MEMBAR.ALL.SYS):
-    once a block, not in a main loop. PTX ISA: red; "Memory Consistency Model: Scope; Release and
-    Acquire Patterns".
+    Stores of other lanes are included if a barrier orders them before, and TMA stores once their
+    lane has waited for them (`cp_async_bulk.wait_group`). It is a fence for the whole system
+    (MEMBAR.ALL.SYS), so use it once per block and not in a main loop. PTX ISA: red; "Memory
+    Consistency Model: Scope; Release and Acquire Patterns".
     """
     _gpu_only("red_release_sys_add", "numpipe.signal(semaphore.at[i], rank)")
 
@@ -131,15 +132,15 @@ def ld_acquire_sys_b32(ptr: int) -> int:
     """Read 32 bits of memory at `ptr` (a multiple of 4) that another GPU may be writing. Scope: a
     lane. GPU only.
 
-    This lane then sees what that GPU did before it added to the value by `red_release_sys_add`, and
-    so do lanes that meet this one at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model:
-    Scope; Release and Acquire Patterns".
+    This lane then sees everything that the GPU did before it added to the value with
+    `red_release_sys_add`, and so do lanes that synchronize with this lane at a barrier. PTX ISA:
+    ld.acquire; "Memory Consistency Model: Scope; Release and Acquire Patterns".
     """
     _gpu_only("ld_acquire_sys_b32", "numpipe.wait(semaphore.at[i], value)")
 
 
 def _gpu_only(name: str, instead: str) -> NoReturn:
     raise NotImplementedError(
-        f"memory.{name} takes a GPU address, and the simulated SM has arrays in its place; in a "
+        f"memory.{name} takes a GPU address, which the simulated SM does not have; in a "
         f"kernel that also runs there, {instead}"
     )

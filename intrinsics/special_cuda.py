@@ -1,5 +1,5 @@
-"""The CUDA meaning of special values that LLVM has intrinsics for, so that arithmetic on them
-folds."""
+"""The CUDA implementation of special values that have LLVM intrinsics, so that arithmetic on them
+can be folded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """stmatrix: a warp stores 8 × 8 matrices of 16-bit elements from registers into shared memory.
 
-It undoes the layout of wgmma accumulators: of matrix i, lane t holds row t // 4, columns 2 (t % 4)
-and the next one, as the low and high half of register ``ri``; lane 8 i + j gives the address of row
-j, 16 bytes, aligned to 16:
+It inverts the layout of wgmma accumulators. Of matrix i, lane t holds row t // 4, columns 2 (t % 4)
+and 2 (t % 4) + 1, as the low and high half of register ``ri``. Lane 8 i + j supplies the address of
+row j, which has 16 bytes and is aligned to 16:
 
     register r0 of lanes          row addresses from lanes
     row 0:  0  1  2  3            x1:  0 … 7
@@ -10,11 +10,11 @@ j, 16 bytes, aligned to 16:
     ...                           x4:  0 … 31
     row 7: 28 29 30 31
 
-With ``_trans`` each matrix is transposed on the way: lane t holds column t // 4, rows 2 (t % 4) and
-the next one.
+With ``_trans`` each matrix is transposed while it is stored: lane t holds column t // 4, rows 2 (t
+% 4) and 2 (t % 4) + 1.
 
-On the simulator addresses and registers are arrays over the 128 lanes of the warpgroup (int32
-addresses, 32-bit words), and the four warps store each its own matrices. PTX ISA, "Warp-Level
+On the simulator, addresses and registers are arrays over the 128 lanes of the warpgroup (int32
+addresses, 32-bit words), and each of the four warps stores its own matrices. PTX ISA, "Warp-Level
 Matrix Instructions: stmatrix".
 """
 
@@ -35,8 +35,8 @@ def _per_lane(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != (_WARPS * _LANES,) or array.dtype.kind not in "iu":
         raise SpecError(
-            f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs "
-            "an integer for each of the 128 lanes of the warpgroup"
+            f"stmatrix: {name} must be an integer for each of the 128 lanes of the warpgroup on "
+            f"the simulated SM, got {array.dtype}{list(array.shape)}"
         )
     return array.reshape(_WARPS, _LANES)
 
@@ -55,14 +55,15 @@ def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
     chunks = _per_lane("addr", addr)[:, : 8 * count]
     if (chunks % 16).any():
         raise SpecError(
-            f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes"
+            f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
+            "bytes"
         )
     machine.smem_write(chunks, rows, f"stmatrix.x{count}")
 
 
 @ptx("stmatrix.sync.aligned.m8n8.x1.shared.b16 [$addr], {$r0};", addr="r", r0="r")
 def store_x1(addr: Any, r0: Any) -> None:
-    """Store one 8 × 8 matrix of each warp; lanes 0 … 7 give the row addresses. Scope: a converged
+    """Store one 8 × 8 matrix per warp. Lanes 0 … 7 supply the row addresses. Scope: a converged
     warp.
 
     PTX ISA: stmatrix.
@@ -72,8 +73,8 @@ def store_x1(addr: Any, r0: Any) -> None:
 
 @ptx("stmatrix.sync.aligned.m8n8.x2.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r")
 def store_x2(addr: Any, r0: Any, r1: Any) -> None:
-    """Store two 8 × 8 matrices of each warp; lanes 0 … 15 give the row addresses. Scope: a
-    converged warp.
+    """Store two 8 × 8 matrices per warp. Lanes 0 … 15 supply the row addresses. Scope: a converged
+    warp.
 
     PTX ISA: stmatrix.
     """
@@ -89,11 +90,10 @@ def store_x2(addr: Any, r0: Any, r1: Any) -> None:
     r3="r",
 )
 def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
-    """Store four 8 × 8 matrices of each warp; all lanes give row addresses. Scope: a converged
-    warp.
+    """Store four 8 × 8 matrices per warp. All lanes supply row addresses. Scope: a converged warp.
 
-    16 rows and 16 columns of a warp's accumulator `d` (eight registers) are one store: r0 and r1
-    are rows 0–7 and 8–15 of columns 0–7, r2 and r3 the same of columns 8–15::
+    One store covers 16 rows and 16 columns of a warp's accumulator `d` (eight registers): r0 and r1
+    are rows 0–7 and 8–15 of columns 0–7, r2 and r3 the same rows of columns 8–15::
 
         lane = special.lane_index()
         row, column = lane % 16, lane // 16 * 8
@@ -112,7 +112,7 @@ def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
 
 @ptx("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [$addr], {$r0};", addr="r", r0="r")
 def store_x1_trans(addr: Any, r0: Any) -> None:
-    """`store_x1` of the transposed matrix. Scope: a converged warp. PTX ISA: stmatrix."""
+    """Store the matrix of `store_x1` transposed. Scope: a converged warp. PTX ISA: stmatrix."""
     _store(addr, (r0,), True)
 
 
@@ -120,7 +120,7 @@ def store_x1_trans(addr: Any, r0: Any) -> None:
     "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r"
 )
 def store_x2_trans(addr: Any, r0: Any, r1: Any) -> None:
-    """`store_x2` of the transposed matrices. Scope: a converged warp. PTX ISA: stmatrix."""
+    """Store the matrices of `store_x2` transposed. Scope: a converged warp. PTX ISA: stmatrix."""
     _store(addr, (r0, r1), True)
 
 
@@ -133,8 +133,8 @@ def store_x2_trans(addr: Any, r0: Any, r1: Any) -> None:
     r3="r",
 )
 def store_x4_trans(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
-    """`store_x4` of the transposed matrices: an accumulator tile becomes column-major. Scope: a
-    converged warp.
+    """Store the matrices of `store_x4` transposed, so that an accumulator tile becomes
+    column-major. Scope: a converged warp.
 
     PTX ISA: stmatrix.
     """

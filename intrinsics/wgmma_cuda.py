@@ -1,5 +1,5 @@
-"""The CUDA meaning of wgmma: accumulators are tuples of float32 that pass through the statements as
-tied operands."""
+"""The CUDA implementation of wgmma, in which accumulators are tuples of float32 that are tied
+operands of the statements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from . import wgmma
 def _n_of(operation: str, acc: Any) -> int:
     if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
         raise SpecError(
-            f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what "
-            "mma_async or wait returned"
+            f"wgmma.{operation}: acc must be an accumulator from accumulators(n), mma_async or "
+            f"wait, got {acc}"
         )
     n = 2 * len(acc)
     wgmma.check_n(n)
@@ -27,7 +27,8 @@ def _n_of(operation: str, acc: Any) -> int:
 def _through(
     builder: Any, acc: Any, text: str, inputs: Sequence[Any] = (), constraints: Sequence[str] = ()
 ) -> Any:
-    """`text` on the registers of `acc`, which are outputs $0, $1, … and, tied to them, inputs."""
+    """Emit `text` on the registers of `acc`, which are its outputs $0, $1, … and inputs tied to
+    them."""
     count = acc.type.count
     registers = [builder.extract_value(acc, i) for i in range(count)]
     result = nb.emit_asm(
@@ -70,7 +71,7 @@ def _mma_async(
         for name, ty in (("dtype", dtype), ("a_major", a_major), ("b_major", b_major))
     )
     wgmma.check_operands(n, element, of_a, of_b)
-    # $0 … are the outputs, then as many inputs tied to them, then the descriptors
+    # $0 … are the outputs, followed by as many inputs tied to them, then the descriptors
     text = wgmma.statement(
         n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}"
     )

@@ -1,9 +1,9 @@
 """numpipe: software-pipelined, warp-specialized GPU kernels for NVIDIA Hopper, written in Python on
 Numba CUDA.
 
-The same kernel source runs on the GPU and, in CPython, on a simulated SM that finds its races and
-deadlocks. Names are imported when they are first used: ``import numpipe`` needs neither Numba nor a
-CUDA package.
+The same kernel source runs on the GPU and, in plain CPython, on a simulated SM that reports races
+and deadlocks. Names are imported on first use, so ``import numpipe`` needs neither Numba nor a CUDA
+package.
 
 =====================  =============================================================================
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`,
@@ -13,18 +13,18 @@ loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`,
                        `atomic_max`, `atomic_and`, `atomic_or`, `atomic_xor`
-barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives
-                       their barriers
-order                  `turn`: compute warpgroups one after another; `schedule_fence`: no statement
-                       is moved across it
+barriers               `barrier_wait`, `barrier_arrive`: wait for and release each operand
+                       separately, on barriers that a pipeline provides
+order                  `turn`: run a block in one compute warpgroup after another; `schedule_fence`:
+                       keep the compiler from moving statements across it
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`;
                        `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
                        `commit_smem_to_gmem_group`, `wait_smem_to_gmem`, `async_prefetch`
-register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`;
+register tiles         `zeros`, `full`, `iota`, `mma`, `wgmma`, `wgmma_wait`, `combine`;
                        ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
-                       `top_k`; `map_columns`, `load_tile`, `layout_cast`, `show_layout`
+                       `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`,
                        `planar_snake`, `cdiv`
 registers              `set_max_registers`
@@ -33,13 +33,13 @@ arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`,
                        `numpipe.reports`
-compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile;
-                       `load`: a kernel from a file
+compiling              `warmup`: compile before the first call; `jit`: choose whether calls may
+                       compile; `load`: load a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
-ops of your own        `op`: an op with gradients, for PyTorch and JAX too, from a declaration
+your own ops           `op`: declare an op with gradients, callable from PyTorch and JAX too
 errors                 `NumpipeError` and its kinds
-packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim`
-                       (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
+packages               `numpipe.ops` (ready-made kernels); `numpipe.intrinsics` (PTX), `numpipe.sim`
+                       (the simulated SM), `numpipe.orders` (tile orders), `numpipe.bench`
 =====================  =============================================================================
 """
 
@@ -82,12 +82,13 @@ _HOMES = {
     "language.tiles.tile": "bitcast zeros",
     "language.tiles.elementwise": "full iota",
     "language.tiles.mathematics": "fma rsqrt sigmoid",
-    "language.tiles.mma": "wgmma wgmma_wait",
+    "language.tiles.mma": "mma wgmma wgmma_wait",
     "language.tiles.reduce": "partial_max partial_min partial_sum",
     "language.tiles.scan": "scan",
     "language.tiles.strips": "map_columns",
     "language.tiles.top_k": "top_k",
     "language.tiles.conversions": "layout_cast",
+    "language.tiles.unpack": "unpack",
     "language.tiles.layout_pictures": "show_layout",
     "language.tiles.indices": "index",
     "language.tiles.load": "load_tile",
@@ -125,8 +126,9 @@ _HOMES = {
     "tools.model.explaining": "explain",
     "tools.tune.tuning": "autotune",
 }
-"""The public names, by the module that defines them: those of its ``__all__``. A name is imported
-when it is first used."""
+"""Public names by the module that defines them, each listed in that module's ``__all__``. A name is
+imported on first use.
+"""
 
 
 _PATHS = {
@@ -142,10 +144,11 @@ _PATHS = {
     "torch": "frameworks.torch",
     **{room: room for room in ("intrinsics", "kernels", "launch", "ops", "sim", "traces")},
 }
-"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
+"""Public module names that differ from the path: ``numpipe.bench`` is ``numpipe.tools.bench``, also
+for ``python -m``.
 
-No room has the name of a public function: a folder ``pipeline`` here would replace
-``numpipe.pipeline`` as soon as it is imported.
+A folder here must not have the name of a public function: importing a folder ``pipeline`` would
+replace ``numpipe.pipeline``.
 """
 
 if TYPE_CHECKING:
@@ -189,6 +192,7 @@ if TYPE_CHECKING:
     from .language.tiles.strips import *
     from .language.tiles.tile import *
     from .language.tiles.top_k import *
+    from .language.tiles.unpack import *
     from .launch.contiguous import *
     from .launch.debug_reports import *
     from .launch.mesh import *
@@ -211,8 +215,9 @@ if TYPE_CHECKING:
 
 
 class _PublicPaths(MetaPathFinder, Loader):
-    """Finds public modules, and modules in them, that stand at another path; both paths lead to one
-    module, executed once."""
+    """Import hook that maps public module paths to the real ones, so that each module is executed
+    once whichever path is imported.
+    """
 
     def _real(self, name: str) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
@@ -230,7 +235,7 @@ class _PublicPaths(MetaPathFinder, Loader):
         real = self._real(name)
         if real is None:
             return None
-        # by ``python -m``: its relative imports start where the module really stands
+        # under ``python -m``, relative imports must resolve from the module's real location
         run = name.endswith(".__main__")
         spec = ModuleSpec(real.name if run else name, self, origin=real.origin, loader_state=real)
         spec.submodule_search_locations = real.submodule_search_locations
@@ -241,7 +246,7 @@ class _PublicPaths(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        # the import system has put that of the public path there
+        # the import system has set it to the spec of the public path
         module.__spec__ = module.__spec__.loader_state
 
     def get_code(self, name: str) -> CodeType | None:
@@ -262,6 +267,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # tools import all that is named here
+    # tools such as dir() completion import every name listed here
     lacking = {name for name in ("jax", "torch") if importlib.util.find_spec(name) is None}
     return sorted({*globals(), *_PATHS, *__getattr__("__all__")} - lacking)

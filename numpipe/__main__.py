@@ -1,7 +1,11 @@
-"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline``
-draws traces; ``cache`` looks after what is kept of compiled kernels; ``export`` writes a kernel to
-a file, and ``inspect`` tells what is in one; ``mutate`` tells which synchronisations of a kernel
-nobody would miss.
+"""Command-line interface, ``python -m numpipe COMMAND``.
+
+``info``      prints the GPU, driver and package versions, for bug reports
+``timeline``  draws saved traces
+``cache``     reports the size of the cache of compiled kernels, or clears it
+``export``    compiles a kernel and writes it to a file
+``inspect``   prints what such a file contains
+``mutate``    reports which synchronization operations a kernel runs correctly without
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _PACKAGES = (
 
 
 def version(package: str) -> str:
-    """Return the version of an installed distribution, CUDA 12's suffixed names included."""
+    """Return the version of an installed distribution, also under its CUDA 12 name, ``*-cu12``."""
     for name in (package, f"{package}-cu12"):
         try:
             return importlib.metadata.version(name)
@@ -53,7 +57,7 @@ def version(package: str) -> str:
 
 
 def report() -> Iterator[tuple[str, str]]:
-    """Yield the lines of ``info`` as (what, value)."""
+    """Yield the lines of ``info`` as (label, value)."""
     state = current_gpu.gpu_state()
     gpu = state.device
     if gpu is not None:
@@ -84,48 +88,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser(
-        "info", help="print the GPU, the driver, the versions, and the target kernels would run on"
+        "info", help="print the GPU, the driver, versions, and the target that kernels run on"
     ).set_defaults(run=show_machine)
     draws = commands.add_parser(
-        "timeline", help="draw traces that Trace.save, or a profile, wrote to .json files"
+        "timeline", help="draw traces written to .json files by Trace.save or a profile"
     )
     draws.add_argument(
         "traces",
         nargs="+",
         metavar="file.json",
-        help="drawn under each other, each with a scale of its own",
+        help="drawn one below another, each on its own time scale",
     )
     draws.add_argument(
-        "--out", metavar="picture.svg", help="an .svg or .png file; without it text is printed"
+        "--out", metavar="picture.svg", help="an .svg or .png file (default: print text)"
     )
     draws.add_argument(
         "--cta",
         type=int,
         nargs="+",
         metavar="N",
-        help="its x, or x y z; the first one of the trace by default",
+        help="the CTA's x, or x y z (default: the first CTA of the trace)",
     )
     draws.add_argument(
         "--start",
         type=float,
         nargs="+",
         metavar="T",
-        help="cycles, or ns on a GPU; one, or one a trace",
+        help="in cycles, or ns for a GPU profile; one value, or one per trace",
     )
     draws.add_argument("--end", type=float, nargs="+", metavar="T")
     draws.add_argument(
-        "--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}"
+        "--rows", nargs="+", metavar="ROW", help=f"any of: wg0, wg1 …, {', '.join(ROWS)}"
     )
-    draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
-    draws.add_argument("--summary", action="store_true", help="print where the time went, too")
+    draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one per trace")
+    draws.add_argument("--summary", action="store_true", help="also print where the time went")
     draws.set_defaults(run=draw)
-    kept = commands.add_parser(
-        "cache", help="what was compiled, and is kept on disk for other processes"
-    )
-    kept.add_argument("action", choices=("info", "clear"), help="say how much it is; remove it")
+    kept = commands.add_parser("cache", help="report or clear the compiled kernels kept on disk")
+    kept.add_argument("action", choices=("info", "clear"), help="report the size; remove all")
     kept.set_defaults(run=look_after_cache)
     writes = commands.add_parser(
-        "export", help="compile a kernel, and write it to a file for numpipe.load"
+        "export", help="compile a kernel and write it to a file for numpipe.load"
     )
     writes.add_argument(
         "kernel",
@@ -140,11 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help='a call\'s arguments, e.g. "float16[512, 512], float16[512, 512], cfg=Config(tn=128)"',
     )
     writes.set_defaults(run=write_kernel)
-    shows = commands.add_parser("inspect", help="print what is in a file that an export wrote")
+    shows = commands.add_parser("inspect", help="print the contents of an exported file")
     shows.add_argument("file")
     shows.set_defaults(run=show_kernel)
     changes = commands.add_parser(
-        "mutate", help="simulate a kernel without each of its synchronisations: which are missed?"
+        "mutate", help="simulate a kernel with each synchronization left out in turn"
     )
     changes.add_argument(
         "kernel",
@@ -153,10 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     changes.add_argument(
         "signature",
-        help="a call's arguments, as of export; arrays have small integers, drawn with seed 0",
+        help="a call's arguments, as for export; arrays hold small random integers (seed 0)",
     )
     changes.add_argument(
-        "--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)"
+        "--schedules", type=int, default=3, help="at most, per mutant (default: %(default)s)"
     )
     changes.set_defaults(run=mutate_kernel)
     options = parser.parse_args(arguments)
@@ -177,15 +179,16 @@ def show_machine(options: argparse.Namespace) -> int:
 
 
 def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
-    """Return the kernel that ``module:kernel`` names, and the names of its module; SpecError where
-    there is none."""
+    """Return the kernel named by ``module:kernel`` and the module's globals. Raises SpecError if
+    there is no such kernel.
+    """
     module, _, name = text.partition(":")
     try:
         names = vars(importlib.import_module(module))
-    # the last two: of empty and of relative names
+    # ValueError: an empty module name; TypeError: a relative one
     except (ImportError, ValueError, TypeError) as error:
         raise SpecError(
-            f"{text}: {error}; write module:kernel, with a module that Python finds from here"
+            f"{text}: {error}; write module:kernel, with a module that Python can import from here"
         ) from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):
@@ -202,7 +205,7 @@ def write_kernel(options: argparse.Namespace) -> int:
 
 
 def mutate_kernel(options: argparse.Namespace) -> int:
-    """Run ``mutate`` and return the exit status: 1 where mutants survived that no rule explains."""
+    """Run ``mutate`` and return the exit status: 1 if mutants survived that no rule explains."""
     kernel, names = kernel_of(options.kernel)
     args, named = signature(options.signature, names)
     draw = np.random.default_rng(0)
@@ -246,10 +249,10 @@ def show_kernel(options: argparse.Namespace) -> int:
 
 
 def look_after_cache(options: argparse.Namespace) -> int:
-    """Run ``cache`` and return the exit status: 1 where there can be no cache."""
+    """Run ``cache`` and return the exit status: 1 if no cache folder can be determined."""
     try:
         cache.folder()
-    except RuntimeError as error:  # a user without a home
+    except RuntimeError as error:  # the user has no home directory
         print(f"there is no cache: {error}; set {cache.VARIABLE} to a folder")
         return 1
     if options.action == "clear":

@@ -1,2 +1,2 @@
-"""The tests: folders as the rooms of the package, `kernels` with what they share, and files of
-tests of the tree itself."""
+"""The tests: a folder for each room of the package, `kernels` with shared helpers, and files that
+test the source tree itself."""

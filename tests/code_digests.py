@@ -1,19 +1,19 @@
-"""Digests of the PTX and SASS of the examples and of the covering arrays of pipelines: shows that a
-change left the code as it was.
+"""Digests of the PTX and SASS of the examples and of the covering arrays of pipelines, which show
+that a change does not affect generated code.
 
     python tests/code_digests.py compare                    prints the cases that differ from
                                                             tests/code_digests.json; exits with 1
-    python tests/code_digests.py compare --only gemm_tuned  of the cases whose names hold this; may
+    python tests/code_digests.py compare --only gemm_tuned  only cases whose names contain this; may
                                                             be repeated
-    python tests/code_digests.py record                     writes the file, with --only these cases
+    python tests/code_digests.py record                     writes the file; with --only these cases
                                                             of it
     python tests/code_digests.py record other.json --texts FOLDER
 
-With ``--texts FOLDER``, `record` also keeps the texts of all cases as files, and `compare` those of
-the cases that differ. To see what a change did, record the commit before it with ``--texts``,
-compare behind it with ``--texts``, and diff the two folders.
+With ``--texts FOLDER``, `record` also keeps the texts of all cases as files, and `compare` the
+texts of the cases that differ. To see the effect of a change, record the previous commit with
+``--texts``, compare the new one with ``--texts``, and diff the two folders.
 
-No GPU is needed. A digest is of the text without what a compile says of itself: see `plain`.
+No GPU is needed. Digests leave out what varies between compiles: see `plain`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ HEX = 16
 """digits of a SHA-256 that are kept"""
 
 PIPELINES = 2
-"""covering arrays of pipelines; in each meet all pairs of choices that may, as in those that are
-simulated each time"""
+"""covering arrays of pipelines, the same ones that are always simulated; each covers all allowed
+pairs of choices"""
 
 Texts = dict[str, str]
 """PTX and SASS, by kind"""
@@ -78,8 +78,10 @@ def of_arrays(kernel: Any, *shapes: tuple[int, ...], dtype: Any, **named: Any) -
 
 
 def tuned(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: np.dtype, orders: str = "") -> Case:
-    """A product of examples/gemm_tuned.py; `orders`: how its arrays lie, "C" or "F", the output
-    last."""
+    """Return a product of examples/gemm_tuned.py.
+
+    `orders` has the memory order of its arrays, "C" or "F", the output last.
+    """
     sizes = {"b": 4, "m": 512, "n": 512, "k": 512}
 
     def arguments() -> list[Any]:
@@ -118,8 +120,11 @@ def pipeline(plan: Plan) -> Case:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that
-    fit, and pipelines."""
+    """Yield every case with its name.
+
+    The cases are gemm_tuned in all layouts and forms, attention in all configs that fit, and
+    pipelines.
+    """
     square, halves = (1024, 1024), (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
     for dtype, run in itertools.product((*halves, np.dtype(np.float32)), (8, 2)):
         yield (
@@ -138,14 +143,14 @@ def cases() -> Iterator[tuple[str, Case]]:
             for kind, form in FORMS.items():
                 if cfg.fuses or form.activation is None:
                     yield f"gemm_tuned, {name}, {kind}, {dtype}", tuned(cfg, form, dtype)
-            if dtype != np.float16:  # whose code differs in products and conversions alone
+            if dtype != np.float16:  # only products and conversions differ
                 for orders in LAYOUTS[1:]:
                     yield (
                         f"gemm_tuned, {name}, layouts {orders}, {dtype}",
                         tuned(cfg, FORMS["plain"], dtype, orders),
                     )
         for layout in ("bhsd", "bshd"):
-            # each two of layout, type and sums meet
+            # all pairs of layout, type and sums
             sums = (layout == "bhsd") != (dtype == np.float16)
             for (depth, causal), names in FITTING.items():
                 asked = Form(depth, causal, layout, sums)
@@ -157,12 +162,12 @@ def cases() -> Iterator[tuple[str, Case]]:
             yield f"covering array {number}, plan {n}", pipeline(plan)
 
 
-# ---- their digests -------------------------------------------------------------------------------
+# ---- digests --------------------------------------------------------------------------------
 def plain(text: str) -> str:
-    """PTX or SASS without what a compile says of itself: comments, and mangled names, which hold
-    serial numbers and modules.
+    """Return PTX or SASS without what varies between compiles: comments, and mangled names.
 
-    Each mangled name becomes F0, F1 and so on, as they come, and so does the kernel's own.
+    Mangled names contain serial numbers and modules. They are replaced by F0, F1 and so on, in
+    order of appearance, and so is the kernel's own name.
     """
     if entry := re.search(r"\.(?:entry|text\.)\s*(\w+)", text):
         text = re.sub(rf"\b{entry[1]}(?=(?:_param_\d+)?\b)", "_ZNentry", text)
@@ -179,7 +184,8 @@ def digest(text: str) -> str:
 
 
 def compiled(name: str) -> tuple[str, Texts]:
-    """A case's name, and its texts as they are compared; none if there is no such case."""
+    """Return a case's name and its texts as they are compared; no texts if there is no such
+    case."""
     for known, made in cases():
         if known == name:
             inspect = made()
@@ -188,7 +194,7 @@ def compiled(name: str) -> tuple[str, Texts]:
 
 
 def compiled_all(names: Collection[str], processes: int) -> Iterator[tuple[str, Texts]]:
-    """The texts of these cases, as they come."""
+    """Yield the texts of these cases as they are compiled."""
     if processes < 2 or len(names) < 2:
         yield from map(compiled, names)
         return
@@ -197,7 +203,7 @@ def compiled_all(names: Collection[str], processes: int) -> Iterator[tuple[str, 
 
 
 def toolchain() -> dict[str, str | None]:
-    """Versions of what generates code and disassembles it; None for what is part of a CUDA
+    """Return the versions of the code generator and disassembler; None for parts of a CUDA
     toolkit."""
     found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in (
@@ -225,8 +231,10 @@ def keep(folder: Path, name: str, texts: Texts) -> None:
 def record(
     file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None
 ) -> None:
-    """Write the digests of these cases, a line each: that of the PTX, that of the SASS. Others in
-    the file stay, if all is of one toolchain."""
+    """Write the digests of the PTX and the SASS of these cases, one line per case.
+
+    Other cases in the file are kept if their toolchain is the same.
+    """
     known = json.loads(file.read_text(encoding="utf8")) if file.exists() else {}
     found: dict[str, str] = known["cases"] if known.get("toolchain") == toolchain() else {}
     for name, texts in compiled_all(names, processes):
@@ -244,7 +252,7 @@ def record(
 def compare(
     file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None
 ) -> list[str]:
-    """Print which of these cases are not as the file has them; their names."""
+    """Print and return the names of the cases that differ from the file."""
     known, differ = json.loads(file.read_text(encoding="utf8")), []
     if known["toolchain"] != (here := toolchain()):
         print(f"recorded with {known['toolchain']}\nhere are      {here}")

@@ -1,20 +1,21 @@
-"""How the suite runs.
+"""Pytest configuration of the whole suite: GPU test files, Hypothesis profiles, shared fixtures.
 
-A kernel that fails or hangs takes the CUDA context of its process with it, so every file of
-``tests/gpu`` is one test item here: a pytest of its own in a child process, under a time limit
-(``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300). Asked for by name (``pytest
-tests/gpu/test_x.py::test_y``) a GPU test runs in this process, for a debugger.
+A kernel that fails or hangs takes the CUDA context of its process with it. Every file of
+``tests/gpu`` is therefore a single test item here, which runs pytest on that file in a child
+process with a time limit (``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300 by default). A GPU test named
+on the command line (``pytest tests/gpu/test_x.py::test_y``) runs in this process, for a debugger.
 
-Nearly all of their time is compiling. So with ``-n 8`` eight files run at once, and a file may say
-of itself:
+GPU tests spend nearly all of their time compiling, so with ``-n 8`` eight files run at once. A file
+may set:
 
-    ALONE = True     no other file runs beside it: it takes most of the GPU's memory, or all cores
-    PROCESSES = 4    its tests are independent kernels, shared out to so many processes
+    ALONE = True     no other file runs at the same time: it needs most of the GPU's memory, or
+                     all cores
+    PROCESSES = 4    its tests are independent kernels, distributed over this many processes
                      (pytest-xdist)
 
-Without a Hopper GPU each of these files is one skipped test, and is not imported; the last lines
-say how many files were skipped, and why. ``tests/test_gpu_files.py`` imports them all in the second
-stage of .ci/run.
+Without a Hopper GPU, each of these files is one skipped test and is not imported; the last lines of
+the output say how many files were skipped, and why. ``tests/test_gpu_files.py`` imports them all in
+the second stage of .ci/run.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ from hypothesis import settings
 
 from tests.kernels.variants import left
 
-# before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each
-# other on a busy machine cost twenty times what they save
+# Set before NumPy is imported: the simulator's products are small, and on a busy machine BLAS
+# threads that spin while they wait for each other cost twenty times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# files and runs share what they compile; tests of code generation ask for what a compile leaves,
-# which is never kept
+# Share compiled kernels between files and runs. Tests of code generation request compiler output
+# that is never cached.
 os.environ.setdefault(
     "NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe")
 )
 
-# the percentage of a test's examples and schedules that are tried (`kernels.covering.examples`)
-# A busy machine is no failure; CI draws the same examples each time, everybody else new ones
+# Profiles set the percentage of a test's examples and schedules to try
+# (`kernels.covering.examples`). There is no deadline, so that a busy machine does not fail tests;
+# CI draws the same examples each time.
 DRAWING: Any = {"deadline": None, "derandomize": "CI" in os.environ}
 settings.register_profile("quick", max_examples=20, **DRAWING)
 settings.register_profile("thorough", max_examples=50, **DRAWING)
@@ -65,19 +67,20 @@ SIMULATED = {
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
-# CUresult of a machine that has no GPU, as opposed to a broken driver
+# CUresult codes of a machine without a GPU, as opposed to a broken driver
 _STUB_LIBRARY, _NO_DEVICE = 34, 100
 _MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 
-# the property of a report that carries a child's last line to the summary
+# report property that carries the last line of a child's output to the summary
 OUTCOME = "numpipe GPU file"
 
 
 @functools.cache
 def why_no_gpu() -> str:
-    """Why GPU tests cannot run on this machine; empty if they can.
+    """Return why GPU tests cannot run on this machine; empty if they can.
 
-    A driver that is there but broken counts as a GPU: the tests then fail instead of vanishing.
+    A driver that is installed but broken counts as a GPU: the tests then fail instead of being
+    skipped.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -99,18 +102,18 @@ def why_no_gpu() -> str:
 
 
 class GpuTestsFailed(Exception):
-    """A GPU test file failed; the message is what its process printed."""
+    """A GPU test file failed; the message is the output of its process."""
 
 
 class GpuFile(pytest.File):
-    """A file of tests/gpu, seen from the process that does not touch the GPU."""
+    """A file of tests/gpu, as collected by the process that does not touch the GPU."""
 
     def collect(self) -> Iterator[pytest.Item]:
         yield GpuFileItem.from_parent(self, name=self.path.stem)
 
 
 def said(file: Path, name: str, otherwise: Any) -> Any:
-    """The value of a constant of a file, which is not imported: that is for its own process."""
+    """Return the value of a module-level constant of a file, without importing the file."""
     for line in ast.parse(file.read_text(encoding="utf8")).body:
         if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [
             name
@@ -121,8 +124,11 @@ def said(file: Path, name: str, otherwise: Any) -> Any:
 
 @contextlib.contextmanager
 def turn(alone: bool, folder: str | None = None) -> Iterator[None]:
-    """The GPU belongs to one file, or to all that share it, whichever processes of this user run
-    them."""
+    """Hold the GPU for one file (`alone`), or share it with all other files that do not need it
+    alone.
+
+    The lock covers all processes of this user.
+    """
     import fcntl
 
     with open(
@@ -133,12 +139,12 @@ def turn(alone: bool, folder: str | None = None) -> Iterator[None]:
 
 
 class GpuFileItem(pytest.Item):
-    """Runs its file in a process of its own."""
+    """A test item that runs its file in a child process."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_marker(pytest.mark.gpu)
-        self.add_marker(pytest.mark.timeout(0))  # the child's limit is the one that counts
+        self.add_marker(pytest.mark.timeout(0))  # only the child's limit applies
 
     def runtest(self) -> None:
         limit = float(os.environ.get(TIME_LIMIT, "300"))
@@ -204,7 +210,7 @@ class GpuFileItem(pytest.Item):
 
 
 class GpuModule(pytest.Module):
-    """A file of tests/gpu in the process that runs its tests, or that says why it cannot."""
+    """A file of tests/gpu in the process that runs its tests, or that reports why it cannot."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -227,17 +233,18 @@ def target(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def again(request: pytest.FixtureRequest) -> range:
-    """How often such a test runs them: ``REPEATS`` of the file that collects it, or once."""
+    """Return how often a shared test runs its kernels: ``REPEATS`` of the collecting file, or
+    once."""
     return range(getattr(request.module, "REPEATS", 1))
 
 
 @pytest.fixture
 def runs(request: pytest.FixtureRequest, target: str, again: range) -> list[Callable[..., Any]]:
-    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of
+    """Return functions that run a kernel: ``REPEATS`` runs on the GPU, or a simulation per seed in
     ``SEEDS``.
 
-    Both are constants of the file that collects the test; without them it runs once, in the model's
-    order.
+    Both are constants of the file that collects the test. Without them the test runs once, in the
+    model's order.
     """
 
     def on_gpu(kernel: Any, *args: Any, **statics: Any) -> Any:
@@ -255,7 +262,7 @@ def runs(request: pytest.FixtureRequest, target: str, again: range) -> list[Call
 def _simulations_do_not_compile(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keep simulated calls from compiling their kernel as well, in the folders of `SIMULATED`.
+    """Keep simulated calls in the folders of `SIMULATED` from compiling their kernel as well.
 
     A file that needs the compile sets ``COMPILE_CHECK = True``.
     """
@@ -264,7 +271,7 @@ def _simulations_do_not_compile(
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, mark in left(item for item in items if not item.path.is_relative_to(GPU_TESTS)):
         item.add_marker(mark)
@@ -280,8 +287,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection() -> Iterator[None]:
     """Turn the garbage collector off while tests are collected.
 
-    It would go through all modules and the syntax trees of their files again and again, which was a
-    third of the time.
+    Its passes over all modules and their syntax trees took a third of the collection time.
     """
     gc.disable()
     try:
@@ -291,18 +297,18 @@ def pytest_collection() -> Iterator[None]:
 
 
 def set_apart() -> None:
-    """Free what a file left in cycles, and take what lives on out of the collector's sight."""
+    """Free the cycles that a file left, and exempt all remaining objects from collection."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A process of this suite holds millions of objects, nearly all of them until it ends, of Numba
-    and of the tests' modules.
+    """Make the garbage collector run rarely while tests run.
 
-    Going through them again and again was a tenth of the run, so what there is when a file ends
-    counts as permanent, and the oldest generation is collected by size, not by share. A test's own
-    garbage is collected as ever.
+    A process of this suite holds millions of objects of Numba and of the test modules, nearly all
+    of them until it ends; scanning them repeatedly took a tenth of the run. What exists when a file
+    ends is therefore treated as permanent, and the oldest generation is collected by size, not by
+    share. The garbage of a test itself is collected as usual.
     """
     gc.set_threshold(20_000, 10, 10)
     set_apart()

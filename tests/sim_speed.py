@@ -1,5 +1,5 @@
-"""How fast the simulated SM is: ``python tests/sim_speed.py`` prints milliseconds for a whole 512 x
-512 x 512 GEMM."""
+"""Speed of the simulated SM: ``python tests/sim_speed.py`` prints the milliseconds of a 512 x 512 x
+512 GEMM."""
 
 from __future__ import annotations
 

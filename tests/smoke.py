@@ -1,9 +1,9 @@
-"""Build sdist and wheel of a clean tree, install each into an empty environment, and use it:
+"""Build the sdist and wheel of a clean tree, install them into empty environments, and use them:
 ``python tests/smoke.py [PYTHON …]``.
 
-For each interpreter, by default this one, the wheel of the sdist is installed with all that it
-requires and used: a kernel is simulated, its race is found, and on Linux it is compiled and
-inspected, all in another folder than the source is in.
+For each interpreter (default: this one), the wheel made from the sdist is installed with its
+requirements and used in a folder outside of the source: a kernel is simulated, its race is found,
+and on Linux it is compiled and inspected.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def built(folder: Path) -> Path:
-    """The wheel of the sdist of what git has at HEAD."""
+    """Return the wheel of the sdist of HEAD."""
     source = folder / "source"
     source.mkdir()
     (folder / "head.tar").write_bytes(

@@ -1,5 +1,5 @@
-"""tests/code_digests.py: what is recorded is what is compiled, and a change of it is seen and
-named."""
+"""tests/code_digests.py: the recorded digests equal those of compiled code, and changes are
+detected and named."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ as_recorded = pytest.mark.skipif(
 @as_recorded
 @pytest.mark.parametrize("name", [COPY, "gemm, float16", "covering array 0, plan 0"])
 def test_a_case_has_the_code_that_was_recorded(name: str) -> None:
-    """After a change that is meant, `python tests/code_digests.py record` writes all digests
-    anew."""
+    """After an intended change, `python tests/code_digests.py record` writes all digests anew."""
     assert compare(RECORDED, [name]) == []
 
 
 def test_every_case_is_recorded_once_and_no_other() -> None:
     names = [name for name, _ in cases()]
     assert len(set(names)) == len(names) and names == list(KNOWN["cases"])
-    assert {"/", "\n"}.isdisjoint("".join(names))  # they are names of files
+    assert {"/", "\n"}.isdisjoint("".join(names))  # they are file names
 
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Records cases that are these texts, and has others compared."""
+    """Return a function that records cases with some texts, and then compares cases with others."""
     now: dict[str, code_digests.Texts] = {}
     monkeypatch.setattr(
         code_digests,
@@ -138,7 +137,7 @@ def test_other_code_under_the_name_of_a_case_is_seen(
     assert compare(tmp_path / "known.json", [COPY]) == []
 
 
-def test_another_toolchain_is_said(
+def test_another_toolchain_is_reported(
     written: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,5 +1,5 @@
-"""How files of tests/gpu are run (tests/conftest.py): in turns, in processes of their own, and what
-is said of them."""
+"""How tests/conftest.py runs the files of tests/gpu: in turns, in child processes, and with a
+summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("fcntl", reason="files take turns by flock")
 
 # ---- turns
 def entered(alone: bool, folder: Path, within: float) -> bool:
-    """Whether another process that asks for the GPU now gets it in time."""
+    """Return whether another process that requests the GPU now gets it in time."""
     got, leave = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -93,12 +93,12 @@ FILES = {
         "    while not pathlib.Path(other).exists(): time.sleep(0.01)\n",
     ),
 }
-"""name: how it ends, what is in it"""
+"""name: outcome, content"""
 
 
 def ran(root: Path, files: dict[str, str], limit: float) -> str:
-    """What pytest prints of files of tests/gpu, on a machine that seems to have a GPU and two
-    cores."""
+    """Return pytest's output for files of tests/gpu, on a machine that appears to have a GPU and
+    two cores."""
     (root / "tests" / "gpu").mkdir(parents=True)
     (root / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    gpu: x\n")
     (root / "tests" / "kernels").mkdir()
@@ -137,7 +137,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_last_lines_say_how_each_file_ended(name: str, printed: str) -> None:
+def test_the_last_lines_have_the_outcome_of_each_file(name: str, printed: str) -> None:
     end, _ = FILES[name]
     assert re.search(rf"^GPU test_{name}\.py: .*{end}", printed, re.MULTILINE), printed
 

@@ -1,4 +1,4 @@
-"""What is installed, and what an import costs."""
+"""Contents of the installed package, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def options() -> configparser.ConfigParser:
 
 
 def python(code: str) -> str:
-    """What `code` prints in an interpreter of its own."""
+    """Return what `code` prints in a separate interpreter."""
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -68,16 +68,16 @@ def test_numba_cuda_is_pinned_to_the_series_its_internals_are_known_of() -> None
     ]
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_in_one_place() -> None:
     assert options()["metadata"]["version"] == "attr: numpipe.__version__"
     assert importlib.metadata.version("numpipe") == numpipe.__version__
     assert f"## {numpipe.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
 
 
-# ---- what the wheel holds
+# ---- contents of the wheel
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in a wheel built from a clean copy of the sources."""
+    """Return the names of the files in a wheel built from a clean copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
@@ -134,8 +134,7 @@ def test_import_is_lazy() -> None:
 
 
 def test_naming_the_decorator_imports_next_to_nothing() -> None:
-    """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first
-    kernel."""
+    """It takes 0.02 s, with or without NumPy loaded; the rest is imported with the first kernel."""
     loaded = python(
         "import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if "
         "m.startswith('numpipe')))"
@@ -206,7 +205,7 @@ def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library:
     )
 
 
-def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
+def test_a_module_with_a_public_path_is_the_same_under_both_names() -> None:
     told = python(
         "import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench "
         "import report as c; print(a is b is c, a.__name__)"
@@ -224,7 +223,7 @@ def test_a_public_path_runs_as_a_program() -> None:
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ["boxes", "_op", "ring", "specs", "nothing", "kernel_"])
-def test_what_is_not_public_is_no_attribute(name: str) -> None:
+def test_private_names_are_not_attributes(name: str) -> None:
     told = python(
         f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)"
     )

@@ -1,5 +1,5 @@
-"""The tree as its own files tell it: rooms on floors, imports that go up only, no circles, Numba in
-one folder."""
+"""Structure of the source tree: rooms on floors, imports from lower floors only, no import cycles,
+and Numba in one folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpipe.compile.build import SIBLINGS
 
 ROOT = Path(__file__).parent.parent
 WITHIN = {"language": ("tiles", "memory", "pipeline", "grid")}
-"""folders of a room that import from those named before them only"""
+"""folders of a room that import only from folders before them"""
 MOST_ROOMS, MOST_FLOORS = 15, 12
 BY_NAME = {
     "numpipe.__init__": "public names and paths, when they are first used",
@@ -28,7 +28,7 @@ BY_NAME = {
     "numpipe.core.op": "an operation's CUDA sibling",
     "numpipe.compile.build": "the CUDA siblings that hold meanings of types",
 }
-"""modules that import others by name, and which"""
+"""modules that import others by name, and which ones"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Import:
 
 
 def floors() -> dict[str, int]:
-    """The floor of each room, as docs/architecture.md declares it."""
+    """Return the floor of each room, as declared in docs/architecture.md."""
     page = (
         (ROOT / "docs" / "architecture.md")
         .read_text(encoding="utf8")
@@ -51,7 +51,7 @@ def floors() -> dict[str, int]:
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    """The files of numpipe by the name they are imported by, packages as ``name.__init__``."""
+    """Return the files of numpipe by import name, packages as ``name.__init__``."""
     found = {
         ".".join(file.relative_to(root).with_suffix("").parts): file
         for file in (root / "numpipe").rglob("*.py")
@@ -66,7 +66,7 @@ def is_typing(node: ast.AST) -> bool:
 
 
 def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes below one, and whether only a type checker sees them."""
+    """Yield all nodes below one, and whether only a type checker sees them."""
     for child in ast.iter_child_nodes(node):
         below = typing or (is_typing(node) and child in getattr(node, "body", ()))
         yield child, below
@@ -75,8 +75,8 @@ def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, b
 
 @functools.cache
 def importing(file: Path) -> list[tuple[ast.AST, bool]]:
-    """The statements and the calls of a file that import something, and whether only a type checker
-    sees them."""
+    """Yield the statements and calls of a file that import something, and whether only a type
+    checker sees them."""
     return [
         (node, typing)
         for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
@@ -89,7 +89,7 @@ def importing(file: Path) -> list[tuple[ast.AST, bool]]:
 
 
 def imports(known: dict[str, Path]) -> list[Import]:
-    """The imports of numpipe's own modules: at the top, inside functions, for types."""
+    """Return the imports of numpipe's own modules: at the top, inside functions, for types."""
     found = []
 
     def file_of(name: str) -> str | None:
@@ -122,7 +122,7 @@ def room(module: str) -> str:
 
 
 def circles(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
-    """Sets of nodes that all lead to each other (Tarjan 1972)."""
+    """Return sets of nodes that all lead to each other (Tarjan 1972)."""
     graph: dict[str, set[str]] = defaultdict(set)
     for source, target in edges:
         graph[source].add(target)
@@ -152,7 +152,7 @@ def circles(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
 
 
 def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
-    """Imports from a floor that is not below their own, and between the folders of a room against
+    """Return imports from a floor that is not lower, and imports between a room's folders against
     their order."""
     wrong = []
     for one in found:
@@ -176,7 +176,7 @@ def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
 
 
 def by_name(known: dict[str, Path]) -> set[str]:
-    """Modules that call ``importlib.import_module`` or ``__import__``."""
+    """Return the modules that call ``importlib.import_module`` or ``__import__``."""
     return {
         name
         for name, file in known.items()
@@ -186,7 +186,7 @@ def by_name(known: dict[str, Path]) -> set[str]:
 
 
 def height(edges: Iterable[tuple[str, str]]) -> int:
-    """Nodes on the longest path."""
+    """Return the number of nodes on the longest path."""
     graph: dict[str, set[str]] = defaultdict(set)
     for source, target in edges:
         graph[source].add(target)
@@ -205,8 +205,8 @@ def of_the_tree() -> list[Import]:
     return imports(KNOWN)
 
 
-# ---- the tree
-def test_each_folder_is_a_room_with_a_floor_and_nothing_else_lies_beside_them():
+# ---- the source tree
+def test_each_folder_is_a_room_with_a_floor_and_there_are_no_other_folders():
     assert {room(name) for name in KNOWN} == floors().keys()
     assert {name for name in KNOWN if name.count(".") == 1} == {
         "numpipe.__init__",
@@ -240,7 +240,7 @@ def test_imports_by_name_are_the_known_ones():
     assert all(f"numpipe.{sibling}" in KNOWN and sibling.endswith("_cuda") for sibling in SIBLINGS)
 
 
-def test_a_cuda_meaning_is_imported_by_those_that_compile_only():
+def test_a_cuda_meaning_is_imported_only_by_code_that_compiles():
     importers = {
         one.source
         for one in of_the_tree()
@@ -267,7 +267,7 @@ def test_numba_and_llvmlite_are_imported_by_one_folder():
     assert importers == {"numpipe.core.numba"}
 
 
-# ---- the checks see what they look for
+# ---- the checks detect violations
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     files = {

@@ -1,4 +1,4 @@
-"""Which cases of a test run each time (tests/kernels/variants.py)."""
+"""The ``variants`` mark (tests/kernels/variants.py): which cases of a test run each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_cases_that_run_each_time_are_spread_evenly(cases: int, n: int, kept
     assert spread(cases, n) == kept
 
 
-def test_each_test_keeps_as_many_as_it_says_of_those_not_left_to_soak() -> None:
+def test_each_test_keeps_its_number_of_cases_that_are_not_soak() -> None:
     def item(nodeid: str, **marks: Any) -> Any:
         return SimpleNamespace(nodeid=nodeid, get_closest_marker=marks.get)
 
@@ -34,7 +34,7 @@ def test_each_test_keeps_as_many_as_it_says_of_those_not_left_to_soak() -> None:
     ]
 
 
-def test_of_those_beyond_it_keeps_as_many_for_the_second_stage_as_it_says() -> None:
+def test_each_test_marks_its_number_of_further_cases_thorough() -> None:
     some = SimpleNamespace(args=(1,), kwargs={"thorough": 2})
     items = [
         SimpleNamespace(nodeid=f"x.py::test_a[{k}]", get_closest_marker={"variants": some}.get)

@@ -1,26 +1,25 @@
-"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, by the three
-protocols of numpipe.bench.
+"""Compare numpipe.ops.attention with cuDNN, through torch's scaled_dot_product_attention, by the
+three protocols of numpipe.bench.
 
     cd examples/benchmarks
     # the rows that numpipe is judged by
     python attention.py --out result.json
     python attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
-    # every config, with turns and without
+    # every config, with and without turns
     python attention.py --shapes 4,16,4096,128 --all --out result.json
     # examples/attention_ladder.py
     python attention.py --ladder --out result.json --table result.md
-    # against Pallas, on the rows that it takes
+    # against Pallas, on the rows that its kernel supports
     python attention.py --peers pallas --out result.json
 
-A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there.
-Beside the times the file holds the relative error of all (Frobenius norm, against float64, of
-sampled rows of all heads of a batch), on the inputs that were timed and on very peaked ones. A
-failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a
-call leaves untouched or another time fills with other bits; and 20 repeats that are not
-bit-identical.
+A row takes about 25 s per process; every raw run is written to the JSON file at once. The file also
+has the relative errors of all competitors (Frobenius norm against float64, of sampled rows of all
+heads of a batch), on the inputs that were timed and on very peaked ones. A row fails if an error
+exceeds cuDNN's by a factor of 1.05, or 1.3 for lazy rescaling; if a call leaves its output
+untouched or gives other bits at another time; or if 20 repeats are not bit-identical.
 
-Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one
-load, in turn.
+Against Pallas, in float16, all competitors are timed by JAX's timer of kernels
+(pallas_attention.py), in turn under one load.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ REPEATS = 20
 SAMPLED_ROWS = 128
 LADDER = ["4,16,4096,128"]
 PALLAS, PALLAS_GOAL, PALLAS_ROWS = "Pallas", Goal(1.05), 128
-"""its kernel's name, what to reach, and what positions must be a multiple of"""
+"""name of the peer, the ratio to reach, and the number that positions must be a multiple of"""
 PEAKED = 24.0
-"""what q is multiplied by, where few keys shall have all of the weight"""
+"""factor on q that gives a few keys all of the weight"""
 Goals = dict[str, Goal]
 
 
@@ -75,12 +74,12 @@ ROWS: dict[tuple[str, str], Goals] = {
     ("4,16,4096,256", "causal"): goals(Goal(1.02, 1.14), Goal(1.00), Goal(1.00)),
     ("3,32/8,4001,128", "causal"): goals(Goal(1.00, 1.15), Goal(1.00), Goal(1.00)),
 }
-"""(shape, mask) -> ratios to cuDNN in one process: `must` is met when the upper end of the 95 %
-interval reaches it"""
+"""(shape, mask) -> required ratios to cuDNN in one process: `must` is met if the upper end of the
+95 % interval reaches it"""
 
 
 class Inputs:
-    """Normally distributed q, k, v: as many sets as it takes to find none in the L2."""
+    """Normally distributed q, k and v, in enough sets that none is found in L2."""
 
     def __init__(self, case: dict[str, Any], seed: int) -> None:
         import torch
@@ -102,7 +101,7 @@ class Inputs:
 
 
 class Ours(harness.InPlace):
-    """A config, or a rung of the ladder."""
+    """A config of numpipe's attention, or a rung of the ladder."""
 
     def __init__(self, inputs: Inputs, cfg: Config | attention_ladder.Config) -> None:
         import torch
@@ -116,7 +115,7 @@ class Ours(harness.InPlace):
 
 
 def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, Ours | Cudnn]:
-    """Name -> competitor: what is chosen for exact results, or the last rung, first, cuDNN last."""
+    """Return the competitors by name: first the exact config, or the last rung; cuDNN last."""
     depth = flash_attention.shape_of(case["shape"])[4]
     names = FITTING[depth, inputs.causal]
     found: dict[str, Ours | Cudnn]
@@ -139,7 +138,7 @@ def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, O
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process; return its entry of the result file."""
     import torch
 
     inputs = Inputs(case, seed=process)
@@ -170,8 +169,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 def accurate(
     inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]
 ) -> dict[str, float]:
-    """The relative error of each on the first set; AssertionError for one that is too large, of
-    Pallas for one that is absurd."""
+    """Return the relative error of each competitor on the first set. Raises AssertionError if one
+    is too large; Pallas' limit is 2.0."""
     errors = {name: relative_error(inputs, each.outs[0]) for name, each in calls.items()}
     print(
         f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
@@ -191,7 +190,7 @@ def accurate(
 def measure_against_pallas(
     process: int, case: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The same with Pallas as the reference, by the times of kernels."""
+    """Measure a case with Pallas as the reference, using the durations of kernels."""
     from pallas_attention import KernelTimer, Pallas
 
     inputs = Inputs(case, seed=process)
@@ -227,7 +226,7 @@ def measure_against_pallas(
 
 
 def relative_error(inputs: Inputs, o: Any) -> float:
-    """Of sampled rows of all heads of the first batch."""
+    """Return the relative error of sampled rows of all heads of the first batch."""
     batch = [x[:1] for x in (*inputs.sets[0], o)]
     return attention_reference.relative_error(
         *batch, inputs.causal, rows=SAMPLED_ROWS, heads=o.shape[1]
@@ -235,8 +234,8 @@ def relative_error(inputs: Inputs, o: Any) -> float:
 
 
 def verdict(rows: Sequence[bench.Row]) -> str:
-    """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel,
-    the aim by the better one."""
+    """Return, as text, whether the rows reached the goals of `ROWS`, one line for each row, type
+    and protocol: `must` by the exact kernel, the aim by the better one."""
     lines = [
         [
             "shape",
@@ -313,7 +312,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_const",
         const="all",
         default="chosen",
-        help="every config that fits, with turns and without",
+        help="every config that fits, with and without turns",
     )
     which.add_argument(
         "--ladder",
@@ -327,8 +326,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--peers",
         dest="which",
         choices=["pallas"],
-        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel "
-        "takes",
+        help="compare with Pallas too, not only cuDNN: float16, and the shapes that its kernel "
+        "supports",
     )
     options = harness.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:
@@ -342,7 +341,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     if options.which == "pallas":
-        # that timer takes long to set up
+        # JAX's timer takes long to set up
         options.plan = replace(options.plan, rounds=12, work=8e-3)
         if importlib.util.find_spec("jax") is None:
             parser.error("--peers pallas: JAX is not installed: pip install 'jax[cuda13]'")

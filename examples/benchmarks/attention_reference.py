@@ -1,4 +1,4 @@
-"""What attention is compared with: cuDNN, and softmax in float64."""
+"""References for attention: cuDNN, and an exact softmax in float64."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ REFERENCE = "cuDNN"
 
 
 class Cudnn:
-    """cuDNN through torch's scaled_dot_product_attention, on sets of (q, k, v); allocates results.
+    """cuDNN through torch's scaled_dot_product_attention, on sets of (q, k, v); it allocates
+    results.
 
-    `sharing` heads of queries have the same keys. These are copied if torch has no kernel that
-    takes them as they are.
+    Each group of `sharing` query heads has the same keys. Keys and values are copied for each head
+    if torch has no kernel that shares them.
     """
 
     def __init__(self, sets: list[Any], causal: bool, sharing: int) -> None:
@@ -47,7 +48,8 @@ class Cudnn:
 def relative_error(
     q: Any, k: Any, v: Any, o: Any, causal: bool, *, rows: int = 64, heads: int = 8
 ) -> float:
-    """Return ``|o - exact| / |exact|`` in the Frobenius norm, of so many sampled rows and heads."""
+    """Return ``|o - exact| / |exact|`` in the Frobenius norm, for samples of `rows` rows and
+    `heads` heads."""
     import torch
 
     draw, above, below = random.Random(0), 0.0, 0.0

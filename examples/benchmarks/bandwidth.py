@@ -1,15 +1,15 @@
-"""numpipe.ops.copy against the copy of the GPU's own runtime (through torch), in TB/s moved.
+"""Compare numpipe.ops.copy with the GPU runtime's own copy (through torch), in TB/s moved.
 
-    python examples/benchmarks/bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
-    python examples/benchmarks/bandwidth.py --layouts all --out result.json     # views that are not
-                                                                                contiguous, too
-    python examples/benchmarks/bandwidth.py --kernels all --out result.json     # the kernels of
-                                                                                examples/by_rows.py,
-                                                                                against a copy
+    cd examples/benchmarks
+    python bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
+    # also views that are not contiguous
+    python bandwidth.py --layouts all --out result.json
+    # the kernels of examples/by_rows.py, against a copy
+    python bandwidth.py --kernels all --out result.json
 
-A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2
-cache; a copy that is not bit-identical to its source is a failure. With --kernels the copy moves as
-many bytes as the kernel does: a histogram only reads.
+Each copied byte is read and written, so it counts twice. Buffers rotate over twice the size of the
+L2 cache. A copy that is not bit-identical to its source fails. With --kernels, the copy moves as
+many bytes as the kernel does; a histogram only reads.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "every second": lambda x: x[:, ::2],
     "repeated": lambda x: x[:1].expand(x.shape[0], -1),
 }
-"""views of a matrix, of which contiguous copies are made"""
+"""views of a matrix to copy"""
 KERNELS = {
     "softmax": (131072, 1024, "bfloat16"),
     "softmax_ring": (131072, 1024, "bfloat16"),
     "stencil": (16384, 16384, "float32"),
     "histogram": (192 * 21845, 256, "uint8"),
 }
-"""kernels of examples/by_rows.py, with the shape and type of what they read: 256 MiB to 1 GiB"""
+"""kernels of examples/by_rows.py, with the shape and type of their input: 256 MiB to 1 GiB"""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process; return its entry of the result file."""
     import torch
 
     from numpipe.ops import copy
@@ -86,8 +86,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 def measure_kernel(
     process: int, case: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes ->
-    its entry of the result file."""
+    """Measure a kernel of examples/by_rows.py in this process, against a copy that moves as many
+    bytes; return its entry of the result file."""
     import by_rows
     import torch
 

@@ -1,16 +1,18 @@
-"""What the first call of the GEMM costs besides its GPU time: compiling, simulating, launching.
+"""Measure what the first call of a matrix product costs in addition to GPU time: compiling,
+simulating, launching.
 
     python examples/benchmarks/compile_and_launch.py --out result.json
 
-cold compile   first signature in a fresh process, Numba's import included; the next signature after
-               it; of the loop form (examples/gemm.py) and of the body form (examples/gemm_body.py)
-first call     the host's time from ``import numpipe`` to the launch, and of the call alone, of the
-               GEMM and of attention on torch tensors, with the context there already: compiled
-               ("cold"), and from the disk cache ("cached"), in new processes
-simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one
-               core
+cold compile   the first signature in a fresh process, including the import of Numba, and the next
+               signature after it; for the loop form (examples/gemm.py) and the body form
+               (examples/gemm_body.py)
+first call     host time from ``import numpipe`` to the launch, and of the call alone, for the
+               matrix product and for attention on torch tensors, with an existing CUDA context:
+               compiled ("cold"), and loaded from the disk cache ("cached"), in new processes
+simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, with detection of races and deadlocks,
+               on one core
 
-Each figure is the median of `--processes` processes; the raw values go into the file.
+Each figure is the median over `--processes` processes; the raw values are written to the file.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def body_form_compile_times() -> dict[str, float]:
 
 
 def first_calls(name: str, state: str) -> dict[str, float]:
-    """Seconds of the host until the first launch of a new process."""
+    """Return the host's seconds until the first launch of a new process."""
     import torch
 
     if name == "GEMM":
@@ -119,7 +121,7 @@ def simulation_time() -> dict[str, float]:
     error = np.linalg.norm(c.astype(np.float64) - exact) / np.linalg.norm(exact)
     if not error < 1e-3:
         raise AssertionError(f"the simulated product is off by {error:.1e}")
-    return {"simulated 512^3": statistics.median(times[1:])}  # the first lifts the source
+    return {"simulated 512^3": statistics.median(times[1:])}  # the first run lifts the source
 
 
 MEASUREMENTS: dict[str, Callable[[], dict[str, float]]] = {
@@ -136,7 +138,7 @@ ON_GPU = [name for name in MEASUREMENTS if name.startswith(("cold", "cached"))]
 
 
 def gpu_for_calls() -> str:
-    """Why calls cannot be timed here, or ''."""
+    """Return why calls cannot be timed here, or ""."""
     from numpipe.bench import require_gpu
     from numpipe.errors import TargetError
 
@@ -161,7 +163,7 @@ def main() -> int:
         print(json.dumps(MEASUREMENTS[options.worker]()))
         return 0
 
-    import harness  # not in a worker: it imports numpipe, which is timed there
+    import harness  # not in a worker, where the import of numpipe is timed
 
     wanted = options.only or list(MEASUREMENTS)
     if set(wanted) & set(ON_GPU) and (reason := gpu_for_calls()):
@@ -179,14 +181,14 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
-            if name.startswith("cached"):  # what it finds, and the files of Python's own cache
+            if name.startswith("cached"):  # fill numpipe's cache and Python's bytecode cache
                 harness.answer(
                     [sys.executable, __file__, "--worker", name.replace("cached", "cold")],
                     **one_core,
                     NUMPIPE_CACHE_DIR=folder,
                     NUMPIPE_CACHE="1",
                 )
-        for _ in range(options.processes):  # in turn: the machine is not the same all the time
+        for _ in range(options.processes):  # in turn, because the machine's speed varies over time
             for name in wanted:
                 for what, value in run(name, folder).items():
                     raw.setdefault(what, []).append(value)
@@ -200,7 +202,7 @@ def main() -> int:
 
 
 def record(raw: dict[str, list[float]]) -> dict[str, Any]:
-    """The file's contents: figures, every raw value, and the machine."""
+    """Return the file's contents: figures, every raw value, and the machine."""
     from numpipe.bench import environment
 
     machine = (

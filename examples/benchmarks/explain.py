@@ -1,12 +1,12 @@
-"""What `numpipe.explain` predicts against what a GPU measures: the kernels of explained.py, each
-slow for a reason of its own.
+"""Compare the predictions of `numpipe.explain` with measurements on a GPU, for the kernels of
+explained.py, each of which is slow for a different reason.
 
     python examples/benchmarks/explain.py --out result.json
 
-Times are of the burst protocol. A limiter counts as confirmed where the fixed kernel, which differs
-in what is named, is faster for the same FLOP by FIXED at least; at a roofline, where it reaches
-ROOFLINE of that. A wrong result is a failure, and so is, with --out, a limiter that is not named,
-or not confirmed.
+Times are from the burst protocol. A limiter counts as confirmed if the fixed kernel, which differs
+in the named property, is at least FIXED times as fast for the same FLOP; at a roofline, if the
+kernel reaches ROOFLINE of it. The script fails if a result is wrong, and with --out also if a
+limiter is not named or not confirmed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RELATIVE_ERROR = 5e-3
 
 
 def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
-    """Some rows of the result, in float64 (a copy: exactly)."""
+    """Return some rows of the result in float64; a copy is exact."""
     a, *others = inputs
     if not others:
         return a[rows].double()
@@ -38,8 +38,8 @@ def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
 
 
 def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) -> float:
-    """Relative error of 64 rows in the Frobenius norm; AssertionError if it is too large, or
-    NaN."""
+    """Return the relative error of 64 rows in the Frobenius norm. Raises AssertionError if it is
+    too large or NaN."""
     import torch
 
     rows = torch.randperm(len(out), device=out.device)[:64]
@@ -51,7 +51,7 @@ def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) ->
 
 
 def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One case -> its entry of the result file."""
+    """Measure one case; return its entry of the result file."""
     import torch
 
     torch.manual_seed(process)
@@ -60,8 +60,8 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     calls, facts, inputs = {}, {}, {}
     for which, variant in variants.items():
-        told = variant.explain()
-        moved = 2 * sum(m * n for m, n in variant.shapes) + sum(told.stored.values())
+        explanation = variant.explain()
+        moved = 2 * sum(m * n for m, n in variant.shapes) + sum(explanation.stored.values())
         inputs[which] = arrays = [
             [torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in variant.shapes]
             for _ in range(bench.rotation_sets(moved, l2))
@@ -72,7 +72,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
                 *arrays[i], cfg=variant.config, out=out
             ),
         )
-        config, predicted = vars(variant.config), told.as_dict()
+        config, predicted = vars(variant.config), explanation.as_dict()
         facts[which] = {"shapes": variant.shapes, "config": config, "predicted": predicted}
     harness.run_all(calls, max(map(len, inputs.values())))
     for which, variant in variants.items():
@@ -83,27 +83,27 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     [sample] = samples
     seconds = {which: sample.seconds(which) for which in variants}
     for which, variant in variants.items():
-        told = variant.explain(measured=seconds[which])
+        explanation = variant.explain(measured=seconds[which])
         facts[which] |= {
             "seconds": seconds[which],
-            "over_predicted": seconds[which] / told.predicted_seconds,
+            "over_predicted": seconds[which] / explanation.predicted_seconds,
         }
-        print(f"\n== {name} ({which})\n{told}", flush=True)
-    flop = {which: told["predicted"]["flop"] for which, told in facts.items()}
-    told = case.slow.explain(measured=seconds["slow"])
+        print(f"\n== {name} ({which})\n{explanation}", flush=True)
+    flop = {which: each["predicted"]["flop"] for which, each in facts.items()}
+    explanation = case.slow.explain(measured=seconds["slow"])
     if case.fixed:
         gain = seconds["slow"] / flop["slow"] / (seconds["fixed"] / flop["fixed"])
         confirmed, how = gain >= FIXED, f"fixed {gain:.2f} x as fast"
     else:
         unit = "tensor cores" if case.limiter == "tensor cores" else "memory bandwidth"
-        share = told.limits[unit] / seconds["slow"]
+        share = explanation.limits[unit] / seconds["slow"]
         confirmed, how = share >= ROOFLINE, f"{share:.0%} of the roofline"
-    named = told.limiter == case.limiter
+    named = explanation.limiter == case.limiter
     print(
-        f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
+        f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {explanation.limiter}"
         + ("" if named else f", expected {case.limiter}")
         + (
-            f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured "
+            f"; predicted {1e6 * explanation.predicted_seconds:.1f} us, measured "
             f"{1e6 * seconds['slow']:.1f} us; {how}"
         ),
         flush=True,
@@ -114,7 +114,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
         1.0,
         samples,
         variants=facts,
-        limiter=told.limiter,
+        limiter=explanation.limiter,
         expected=case.limiter,
         confirmed=bool(named and confirmed),
         how=how,

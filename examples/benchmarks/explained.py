@@ -1,8 +1,8 @@
-"""Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without
+"""Kernels that are slow, each for a different reason, which `numpipe.explain` must find without
 running them.
 
-tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a
-fixed one with it.
+tests/tools/model/test_explain.py checks the explanations; explain.py in this folder measures each
+kernel on a GPU, together with a fixed one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GatedConfig:
     num_compute_wgs=2,
 )
 def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
-    """c = (a @ b.T) * (a @ d.T): two accumulators at a time."""
+    """c = (a @ b.T) * (a @ d.T), with two accumulators at a time."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for m, n in numpipe.tiles(
@@ -75,7 +75,7 @@ def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
     num_compute_wgs=2,
 )
 def one_tile(a, b, c, *, cfg: numpipe.Static):
-    """c = a @ b.T, each tile by a CTA of its own."""
+    """c = a @ b.T, with one CTA per tile."""
     wg, m, n = numpipe.axis_index("wg"), numpipe.axis_index("m"), numpipe.axis_index("n")
     rows = cfg.tm // numpipe.axis_size("wg")
     acc = numpipe.zeros((rows, cfg.tn), np.float32)
@@ -102,18 +102,18 @@ class Variant:
 
     @property
     def types(self) -> list[numpipe.ArrayType]:
-        """The inputs, of bfloat16, that nobody has allocated."""
+        """Types of the inputs, bfloat16; nothing is allocated."""
         return [numpipe.ArrayType(shape, BF16) for shape in self.shapes]
 
     def explain(self, **options: Any) -> Any:
-        """What `numpipe.explain` says of it."""
+        """Return the explanation of the call."""
         return numpipe.explain(self.kernel, *self.types, cfg=self.config, **options)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A slow call, what it is limited by and `why`; `fixed`: the same work without that, where
-    there is such a thing."""
+    """A slow call, its limiter, and `why`; `fixed` is the same work without that limit, if
+    possible."""
 
     name: str
     limiter: str
@@ -123,12 +123,12 @@ class Case:
 
 
 def product(m: int, n: int, k: int, **config: Any) -> Variant:
-    """examples/gemm.py at a shape."""
+    """Return examples/gemm.py for a shape."""
     return Variant(gemm.matmul, ((m, k), (n, k)), gemm.Config(**config))
 
 
 def two_products(n: int, **config: Any) -> Variant:
-    """`gated`, of square matrices."""
+    """Return `gated` for square matrices."""
     return Variant(gated, ((n, n), (n, n), (n, n)), GatedConfig(**config))
 
 
@@ -136,7 +136,7 @@ CASES = (
     Case(
         name="one slot",
         limiter="slots",
-        why="the next tile is asked for only when the last one has been used, and takes longer "
+        why="the next tile is requested only when the last one has been used, and takes longer "
         "than its products",
         slow=product(4096, 4096, 1024, slots=1),
         fixed=product(4096, 4096, 1024),
@@ -144,28 +144,28 @@ CASES = (
     Case(
         name="narrow tiles",
         limiter="tile size",
-        why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 "
-        "x 256",
+        why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes per FLOP of "
+        "128 x 256",
         slow=product(4096, 2048, 1024, tn=64, slots=6),
         fixed=product(4096, 2048, 1024),
     ),
     Case(
         name="few rows",
         limiter="memory bandwidth",
-        why="128 FLOP for each byte of b, and the tensor cores do 250 in its time",
+        why="128 FLOP for each byte of b; in its time, the tensor cores could do 250",
         slow=product(128, 16896, 8192, tn=128, slots=6),
     ),
     Case(
         name="133 tiles",
         limiter="wave tail",
-        why="132 SMs have a tile each, then one has the last one",
+        why="132 SMs have a tile each, then one SM computes the last one",
         slow=product(2432, 1792, 2048),
         fixed=product(1536, 2816, 2048),
     ),
     Case(
         name="short CTAs",
         limiter="CTA start",
-        why="2048 CTAs of four steps: each waits for its first tile, and the next one for its "
+        why="2048 CTAs of four steps: each waits for its first tile, and the next CTA for its "
         "store",
         slow=Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()),
         fixed=product(8192, 8192, 256),
@@ -174,7 +174,7 @@ CASES = (
     Case(
         name="two accumulators",
         limiter="registers",
-        why="two sums of 128 registers a lane, of 232: they go to memory and back",
+        why="two sums of 128 registers per lane, of 232: they are spilled to memory",
         slow=two_products(2048),
         fixed=two_products(2048, tn=128, slots=4),
     ),
@@ -187,8 +187,8 @@ CASES = (
     Case(
         "square",
         "tensor cores",
-        "a step is 1024 cycles of products, and 30 of anything else",
+        "a step is 1024 cycles of products, and 30 of everything else",
         product(4096, 4096, 4096),
     ),
 )
-"""Each limiter that a kernel's author can do something about, and the two that none can."""
+"""one case for each limiter that a kernel's author can change, and the two rooflines"""

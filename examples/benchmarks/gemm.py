@@ -1,28 +1,28 @@
-"""The GEMM of examples/gemm.py against cuBLAS (through torch), Triton and Pallas, by the three
-protocols of numpipe.bench.
+"""Compare the matrix products of examples/gemm.py and its variants with cuBLAS (through torch),
+Triton and Pallas, by the three protocols of numpipe.bench.
 
     cd examples/benchmarks
     # every product that numpipe is judged by
     python gemm.py --suite all --out result.json
     python gemm.py --suite square,skinny --peers triton,pallas --dtype bf16,f16 --out result.json
     python gemm.py --shapes 4096,4096,4096 64x1024,1024,1024 --out result.json
-    # all configs, next to the one that is chosen
+    # all configs, next to the chosen one
     python gemm.py --suite all --all --out result.json
     # examples/gemm_body.py against examples/gemm.py
     python gemm.py --forms --out result.json
-    # examples/gemm.py against itself, drained after each tile
+    # examples/gemm.py with one ring through all tiles against a ring that is drained after each
     python gemm.py --chain --out result.json
-    # examples/gemm.py with a profile against examples/gemm.py without
+    # examples/gemm.py with a profile against examples/gemm.py without one
     python gemm.py --profile --out result.json
     # examples/gemm_ladder.py
     python gemm.py --ladder --dtype bf16 --out result.json --table result.md
 
-A row takes about 12 s a process, with Triton and Pallas 25; every raw run goes into the JSON file
-as soon as it is there. Peers that are not installed, or do not take a product, are left out with a
-word. Beside the times the file holds the relative error of all (Frobenius norm, against float64, of
-64 rows of a large product), on the inputs that were timed and on others. A failure is: an error
-beyond 1.05 of cuBLAS', an output that a call leaves untouched or another time fills with other
-bits, and 20 repeats that are not bit-identical.
+A row takes about 12 s per process, 25 s with Triton and Pallas; every raw run is written to the
+JSON file at once. Peers that are not installed, or do not support a product, are skipped with a
+message. The file also has the relative errors of all competitors (Frobenius norm against float64,
+of 64 rows of a large product), on the inputs that were timed and on others. A row fails if an error
+exceeds cuBLAS' by a factor of 1.05, if a call leaves its output untouched or gives other bits at
+another time, or if 20 repeats are not bit-identical.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from gemm_competitors import DTYPES, PEERS, Competitor, Inputs, competitors
 SUITE = "square,shallow"
 REPEATS = 20
 ERROR = 1.05
-"""at most, over the reference's"""
-# beyond this the float64 product of all rows takes longer than the measurement: sample rows
+"""largest error relative to the reference's"""
+# above this, the float64 product of all rows would take longer than the measurement: sample rows
 HOST_FLOPS = 4e12
 SAMPLED_ROWS = 64
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process; return its entry of the result file."""
     import torch
 
     inputs = Inputs(case["shape"], case["dtype"], seed=process)
@@ -63,7 +63,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     harness.run_all(calls, inputs.sets)
     errors = accurate(inputs, calls, first, reference, case)
     samples = harness.compare_checked(calls, reference, options, str(case))
-    # a peer may have copies of the inputs
+    # only these two: a peer may have copied the inputs
     ends = {name: calls[name] for name in (first, reference)}
     inputs.renew()
     harness.run_all(ends, 1)
@@ -86,8 +86,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 def accurate(
     inputs: Inputs, calls: dict[str, Competitor], first: str, reference: str, case: dict[str, Any]
 ) -> dict[str, float]:
-    """The relative error of each on the first set; AssertionError for one of numpipe's beyond
-    `ERROR` times the reference's."""
+    """Return the relative error of each competitor on the first set. Raises AssertionError if
+    numpipe's exceeds `ERROR` times the reference's."""
     errors = {
         name: relative_error(inputs.a[0], inputs.b[0], each.outs[0]) for name, each in calls.items()
     }
@@ -105,8 +105,8 @@ def accurate(
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
-    """``|c - a b^T| / |a b^T|`` in the Frobenius norm, the product in float64; of 64 sampled rows
-    if it is large."""
+    """Return ``|c - a b^T| / |a b^T|`` in the Frobenius norm, with the product in float64, for 64
+    sampled rows if it is large."""
     import torch
 
     if 2 * a.numel() * b.shape[-2] > HOST_FLOPS:
@@ -140,7 +140,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--peers",
         type=harness.listed,
         default=[],
-        help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS),
+        help="in addition to cuBLAS, comma-separated, of: " + ", ".join(PEERS),
     )
     parser.add_argument(
         "--forms",
@@ -162,7 +162,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         dest="against",
         action="store_const",
         const="gemm_profile",
-        help="with a profile against without",
+        help="with a profile against without one",
     )
     parser.add_argument(
         "--ladder",
@@ -176,7 +176,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         dest="against",
         action="store_const",
         const="gemm_configs",
-        help="the chosen config of examples/gemm_tuned.py, every other one of it, and cuBLAS",
+        help="the chosen config of examples/gemm_tuned.py, its other configs, and cuBLAS",
     )
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument(

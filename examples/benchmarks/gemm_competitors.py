@@ -1,7 +1,7 @@
-"""Who multiplies matrices against whom: numpipe's kernels, cuBLAS through torch, Triton, Pallas.
+"""Competitors for matrix products: numpipe's kernels, cuBLAS through torch, Triton, Pallas.
 
 A competitor launches its product on set i of the inputs, ``competitor(i)``, and has `outs` and
-`poison`. One that cannot run here raises `Missing`, with a word why.
+`poison`. One that cannot run here raises `Missing`, with the reason.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numpipe.kernels.kernel import Kernel
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 PEERS = ("triton", "pallas")
 EVENTS = 4000
-"""of a profile: more than a warpgroup has in 4096,4096,4096"""
+"""events of a profile: more than a warpgroup has in 4096,4096,4096"""
 
 Function = Callable[[Any, Any, Any], object]
-"""of a, b and the output"""
+"""called with a, b and the output"""
 
 
 class Missing(Exception):
-    """A competitor that does not run here, or not on this product; says why."""
+    """Raised for a competitor that does not run here, or not on this product, with the reason."""
 
 
 class Competitor(Protocol):
     outs: list[Any]
-    """the output of each set; None, or NaN throughout, if there was no call since `poison`"""
+    """the output of each set; None, or filled with NaN, if there was no call since `poison`"""
 
     def __call__(self, i: int) -> object: ...
 
@@ -43,8 +43,8 @@ class Competitor(Protocol):
 
 
 class Inputs:
-    """Normally distributed a (M, K) and b (N, K), or a batch of each: as many sets as it takes to
-    find none in the L2."""
+    """Normally distributed a (M, K) and b (N, K), or a batch of each, in enough sets that none is
+    found in L2."""
 
     def __init__(self, shape: str, dtype: str, seed: int) -> None:
         import torch
@@ -72,13 +72,13 @@ class Inputs:
         return torch.empty(*shape, device="cuda", dtype=self.dtype)
 
     def renew(self) -> None:
-        """Other numbers in the first set."""
+        """Put new numbers in the first set."""
         self.a[0].copy_(self._normal(self.m))
         self.b[0].copy_(self._normal(self.n))
 
 
 class InPlace(harness.InPlace):
-    """A function that stores to an output it is given."""
+    """A function that stores to a given output."""
 
     def __init__(self, inputs: Inputs, function: Function) -> None:
         outs = [inputs.output() for _ in range(inputs.sets)]
@@ -88,8 +88,8 @@ class InPlace(harness.InPlace):
 def competitors(
     against: str, inputs: Inputs, config: str | None, peers: list[str]
 ) -> dict[str, Competitor]:
-    """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run
-    here are left out, with a word."""
+    """Return the competitors by name: numpipe's first, the reference last. Peers that do not run
+    here are skipped with a message."""
     if against == "gemm_ladder":
         return {
             name: InPlace(inputs, function)
@@ -117,8 +117,8 @@ def competitors(
 
 
 def ours(inputs: Inputs, config: str | None) -> Function:
-    """examples/gemm_tuned.py as its model chooses; what is asked for by `config` as gemm.py and
-    batched_gemm.py have it."""
+    """Return examples/gemm_tuned.py with the config that its model chooses; with `config`, gemm.py
+    or batched_gemm.py with that config."""
     if not config:
         import gemm_tuned
 
@@ -133,7 +133,7 @@ def ours(inputs: Inputs, config: str | None) -> Function:
 
 
 def configs(inputs: Inputs) -> dict[str, Function]:
-    """examples/gemm_tuned.py by the config that is chosen, first; then by its named ones."""
+    """Return examples/gemm_tuned.py with the chosen config first, then with its named ones."""
     import gemm_tuned
 
     chosen = gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)
@@ -148,8 +148,8 @@ def configs(inputs: Inputs) -> dict[str, Function]:
 
 
 def rungs() -> dict[str, Function]:
-    """Those of examples/gemm_ladder.py, the last one first: it is the one that has to be right to
-    the bit."""
+    """Return the rungs of examples/gemm_ladder.py, the last one first, because the first competitor
+    must be bit-identical over repeats."""
     import gemm_ladder
 
     return {
@@ -173,7 +173,7 @@ def triton(inputs: Inputs) -> Competitor:
         raise Missing(f"{error}: pip install triton") from None
     found = InPlace(inputs, triton_matmul.matmul)
     try:
-        found(0)  # tunes
+        found(0)  # runs the autotuner
     except Exception as error:
         raise Missing(f"its kernel did not run: {type(error).__name__}: {error}") from None
     print(f"Triton: {triton_matmul.best()}", flush=True)
@@ -199,13 +199,13 @@ def pallas(inputs: Inputs) -> Competitor:
 
 
 def _call(kernel: Any, kind: Any, config: str | None) -> Function:
-    """A kernel with a configuration, e.g. "128,256,64,3"."""
+    """Return a kernel with a configuration, e.g. "128,256,64,3"."""
     chosen = kind(*map(int, config.split(","))) if config else kind()
     return lambda a, b, out: kernel(a, b, out=out, cfg=chosen)
 
 
 def _kernels(against: str, config: str | None) -> dict[str, Function]:
-    """Variants of examples/gemm.py, the last one the reference."""
+    """Return variants of examples/gemm.py, the reference last."""
     import gemm
 
     plain = _call(gemm.matmul, gemm.Config, config)

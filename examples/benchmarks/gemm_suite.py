@@ -1,7 +1,8 @@
-"""The products that a GEMM is judged by, what it has to reach on them, and whether it did.
+"""The products by which the matrix product is judged, the goals for each, and whether they were
+reached.
 
-A `Goal` is a ratio to cuBLAS in one process: `must` is met when the upper end of the 95 % interval
-reaches it, `aim` is reported.
+A `Goal` is a ratio to cuBLAS in one process: `must` is met if the upper end of the 95 % interval
+reaches it; `aim` is only reported.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """M,N,K, or BxM,N,K for a batch; its goals after a pause and under its own load."""
+    """M,N,K, or BxM,N,K for a batch, with goals for measurements after a pause and under the
+    competitor's own load."""
 
     shape: str
     burst: Goal
     alone: Goal
     bandwidth: float | None = None
-    """aimed at: so much of the read bandwidth"""
+    """fraction of the read bandwidth to aim at"""
 
 
 SUITES: dict[str, tuple[Product, ...]] = {
@@ -62,12 +64,13 @@ SUITES: dict[str, tuple[Product, ...]] = {
 ALL = tuple(product for suite in SUITES.values() for product in suite)
 MEAN = Product("geometric mean", Goal(1.02, 1.05), Goal(1.00, 1.05))
 READ = 4.23e12
-"""bytes a second that the best copy on an H200 moved: numpipe/model/device.py"""
+"""bytes per second of the fastest copy on an H200: numpipe/tools/model/gpu_figures.py"""
 OURS, REFERENCE = "numpipe", "cuBLAS"
 
 
 def dimensions(shape: str) -> tuple[int, int, int, int]:
-    """(batches, M, N, K); 0 batches for a plain product. ValueError for another text.
+    """Parse a shape into (batches, M, N, K), with 0 batches for a plain product. Raises ValueError
+    for other texts.
 
     >>> dimensions("64x1024,512,256"), dimensions("4095,4097,4104")
     ((64, 1024, 512, 256), (0, 4095, 4097, 4104))
@@ -85,20 +88,20 @@ def flops(shape: str) -> int:
 
 
 def nbytes(shape: str, itemsize: int = 2) -> int:
-    """Of both inputs and the output."""
+    """Return the bytes of both inputs and the output."""
     batches, m, n, k = dimensions(shape)
     return max(batches, 1) * (m * k + n * k + m * n) * itemsize
 
 
 def read_rate(row: bench.Row) -> float:
-    """Bytes of the inputs that a second of `row` read."""
+    """Return the bytes of inputs read per second in `row`."""
     batches, m, n, k = dimensions(row.case["shape"])
     return row.rate * 1e12 / flops(row.case["shape"]) * max(batches, 1) * (m + n) * k * 2
 
 
 def verdict(rows: Sequence[bench.Row]) -> str:
-    """What of the suite was reached, a line for each product, type and protocol; the mean of those
-    that were measured."""
+    """Return, as text, which goals of the suite were reached, one line for each product, type and
+    protocol, and the mean of the measured products."""
     goals = {product.shape: product for product in ALL}
     lines = [
         ["product", "type", "protocol", "ratio [95 %]", "must", "", "aim", "", "over the others"]
@@ -172,7 +175,8 @@ def _upper(ratio: bench.Figure) -> float:
 
 
 def shapes_of(suites: Sequence[str]) -> list[str]:
-    """The products of suites, by name; "all" for all of them. ValueError for an unknown one."""
+    """Return the products of suites by name; "all" stands for all suites. Raises ValueError for an
+    unknown name."""
     known: Mapping[str, tuple[Product, ...]] = {**SUITES, "all": ALL}
     if unknown := [name for name in suites if name not in known]:
         raise ValueError(f"unknown suites {unknown}: choose from {list(known)}")

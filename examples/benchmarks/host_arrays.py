@@ -1,22 +1,22 @@
-"""A matrix product of NumPy arrays, from the call to the result, beside what the machine's copies
-take at least.
+"""Measure a matrix product of NumPy arrays from call to result, and compare it with the least time
+that the machine's copies take.
 
     python examples/benchmarks/host_arrays.py --out result.json
 
 PCIe     GB/s of one copy from page-locked memory to the GPU, and back
-memcpy   GB/s from one array to another, by one np.copyto and by as many threads as numpipe copies
-         with (NUMPIPE_COPY_THREADS)
+memcpy   GB/s from one array to another, by one np.copyto and by as many threads as numpipe uses for
+         copies (NUMPIPE_COPY_THREADS)
 kernel   the product on arrays that are on the GPU
-calls    matmul(a, b), with an output in page-locked memory; matmul(a, b, out=c), whose c goes to
-         the GPU too, as a kernel may store to a part of it; the same with a, b and c of
-         numpipe.pinned_empty
+calls    matmul(a, b), with an output in page-locked memory; matmul(a, b, out=c), whose c is copied
+         to the GPU too, because a kernel may store to only a part of it; the same with a, b and c
+         from numpipe.pinned_empty
 
-The bound of a call is the larger of the kernel's time and the sum, to the GPU and back, of the
-larger of PCIe's and memcpy's time for the bytes that have to go that way: of memcpy only for arrays
-that are not page-locked. There are two of them, and a ratio to each: with the memcpy that a program
-does, one np.copyto, and with the one of all the threads ("threads"), which shares the host's memory
-with nothing else while it is measured. Figures are medians of the calls in a process, and of
-`--processes` processes; all values go into the file.
+The bound of a call is the larger of two times: the kernel's, and that of the copies. The time of
+the copies is the sum, for both directions, of the larger of PCIe's and memcpy's time for the bytes
+of that direction; memcpy counts only for arrays that are not page-locked. There are two bounds, and
+a ratio to each: one for the memcpy of a single np.copyto, and one for all threads ("threads"),
+which have the host's memory to themselves while it is measured. Figures are medians over the calls
+of a process, and over `--processes` processes; all values are written to the file.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from numpipe import bench
 
 CALLS = ("matmul(a, b)", "matmul(a, b, out=c)", "matmul(a, b, out=c), all pinned")
 BOUNDS = {"bound": "memcpy", "bound, threads": "memcpy, threads"}
-"""a bound's name: the rate it takes for the host's copies"""
-# what a product of 8192 copies to the GPU: less would lie in the host's caches
+"""name of a bound -> the rate used for the host's copies"""
+# as much as a product of 8192 copies to the GPU; less would fit in the host's caches
 MEASURED_BYTES = 256 << 20
 
 
@@ -57,7 +57,7 @@ def seconds_each(call: Callable[[], object], repeats: int, warm_up: int = 3) -> 
 
 
 def rates() -> dict[str, float]:
-    """GB/s of PCIe both ways, and of the host's memory."""
+    """Return the GB/s of PCIe in both directions, and of the host's memory."""
     import numpipe
     from numpipe.launch import DeviceArray, copy_threads, driver, transfers
 
@@ -95,7 +95,7 @@ def rates() -> dict[str, float]:
 
 
 def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
-    """All figures of this process; times are seconds, rates GB/s."""
+    """Return all figures of this process, with times in seconds and rates in GB/s."""
     import numpipe
     from gemm import DTYPES, inputs, matmul, relative_error
     from numpipe.launch import DeviceArray, copy_threads
@@ -153,8 +153,8 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
 
 
 def bound(name: str, size: int, kernel: float, rate: dict[str, float], memcpy: str) -> float:
-    """Seconds that a call takes at least, by what was measured, the host's copies at the rate
-    called `memcpy`."""
+    """Return the least seconds that a call can take, given the measured rates, with the host's
+    copies at the rate named `memcpy`."""
     each = 1e-9 * 2 * size * size
     inwards, staged_in, staged_out = {
         "matmul(a, b)": (2, 2, 0),
@@ -167,7 +167,7 @@ def bound(name: str, size: int, kernel: float, rate: dict[str, float], memcpy: s
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the processes."""
+    """Return the medians over the processes."""
     rows = []
     for same in zip(*(run["calls"] for run in runs), strict=True):
         each = [statistics.median(call["seconds"]) for call in same]
@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument(
         "--chunk",
         type=int,
-        help="bytes that a thread copies at a time, at most 2 MiB unless this says more",
+        help="bytes that a thread copies at a time (default: at most 2 MiB)",
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", action="store_true", help="internal")

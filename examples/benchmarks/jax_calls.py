@@ -1,12 +1,12 @@
-"""What a call of a kernel inside of jax.jit costs on the host: replayed in a command buffer, and
-called one by one.
+"""Measure the host time of a kernel call inside jax.jit, replayed in a command buffer and called
+one by one.
 
     python examples/benchmarks/jax_calls.py --out result.json
 
-A program of `CALLS` calls of a kernel, each on the result of the one before, so short that the GPU
-waits for the host. A figure is the time that one program takes until it is queued, behind a
-synchronised device, divided by its calls: the median of `--rounds`, less that of a program without
-calls. XLA's flags are read once in a process, so each way has a process of its own.
+The program makes `CALLS` calls of a kernel, each on the previous result, so short that the GPU
+waits for the host. A figure is the time until the program is queued, after a device
+synchronization, divided by its calls: the median over `--rounds`, less that of a program without
+calls. XLA reads its flags once per process, so each method has a process of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import harness
 CALLS = 100
 FLAGS = {"in a command buffer": "", "one by one": "--xla_gpu_enable_command_buffer="}
 MOST = {"in a command buffer": 2.0, "one by one": 20.0}
-"""microseconds that a call may take"""
+"""most microseconds that a call may take"""
 
 
 def measured(rounds: int) -> dict[str, Any]:
-    """Return the microseconds of a call in this process."""
+    """Return the microseconds per call in this process."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -57,7 +57,7 @@ def measured(rounds: int) -> dict[str, Any]:
 
     def microseconds(calls: int) -> float:
         program, times = jax.jit(chain, static_argnums=1), []
-        for number in range(rounds + 20):  # the first ones compile and record
+        for number in range(rounds + 20):  # the first rounds compile and record
             jax.block_until_ready(x)
             start = time.perf_counter()
             made = program(x, calls)
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument(
         "--here",
         action="store_true",
-        help="measure in this process, with the XLA_FLAGS that it has",
+        help="measure in this process, with its XLA_FLAGS",
     )
     options = parser.parse_args()
     if options.here:

@@ -1,4 +1,4 @@
-"""What a ladder of kernels reached, as a table in Markdown."""
+"""Markdown tables of what the rungs of a ladder of kernels reached."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from numpipe import bench
 
 
 def table(rows: Sequence[bench.Row], case: Callable[[dict[str, Any]], str]) -> str:
-    """Rungs from the first one up, in the opposite order of `rows`: each case's TFLOPS after a
-    pause, ratios to the reference.
-
-    `case` names a case.
+    """Return the rungs from the first one up, the reverse of their order in `rows`, with each
+    case's TFLOPS after a pause and its ratios to the reference. `case` names a case.
     """
     cases = list(dict.fromkeys(case(row.case) for row in rows))
     names = [
@@ -47,7 +45,7 @@ def table(rows: Sequence[bench.Row], case: Callable[[dict[str, Any]], str]) -> s
 def told(
     rows: Sequence[bench.Row], case: Callable[[dict[str, Any]], str], file: Path | None
 ) -> str:
-    """The table, written to a file too if there is one."""
+    """Return the table, and also write it to `file` if that is given."""
     text = table(rows, case)
     if file is not None:
         file.write_text(text + "\n", encoding="utf8")

@@ -1,13 +1,14 @@
-"""What a call costs on the host: numpipe's, the raw driver call, and the peers', in one process.
+"""Measure the host time of a call: numpipe's, the raw driver call, and the peers', in one process.
 
     python examples/benchmarks/launch.py --out result.json --table table.md
 
 The kernel is examples/gemm.py on 256 x 256 matrices, so short that the GPU waits for the host. In
-turn, `--rounds` times, each competitor makes 200 calls behind a synchronised device; its figure is
-the median of a call's time over the rounds. "raw" is cuLaunchKernelEx of cuda.bindings with the
-arguments of the bound launch. Ratios are to it, those of ops to torch.mm under inference_mode, in
-the same process; a row shows the median over `--processes` processes, and the least and the
-largest. Peers that are not installed are left out, and said.
+each of `--rounds` rounds, each competitor in turn makes 200 calls after a device synchronization;
+its figure is the median time per call over the rounds. "raw" is cuLaunchKernelEx of cuda.bindings
+with the arguments of the bound launch. Ratios are relative to it, except that those of ops are
+relative to torch.mm under the same mode, in the same process. A row shows the median, the minimum
+and the maximum over `--processes` processes. Peers that are not installed are skipped with a
+message.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MUST = {
     "kernel(a, b, out=c), DeviceArray": 2.0,
     "kernel(a, b, out=c), torch": 2.5,
 }
-"""at most this many times raw"""
+"""largest allowed multiples of raw"""
 INFERENCE, GRAD = "torch.mm, inference_mode", "torch.mm, grad"
 OPS = {
     "numpipe.ops.matmul, inference_mode": INFERENCE,
@@ -47,9 +48,9 @@ OPS = {
     "torch.ops.numpipe.matmul, inference_mode": INFERENCE,
     "numpipe.torch.matmul, grad": GRAD,
 }
-"""calls of ops, and the call of PyTorch that each is compared with"""
+"""calls of ops, and the PyTorch call that each is compared with"""
 MUST_OPS = {"numpipe.torch.matmul, inference_mode": 1.3}
-"""at most this many times that"""
+"""largest allowed multiples of that call"""
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -85,7 +86,7 @@ def ours() -> Calls:
 
 
 def ops() -> Calls:
-    """The product as an op, for inference and where gradients are recorded, and PyTorch's."""
+    """Return calls of the product as an op, for inference and with gradients, and PyTorch's."""
     import torch
 
     import numpipe.ops
@@ -133,7 +134,7 @@ def triton_add(name: str, a: Any, b: Any, c: Any) -> Calls:
 
 
 def numba_add(name: str, a: Any, b: Any, c: Any) -> Calls:
-    importlib.import_module("numpipe.core.numba")  # gives numba-cuda what NumPy 2.5 dropped
+    importlib.import_module("numpipe.core.numba")  # gives numba-cuda what NumPy 2.5 removed
     from numba import cuda
 
     @cuda.jit
@@ -150,7 +151,7 @@ def numba_add(name: str, a: Any, b: Any, c: Any) -> Calls:
 
 
 def times(rounds: int) -> dict[str, float]:
-    """Microseconds a call of each competitor, measured in turn."""
+    """Return the microseconds per call of each competitor, measured in turn."""
     import torch
 
     calls = ours() | ops() | peers()
@@ -171,7 +172,7 @@ def times(rounds: int) -> dict[str, float]:
 
 
 def table(raw: list[dict[str, float]]) -> list[str]:
-    """The rows of the page: name, microseconds, times raw."""
+    """Return the rows of the page: name, microseconds, ratio to raw."""
     lines = ["| call | µs | × raw | at most |", "|---|---|---|---|"]
     for name in raw[0]:
         ratios = [run[name] / run[OPS.get(name, "raw cuLaunchKernelEx")] for run in raw]

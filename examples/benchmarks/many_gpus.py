@@ -1,17 +1,17 @@
-"""The ops of several GPUs against PyTorch's symmetric memory, NCCL, and the product alone, in one
-process a GPU.
+"""Compare the ops on several GPUs with PyTorch's symmetric memory, NCCL, and the product alone,
+with one process per GPU.
 
     python examples/benchmarks/many_gpus.py --gpus 2 --out result.json
     python examples/benchmarks/many_gpus.py --gpus 2 --ops all_gather,reduce_scatter --processes 1
 
-torch.distributed starts the ranks, --processes times. All competitors of a row run in turn,
-"interleaved", on two sets of buffers, after some load; a time is that of the slowest rank. Of
-products the reference is torch.mm of the whole product, with no word to other GPUs ("local"): a
-ratio is a share of its speed. Of collectives it is NCCL's. Rates are TFLOPS, or GB/s over the link.
+torch.distributed starts the ranks, --processes times. All competitors of a row run in turn
+("interleaved") on two sets of buffers, after some load; each time is that of the slowest rank. For
+products, the reference is torch.mm of the whole product without any communication ("local"), so a
+ratio is a fraction of its speed. For collectives, it is NCCL's. Rates are in TFLOPS, or in GB/s
+over the link.
 
-A product's errors are relative, in the Frobenius norm, of 64 sampled rows against float64;
-collectives are compared bit by bit (sums of bfloat16, which NCCL rounds once too where there are
-two GPUs).
+The errors of products are relative, in the Frobenius norm, of 64 sampled rows against float64.
+Collectives are compared bit by bit (NCCL rounds sums of bfloat16 only once too, for two GPUs).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRODUCTS = {
     "all_gather_matmul": ("8192,8192,8192", "4096,14336,4096", "16384,8192,4096"),
     "matmul_reduce_scatter": ("8192,8192,8192", "4096,14336,4096"),
 }
-"""M,N,K of the whole: N is shared out where rows are gathered, K where products are summed"""
+"""M,N,K of the whole product: N is split if rows are gathered, K if products are summed"""
 SIZES, TOKENS = ("64", "256", "1024"), "8192,4096"
 """MiB of collectives, of all GPUs together; rows and columns of all_to_all"""
 OPS = (*PRODUCTS, "all_gather", "reduce_scatter", "all_to_all")
@@ -41,7 +41,7 @@ Calls = dict[str, Callable[[int], object]]
 
 
 class Ranks:
-    """This process among the ranks."""
+    """This process as one of the ranks."""
 
     def __init__(self) -> None:
         import torch
@@ -57,7 +57,7 @@ class Ranks:
         torch.manual_seed(self.rank + 10 * int(os.environ[harness.PROCESS]))
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
-        """The times of the rank that was the slowest, each."""
+        """Return each time of the slowest rank."""
         import torch
         import torch.distributed as distributed
 
@@ -126,7 +126,7 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
     chosen = torch.randperm(out[0], device="cuda")[:SAMPLED_ROWS]
     if gathers:
         exact = whole[0][chosen].double() @ b[0].double().T
-    else:  # every rank's part of the rows that this one keeps
+    else:  # sum every rank's part of the rows that this one keeps
         picks = [torch.empty_like(chosen) for _ in range(n)]
         distributed.all_gather(picks, chosen)
         parts = [a[0][r * out[0] + picks[r]].double() @ b[0].double().T for r in range(n)]
@@ -134,7 +134,7 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
             distributed.reduce(parts[r], r)
         exact = parts[ranks.rank]
     errors = {name: harness.relative_error(c[chosen], exact) for name, c in found.items()}
-    once = harness.relative_error(exact.bfloat16(), exact)  # of one rounding
+    once = harness.relative_error(exact.bfloat16(), exact)  # error of a single rounding
     if not errors[OURS] <= ERROR * once:
         raise AssertionError(
             f"{op} {shape}: relative errors {errors}, and {once} of a product that is rounded once"
@@ -226,7 +226,8 @@ def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[
 
 # ---- a measurement
 def measure(ranks: Ranks, load: float, process: int, case: harness.Case) -> dict[str, Any]:
-    """One row on this rank -> its entry of the result file, with the times of the slowest rank."""
+    """Measure one row on this rank; return its entry of the result file, with the slowest rank's
+    times."""
     import torch
     import torch.distributed as distributed
 
@@ -262,7 +263,7 @@ def measure(ranks: Ranks, load: float, process: int, case: harness.Case) -> dict
 
 
 def told(rows: Sequence[bench.Row]) -> str:
-    """The ratios of products to the better of PyTorch's two ways."""
+    """Return the ratios of products to the better of PyTorch's two methods, as text."""
     lines = []
     for row in rows:
         if row.name == OURS and row.case["op"] in PRODUCTS:

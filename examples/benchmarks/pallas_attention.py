@@ -1,9 +1,9 @@
-"""Attention by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.attention_mgpu), and the
-timer that JAX has for kernels.
+"""Attention by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.attention_mgpu), and JAX's
+timer of kernels.
 
-That timer (jax.experimental.mosaic.gpu.profiler) asks CUPTI for the durations of the kernels
-themselves, whoever launched them: what passes between two kernels, as between two calls of a JAX
-program, does not count. Here it times all competitors. Imports jax.
+That timer (jax.experimental.mosaic.gpu.profiler) gets the durations of the kernels themselves from
+CUPTI, whoever launched them, so that the time between two kernels, or between two calls of a JAX
+program, does not count. Here it times all competitors. This module imports jax.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-# the GPU's memory belongs to the others too
+# leave GPU memory for the other competitors
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -27,13 +27,15 @@ from numpipe import bench
 from numpipe.bench.timer import Competitor
 
 SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
-"""rows of K and V in a step, steps at once; it has two compute warpgroups, of 64 rows of Q each"""
+"""rows of K and V in a step, steps at once; the kernel has two compute warpgroups, of 64 rows of Q
+each"""
 
 
 class Kernels:
-    """Calls of a competitor, each of them waited for: a kernel that was launched while the one
-    before it ended, as programmatic dependent launch does, would count that time as its own too. It
-    looks like a function that JAX compiled, so that JAX's timer calls it as it is."""
+    """Calls of a competitor, each followed by a synchronization: a kernel that is launched before
+    the previous one has ended, as programmatic dependent launch does, would include that wait in
+    its duration. The class looks like a function compiled by JAX, so that JAX's timer calls it
+    unchanged."""
 
     def __init__(self, competitor: Competitor, first: int, calls: int) -> None:
         self.competitor, self.first, self.calls = competitor, first, calls
@@ -52,7 +54,7 @@ class Kernels:
 
 
 class KernelTimer(bench.EventTimer):
-    """JAX's timer in place of CUDA events. It makes the calls twice, and times the second time."""
+    """JAX's timer in place of CUDA events. It makes the calls twice, and times the second run."""
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> float:
         _, kernels = profiler.measure(Kernels(competitor, first, calls), aggregate=False)()
@@ -67,15 +69,15 @@ class KernelTimer(bench.EventTimer):
         return handle
 
     def megahertz(self, handle: float) -> None:
-        """Not known."""
+        """Return None: the clock is not known."""
 
 
 class Pallas:
-    """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H,
-    S, D), in turn.
+    """The kernel with the best configuration of a sweep, on sets of PyTorch's (q, k, v), (B, H, S,
+    D), in turn.
 
-    It takes (B, S, H, D), of which this makes copies, and scales no scores: these have a scaled q.
-    Raises ValueError, with what was said of each, where no configuration runs.
+    The kernel takes (B, S, H, D), so the arrays are copied, and does not scale scores, so q is
+    scaled. Raises ValueError, with the error of each, if no configuration runs.
     """
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
@@ -100,7 +102,7 @@ class Pallas:
 
     @property
     def outs(self) -> list[Any]:
-        """The newest result of each set as (B, H, S, D), None for one that was not called."""
+        """The latest result of each set as (B, H, S, D), or None for a set that was not called."""
         self.wait()
         return [
             None if result is None else torch.from_dlpack(result).transpose(1, 2)
@@ -108,7 +110,7 @@ class Pallas:
         ]
 
     def poison(self) -> None:
-        """Results are new arrays each time: what is there is forgotten."""
+        """Forget the results: each call allocates new arrays."""
         self.results = [None] * len(self.sets)
 
     def _best(self) -> attention_mgpu.TuningConfig:
@@ -120,14 +122,14 @@ class Pallas:
         return tuning(*remembered(what, self._fastest), self.causal)
 
     def _fastest(self) -> tuple[int, int]:
-        """That of `SPACE`."""
+        """Return the fastest configuration of `SPACE`."""
         times, refused = {}, []
         for keys, steps in SPACE:
             try:
                 function = compiled(tuning(keys, steps, self.causal))
                 measured = profiler.measure(function, iterations=5)(*self.sets[0])[1]
                 times[keys, steps] = statistics.median(measured or [])
-            # sizes that it does not divide, more shared memory than there is
+            # the sizes are not divisible, or shared memory does not suffice
             except Exception as error:
                 refused.append(
                     f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}"
@@ -145,5 +147,5 @@ def tuning(keys: int, steps: int, causal: bool) -> attention_mgpu.TuningConfig:
 
 
 def compiled(config: attention_mgpu.TuningConfig) -> Any:
-    """The kernel as a function of q, k and v, compiled when it is called."""
+    """Return the kernel as a function of q, k and v, which is compiled on the first call."""
     return jax.jit(lambda q, k, v: attention_mgpu.attention(q, k, v, config))

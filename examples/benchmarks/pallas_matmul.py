@@ -1,10 +1,10 @@
 """c = a @ b by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu), on
-arrays of PyTorch. Imports jax.
+arrays of PyTorch. This module imports jax.
 
-jax has a stream of its own. Each group of calls takes a tensor of PyTorch's that orders it behind
-what PyTorch's stream has to do, and PyTorch's stream waits for its last result: so events of that
-stream time it. The calls of a group are one program of jax', since dispatching one takes the host
-longer than a short product the GPU.
+JAX has its own stream. Each group of calls takes a PyTorch tensor that orders it after the work on
+PyTorch's stream, and PyTorch's stream waits for the group's last result, so that events on that
+stream time it. The calls of a group are one JAX program, because dispatching one takes the host
+longer than a short product takes the GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-# the GPU's memory belongs to the others too
+# leave GPU memory for the other competitors
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -26,15 +26,15 @@ from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hopper
 from pallas_sweeps import remembered
 
 TOGETHER = 16
-"""calls in a program of jax' at most: each takes time to compile"""
+"""most calls in a JAX program, because each takes time to compile"""
 
 
 class Pallas:
     """The kernel with the best configuration of its own sweep, on sets of arrays in turn.
 
-    a, b  of each set: a (M, K), b (N, K); the kernel takes b as (K, N), of which this makes copies
+    a, b  for each set: a (M, K), b (N, K); the kernel takes b as (K, N), so b is copied
 
-    Raises ValueError where no configuration takes the shape.
+    Raises ValueError if no configuration supports the shape.
     """
 
     def __init__(self, a: Sequence[Any], b: Sequence[Any]) -> None:
@@ -54,22 +54,22 @@ class Pallas:
             found = _products(
                 self.config, behind, [self.a[s] for s in sets], [self.b[s] for s in sets]
             )
-            torch.from_dlpack(found[-1])  # PyTorch's stream waits here
+            torch.from_dlpack(found[-1])  # makes PyTorch's stream wait
             for s, result in zip(sets, found, strict=True):
                 self.results[s] = result
 
     @property
     def outs(self) -> list[Any]:
-        """The newest result of each set, None for one that was not called."""
+        """The latest result of each set, or None for a set that was not called."""
         return [None if result is None else torch.from_dlpack(result) for result in self.results]
 
     def poison(self) -> None:
-        """Results are new arrays each time: what is there is forgotten."""
+        """Forget the results: each call allocates new arrays."""
         self.results = [None] * len(self.a)
 
     def _best(self) -> hopper.TuningConfig:
-        """The fastest configuration of `_space`: first of all tiles, then with these of all orders.
-        Types of one size have one."""
+        """Return the fastest configuration of `_space`: first the best tile, then with that tile
+        the best order. Types of the same size share the result."""
 
         def find() -> int:
             first, behind = hopper.MatmulDimension.M, 8
@@ -88,12 +88,12 @@ class Pallas:
         return _space()[remembered(f"matmul {self.a[0].shape} {self.b[0].shape}", find)]
 
     def _fastest(self, configs: Sequence[hopper.TuningConfig]) -> hopper.TuningConfig:
-        """One of those that take the shape."""
+        """Return the fastest of the configurations that support the shape."""
         times, refused = {}, ""
         for number, config in enumerate(configs):
             try:
                 times[number] = self._seconds(config)
-            # shapes that it does not divide, more shared memory than there is
+            # the shape is not divisible, or shared memory does not suffice
             except Exception as error:
                 refused = str(error)
         if not times:
@@ -113,13 +113,13 @@ class Pallas:
 
 
 _product = jax.jit(hopper.matmul, static_argnums=3)
-"""compiled once, however often a program calls it"""
+"""compiled once, even if a program calls it several times"""
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _products(config: hopper.TuningConfig, behind: Any, a: list[Any], b: list[Any]) -> list[Any]:
-    """The products one after the other, all behind an array: equal ones are not computed once
-    only."""
+    """Return the products, computed one after another and after an array, so that equal products
+    are not merged into one."""
     found = []
     for x, y in zip(a, b, strict=True):
         x, behind = jax.lax.optimization_barrier((x, behind))

@@ -1,4 +1,4 @@
-"""What a sweep over configurations of a Pallas kernel has found, for the other processes of a
+"""Results of a sweep over configurations of a Pallas kernel, shared with the other processes of a
 benchmark's run."""
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}"
-"""of the benchmark that started this process, whose GPUs are all of one kind: a file for each
-sweep"""
+"""one folder per benchmark run, named after the process that started this one, with a file for each
+sweep; all GPUs of a run are of one kind"""
 
 
 def remembered(sweep: str, find: Callable[[], Any]) -> Any:
-    """What `find` returned, as JSON has it, the first time that anyone asked for this sweep."""
+    """Return what `find` returned, as JSON values, when it was called for this sweep the first
+    time."""
     known = FOLDER / (re.sub(r"\W+", "_", sweep) + ".json")
     if not known.exists():
         FOLDER.mkdir(exist_ok=True)
         part = known.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(find()), encoding="utf8")
-        os.replace(part, known)  # whole, or not there: another process may be reading
+        os.replace(part, known)  # atomic, because another process may be reading
     return json.loads(known.read_text(encoding="utf8"))

@@ -1,11 +1,12 @@
-"""The products that numpipe.ops.matmul is judged by beside the suite, and what it has to reach on
-them.
+"""Further products by which numpipe.ops.matmul is judged, in addition to the suite, and the goals
+for them.
 
 =========  =========================================================================================
 random     M log-uniform from 1 to 11000; N and K multiples of 8 up to 16384, log-uniform from 64 on
            or uniform
-off-grid   the same, N or K no multiple of 8: rows that do not begin at 16 bytes
-layers     the linear layers of three language models, as inference fuses them and as the models
+off-grid   the same, with N or K not a multiple of 8: rows that do not start at 16 bytes
+layers     the linear layers of three language models, both fused as for inference and separate as
+           in the models
            have them
 squares    256, 256, 256 to 2048, 2048, 2048
 columns    column-major operands with odd sides from 2049 to 8191, which TMA cannot address
@@ -30,7 +31,7 @@ Case = dict[str, Any]
 MOST_ROWS, MOST_SIDE, LEAST_SIDE = 11_000, 16_384, 64
 ROWS_OF_LAYERS = (1, 2, 8, 16, 64, 128, 256, 512, 1000, 4096)
 COLUMNS = 16
-"""rows of column-major operands"""
+"""number of rows with column-major operands"""
 SQUARES = (256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048)
 DISTRIBUTIONS = ("log", "uniform")
 
@@ -50,7 +51,7 @@ class Model:
 
     @property
     def layers(self) -> dict[str, tuple[int, int]]:
-        """Name -> (N, K): projections apart and fused."""
+        """(N, K) of each layer by name, with separate and with fused projections."""
         queries, keys = self.heads * self.depth, self.shared * self.depth
         return {
             "q": (queries, self.hidden),
@@ -73,12 +74,12 @@ MODELS = (
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What the rows of a kind have to reach, as ratios to cuBLAS; None: nothing is asked.
+    """Goals for the rows of a kind, as ratios to cuBLAS; None means no goal.
 
     mean   geometric mean
-    low    (ratio, share): at most this share of the rows may be below the ratio
+    low    (ratio, fraction): at most this fraction of the rows may be below the ratio
     least  no row may be below
-    error  over cuBLAS', no row above
+    error  no row's error may exceed cuBLAS' by this factor
     """
 
     mean: float | None = None
@@ -98,7 +99,7 @@ AIM = {"random": Goal(1.05, None, 0.90, None), "layers": Goal(1.04, None, 0.97, 
 
 
 def dimensions(case: harness.Case | Case) -> tuple[int, int, int]:
-    """M, N, K of a row.
+    """Return M, N, K of a row.
 
     >>> dimensions({"shape": "1,96,11344"})
     (1, 96, 11344)
@@ -112,7 +113,7 @@ def log_uniform(draw: random.Random, low: float, high: float) -> float:
 
 
 def random_rows(count: int, seed: int, distribution: str = "log") -> list[tuple[int, int, int]]:
-    """So many products of a seed: the first ones of more are the same."""
+    """Return `count` products of a seed; a larger count starts with the same products."""
     draw = random.Random(f"{seed} {distribution}")
 
     def side() -> int:
@@ -124,7 +125,7 @@ def random_rows(count: int, seed: int, distribution: str = "log") -> list[tuple[
 
 
 def off_grid_rows(count: int, seed: int) -> list[tuple[int, int, int]]:
-    """Products of which N or K is no multiple of 8."""
+    """Return products in which N or K is not a multiple of 8."""
     draw, found = random.Random(f"{seed} off-grid"), []
     while len(found) < count:
         m, n, k = (
@@ -143,7 +144,7 @@ def column_rows(seed: int) -> list[tuple[int, int, int]]:
 
 
 def layer_rows() -> dict[tuple[int, int, int], str]:
-    """Product -> the layer that has it, the first one where models share it."""
+    """Return the layer of each product; if models share a product, the first one."""
     found: dict[tuple[int, int, int], str] = {}
     for model in MODELS:
         for layer, (n, k) in model.layers.items():
@@ -155,7 +156,7 @@ def layer_rows() -> dict[tuple[int, int, int], str]:
 def cases(
     kinds: Sequence[str], dtypes: Sequence[str], *, count: int, seed: int, distribution: str = "log"
 ) -> list[Case]:
-    """The rows of these kinds, each in each type. ValueError for an unknown kind."""
+    """Return the rows of these kinds, in each type. Raises ValueError for an unknown kind."""
     if unknown := set(kinds) - set(MUST):
         raise ValueError(f"unknown rows {sorted(unknown)}: choose from {list(MUST)}")
     rows: list[tuple[tuple[int, int, int], dict[str, str]]] = []
@@ -178,7 +179,7 @@ def cases(
 
 
 def kind(row: bench.Row) -> str:
-    """What rows have in common that are judged together."""
+    """Return the key of a row by which rows are judged together."""
     return " ".join(str(row.case[key]) for key in ("of", "dtype", "stored") if key in row.case)
 
 
@@ -188,8 +189,8 @@ def verdict(
     musts: Mapping[str, Goal] = MUST,
     aims: Mapping[str, Goal] = AIM,
 ) -> str:
-    """What the rows of each kind reached, of one competitor: a row by the upper end of its
-    interval, the mean by medians."""
+    """Return, as text, which goals the rows of each kind reached, for one competitor: rows are
+    judged by the upper end of their interval, means by medians."""
     lines = [["rows of", "", "must", "", "aim", "", "found"]]
     for group in harness.groups([row for row in rows if row.name == name], kind):
         of = str(group.rows[0].case.get("of"))

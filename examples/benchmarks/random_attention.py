@@ -1,23 +1,23 @@
-"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random
+"""Compare numpipe.ops.attention with cuDNN, through torch's scaled_dot_product_attention, on random
 shapes.
 
     cd examples/benchmarks
-    # 40 shapes, of a new seed
+    # 40 shapes with a new seed
     python random_attention.py --out result.json
     python random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out r.json --picture r.svg
     python random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
-    # the choice of a config
+    # all exact configs, to judge the choice
     python random_attention.py --lengths 32,600 --depths 64 --configs --out result.json
-    # print what a file holds, without a GPU
+    # print the contents of a file, without a GPU
     python random_attention.py --read result.json
 
 A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is
-QUERIES:KEYS where they differ. Of a random one the positions are log-uniform from 32 to 11000, the
-depth is 64, 128 or 256, heads share keys or not, half of the masks are causal, and batches are as
-many as up to 16, log-uniform, where the work stays below that of some milliseconds.
+QUERIES:KEYS if they differ. In random shapes, positions are log-uniform from 32 to 11000, the depth
+is 64, 128 or 256, heads may share keys, half of the masks are causal, and batches are log-uniform
+up to 16, limited to a few milliseconds of work.
 
-How rows are measured says `harness.sweep`. Errors are relative, in the Frobenius norm, of 64 rows
-of 8 heads against float64; beside that each element is compared with cuDNN's.
+`harness.sweep` describes how rows are measured. Errors are relative, in the Frobenius norm, of 64
+rows of 8 heads against float64; in addition, every element is compared with cuDNN's.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ LEAST, MOST = 32, 11_000
 MOST_FLOPS, MOST_BYTES = 3e12, 2 << 30
 MOST_SETS = 256
 ERROR, DIFFERENCE = 0.02, 0.1
-"""at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is
-another function"""
+"""largest relative error; largest difference of an element from cuDNN's, relative to the element
+and the root mean square. Larger values mean that something else was computed"""
 LOAD = {"shape": "2,16,8192,128", "mask": "full", "dtype": "bf16", "of": "load"}
 MUST, AIM = {"random": Goal(1.16, None, 0.95)}, {"random": Goal(None, None, None, None)}
 Shape = tuple[int, int, int, int, int, int]
 
 
 def shape_of(text: str) -> Shape:
-    """(batches, heads, heads of keys, queries, keys, depth). ValueError for another text.
+    """Parse a shape into (batches, heads, heads of keys, queries, keys, depth). Raises ValueError
+    for other texts.
 
     >>> shape_of("2,28/4,1777,128"), shape_of("1,8,100:300,64")
     ((2, 28, 4, 1777, 1777, 128), (1, 8, 8, 100, 300, 64))
@@ -78,7 +79,7 @@ def spell(shape: Shape) -> str:
 
 
 def flops(shape: Shape, causal: bool) -> float:
-    """Of both products; of what a causal mask leaves."""
+    """Return the operations of both products, without those that a causal mask leaves out."""
     batches, heads, _, queries, keys, depth = shape
     seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
     return 4.0 * batches * heads * seen * depth
@@ -96,7 +97,7 @@ def random_cases(
     lengths: tuple[int, int] = (LEAST, MOST),
     depths: Sequence[int] = DEPTHS,
 ) -> list[Case]:
-    """So many cases of a seed, in each type: the first ones of more are the same."""
+    """Return `count` cases of a seed in each type; a larger count starts with the same cases."""
     draw, found = random.Random(f"{seed} attention"), []
     while len(found) < count:
         heads = draw.choice(HEADS)
@@ -127,7 +128,7 @@ def random_cases(
 
 # ---- what is measured
 class Heads(Buffers):
-    """Arrays of heads, in sets: (batches, heads, positions, depth)."""
+    """Sets of arrays of heads: (batches, heads, positions, depth)."""
 
     def __init__(self, sets: int, shape: tuple[int, int, int, int], dtype: Any) -> None:
         super().__init__(sets, (shape[0] * shape[1] * shape[2], shape[3]), dtype)
@@ -137,8 +138,8 @@ class Heads(Buffers):
 def contest(
     process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False
 ) -> harness.Contest:
-    """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen
-    one."""
+    """Return a row that is ready to be measured. With `configs`, all exact configs that fit
+    compete, in addition to the chosen one."""
     import torch
 
     from numpipe.ops.attention import attention
@@ -215,7 +216,7 @@ def contest(
 
 
 def candidates(depth: int, causal: bool) -> dict[str, Any]:
-    """The exact configs for a depth, by name."""
+    """Return the exact configs for a depth, by name."""
     from numpipe.ops.attention import CONFIGS, FITTING, SMALLER
 
     names = [*FITTING[depth, causal], *(pair[0] for pair in SMALLER[depth])]
@@ -223,7 +224,7 @@ def candidates(depth: int, causal: bool) -> dict[str, Any]:
 
 
 def chosen(shape: Shape, causal: bool) -> str:
-    """The name of the config that the op chooses."""
+    """Return the name of the config that the op chooses."""
     import torch
 
     from numpipe.ops.attention import CONFIGS, choose
@@ -242,8 +243,8 @@ def chosen(shape: Shape, causal: bool) -> str:
 
 
 def largest_difference(o: Any, reference: Any) -> float:
-    """The largest ``|o - reference| / (|reference| + its root mean square over the row)`` of an
-    element; NaN where there is one."""
+    """Return the largest ``|o - reference| / (|reference| + its root mean square over the row)`` of
+    any element, or NaN if there is one."""
     one, other = (x.reshape(-1, x.shape[-1]) for x in (o, reference))
     step, largest = max(1, CHUNK // o.shape[-1]), 0.0
     for at in range(0, len(one), step):
@@ -257,8 +258,7 @@ def largest_difference(o: Any, reference: Any) -> float:
 
 
 def call_once(case: harness.Case) -> None:
-    """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been
-    called."""
+    """Call a row once in a worker process, so that its kernel is compiled and kept on disk."""
     import torch
 
     from numpipe.ops.attention import attention
@@ -275,7 +275,7 @@ def call_once(case: harness.Case) -> None:
     torch.cuda.empty_cache()  # many processes share the GPU's memory
 
 
-# ---- what is asked for, and told
+# ---- options and output
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
     parser.add_argument(
@@ -291,14 +291,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="comma-separated, of: 64, 128, 256",
     )
     parser.add_argument(
-        "--configs", action="store_true", help="all exact configs that fit, beside the chosen one"
+        "--configs", action="store_true", help="all exact configs that fit, not only the chosen one"
     )
-    parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="B,H/HK,S,D", help="these shapes instead of random ones"
+    )
     parser.add_argument(
         "--masks",
         type=listed,
         default=list(MASKS),
-        help="of --shapes: comma-separated, of: " + ", ".join(MASKS),
+        help="masks of --shapes, comma-separated, of: " + ", ".join(MASKS),
     )
     parser.add_argument(
         "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
@@ -313,8 +315,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             or not {*options.depths} <= {*DEPTHS}
         ):
             raise ValueError(
-                f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, "
-                f"and of {DEPTHS}"
+                f"--lengths {options.lengths}, --depths {options.depths}: expected LEAST,MOST, "
+                f"and depths of {DEPTHS}"
             )
         options.cases = (
             random_cases(

@@ -1,19 +1,20 @@
-"""Is numpipe.ops.matmul right whatever its operands look like in memory? Random layouts, against
-the product in float64.
+"""Test numpipe.ops.matmul with random memory layouts of its operands, against the product in
+float64.
 
-    python examples/benchmarks/random_layouts.py --count 1000                  # arrays of PyTorch
-                                                                               and CuPy, on the GPU
-    python examples/benchmarks/random_layouts.py --seed 7 --only 412           # one of them again
-    python examples/benchmarks/random_layouts.py --library numpy --count 20 --most 40     #
-                                                                               simulated; no GPU is
-                                                                               needed
+    cd examples/benchmarks
+    # arrays of PyTorch and CuPy, on the GPU
+    python random_layouts.py --count 1000
+    # one of them again
+    python random_layouts.py --seed 7 --only 412
+    # simulated; no GPU is needed
+    python random_layouts.py --library numpy --count 20 --most 40
 
 Each number of a seed is a product: of vectors, matrices or batches that broadcast, in one of the
-16-bit types, now and then with alpha, c, bias and an output of its own. Each array is a window on
-memory that is filled with NaN: its dimensions lie in any order, begin at any element, go forwards
-or (not in PyTorch) backwards, in steps of 1 to 3, or not at all (broadcast). Right is a result of
-which no element is off by more than one rounding of its type and the sums of float32, with nothing
-written beside it. The status is 1 where one is wrong or refused.
+16-bit types, sometimes with alpha, c, bias and an output array. Each array is a view of memory that
+is filled with NaN: its dimensions may be in any order, start at any element, run forwards or (not
+in PyTorch) backwards, in steps of 1 to 3, or not at all (broadcast). A result is right if no
+element is off by more than one rounding of its type plus the error of float32 sums, and nothing
+outside it was written. The exit status is 1 if any is wrong or refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# NumPy computes what is exact in many processes at once
+# limits the threads of each of the many processes that compute exact results with NumPy
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 
 import harness
@@ -37,19 +38,18 @@ from numpipe import ops
 
 LIBRARIES = ("torch", "cupy", "numpy")
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""the largest relative error of one rounding"""
+"""largest relative error of one rounding"""
 PATIENCE, TOLD = 180, 30
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An array as a window on memory.
+    """An array as a view of memory.
 
     shape   its sizes, as the caller of the op sees them
-    order   its dimensions as they lie in memory, the last one innermost
-    steps   elements of a dimension from one to the next; 0: all are one; negative: the last one
-            lies first
-    around  (before, behind) elements of each dimension that belong to the memory, and not to the
+    order   its dimensions in memory order, the innermost last
+    steps   distance of neighbors in a dimension, in elements; 0: broadcast; negative: reversed
+    around  (before, after): elements in each dimension that belong to the memory but not to the
             array
     offset  elements of the memory before the array
     """
@@ -62,7 +62,7 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the memory's dimensions, in the array's order."""
+        """Sizes of the memory's dimensions, in the array's order."""
         return [
             before + (1 if step == 0 else (size - 1) * abs(step) + 1 if size else 0) + behind
             for size, step, (before, behind) in zip(
@@ -71,8 +71,8 @@ class Layout:
         ]
 
     def window(self, flat: Any, sized: bool = True) -> Any:
-        """The array in its memory, which has one dimension; not `sized`: broadcast dimensions have
-        the size 1."""
+        """Return the array as a view of one-dimensional memory. If not `sized`, broadcast
+        dimensions have size 1."""
         sizes = self.sizes
         stored = flat[self.offset : self.offset + math.prod(sizes)].reshape(
             [sizes[dim] for dim in self.order]
@@ -102,13 +102,13 @@ class Layout:
 
     @property
     def memory(self) -> int:
-        """Elements of its memory."""
+        """Number of elements of the memory."""
         return self.offset + math.prod(self.sizes) + 8
 
 
 @dataclass(frozen=True)
 class Product:
-    """One random product: the layouts of its arrays by name, and what is fused into it."""
+    """One random product: the layouts of its arrays by name, and its epilogue."""
 
     dtype: str
     library: str
@@ -120,7 +120,7 @@ class Product:
 def layout(
     draw: random.Random, shape: tuple[int, ...], *, written: bool = False, backwards: bool = True
 ) -> Layout:
-    """A random layout; of an array that is written no two elements are one."""
+    """Return a random layout; in an array that is written, no two elements overlap."""
     order = list(range(len(shape)))
     if draw.random() < 0.5:
         draw.shuffle(order)
@@ -130,7 +130,7 @@ def layout(
         step *= -1 if backwards and draw.random() < 0.15 else 1
         steps.append(0 if not written and draw.random() < 0.06 else step)
         around.append((draw.choice([0, 0, 1, 3, 8]), draw.choice([0, 0, 1, 5, 8])))
-    if draw.random() < 0.25:  # as it is allocated
+    if draw.random() < 0.25:  # contiguous
         order, steps, around = sorted(order), [1] * len(shape), [(0, 0)] * len(shape)
     return Layout(
         shape, tuple(order), tuple(steps), tuple(around), draw.choice([0, 0, 0, 1, 2, 3, 7, 8, 16])
@@ -138,7 +138,7 @@ def layout(
 
 
 def product(seed: int, number: int, library: str, most: int) -> Product:
-    """The product of this number. `most`: its sides have at most so many elements."""
+    """Return the product of this number, with sides of at most `most` elements."""
     draw = random.Random(f"{seed} {number}")
     if library == "both":
         library = "cupy" if draw.random() < 0.4 else "torch"
@@ -167,7 +167,7 @@ def product(seed: int, number: int, library: str, most: int) -> Product:
         layouts["bias"] = layout(draw, draw.choice([(n,), (m, 1)]), backwards=backwards)
     if draw.random() < 0.4 and result:
         layouts["out"] = layout(draw, result, written=True, backwards=backwards)
-    # CuPy has no other
+    # CuPy has no bfloat16
     dtype = "float16" if library == "cupy" else draw.choice(["float16", "bfloat16"])
     return Product(dtype, library, layouts, alpha, beta)
 
@@ -178,8 +178,8 @@ def _module(array: Any) -> Any:
 
 
 def filled(one: Product, name: str, seed: int) -> tuple[Any, Any]:
-    """(memory, array) of NaN, in which the array's own elements are random normal numbers, but for
-    an output's."""
+    """Return (memory, array), filled with NaN except for the array's elements, which are random
+    normal numbers unless it is the output."""
     rng, spec = np.random.default_rng(seed), one.layouts[name]
     dtype = (
         np.dtype(np.float16)
@@ -204,14 +204,14 @@ def filled(one: Product, name: str, seed: int) -> tuple[Any, Any]:
 
 
 def doubled(array: Any) -> np.ndarray:
-    """On the host, in float64."""
+    """Return an array on the host, in float64."""
     if hasattr(array, "double"):
         return np.asarray(array.double().cpu().numpy())
     return np.asarray(array.get() if hasattr(array, "get") else array).astype(np.float64)
 
 
 def check(case: harness.Case) -> None:
-    """Compute one product; AssertionError where it is wrong."""
+    """Compute one product. Raises AssertionError if it is wrong."""
     one = product(case["seed"], case["number"], case["library"], case["most"])
     arrays = {
         name: filled(one, name, 1000 * case["number"] + place)
@@ -246,21 +246,22 @@ def check(case: harness.Case) -> None:
             wrong = wrong or "the result is not the output that was given"
         if not np.isnan(memory[~inside]).all():
             wrong = wrong or (
-                f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
+                f"{int((~np.isnan(memory[~inside])).sum())} elements outside the output were "
+                "written"
             )
     if wrong:
         raise AssertionError(f"{wrong}: {asdict(one)}")
 
 
 def difference(found: np.ndarray, exact: np.ndarray, rounding: float, depth: int) -> str:
-    """What is wrong with a result; "" where nothing is."""
+    """Return what is wrong with a result, or "" if it is right."""
     if found.shape != exact.shape:
         return f"the shape {found.shape}, not {exact.shape}"
     if not exact.size:
         return ""
     off = np.abs(found - exact)
     scale = max(float(np.sqrt(np.mean(exact**2))), math.sqrt(depth) * 1e-3)
-    sums = 2.0**-22 * math.sqrt(max(depth, 1)) * scale * 8  # of float32
+    sums = 2.0**-22 * math.sqrt(max(depth, 1)) * scale * 8  # error of float32 sums
     far = ~(off <= rounding * np.abs(exact) * 1.05 + sums + rounding * 1e-2 * scale)
     if far.any():
         at = tuple(int(i) for i in np.argwhere(far)[0])
@@ -275,9 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = harness.script(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="default: drawn from the system")
-    parser.add_argument(
-        "--only", type=int, help="the product of this number alone, in this process"
-    )
+    parser.add_argument("--only", type=int, help="only the product of this number, in this process")
     parser.add_argument(
         "--library",
         choices=(*LIBRARIES, "both"),
@@ -288,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--most", type=int, default=1100, help="elements of a side (default: %(default)s)"
     )
     parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
-    parser.add_argument("--out", type=Path, help="a file of what was wrong")
+    parser.add_argument("--out", type=Path, help="a file for the wrong results")
     options = parser.parse_args(arguments)
     seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)

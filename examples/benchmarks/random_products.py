@@ -1,8 +1,8 @@
-"""numpipe.ops.matmul against cuBLAS (through torch) on hundreds of products: random ones, the
+"""Compare numpipe.ops.matmul with cuBLAS (through torch) on hundreds of products: random ones, the
 layers of language models, squares.
 
     cd examples/benchmarks
-    # 200 random products, of a new seed
+    # 200 random products with a new seed
     python random_products.py --out result.json
     python random_products.py --seed 7 --count 40 --distribution uniform --out result.json
     python random_products.py --rows layers,squares,off-grid --dtype bf16,f16 --out result.json
@@ -13,17 +13,18 @@ layers of language models, squares.
     python random_products.py --read result.json --fit rows.jsonl --picture result.svg
     python -m numpipe.ops.choice evaluate rows.jsonl
 
-The seed is printed, and is in the file before anything is measured. A row takes some tenths of a
-second a process; kernels are compiled ahead, in as many processes as there are CPUs
-(`harness.sweep` says how rows are measured). Inputs are random normal numbers. Rows have at most
-512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
+The seed is printed and written to the file before anything is measured. A row takes a few tenths of
+a second per process; kernels are compiled ahead, in as many processes as there are CPUs
+(`harness.sweep` describes how rows are measured). Inputs are random normal numbers. A row has at
+most 512 sets of buffers, so operands smaller than 240 KB may partly stay in L2.
 
-Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each
-element is compared with cuBLAS'. A row fails with an element that differs by more than roundings
-can, one that no call wrote, one that was written beside the output, or other bits in a later call.
-`--space 26` measures, beside the chosen config, 26 of those that the op puts first for the row
-(`numpipe.ops.configs.space`), and `--fit` writes a line for the GPU and one for each (shape,
-config, seconds), to which ``python -m numpipe.ops.choice fit`` fits the choice.
+Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; in addition, every
+element is compared with cuBLAS'. A row fails if an element differs by more than rounding can
+explain, if an element was not written, if something outside the output was written, or if a later
+call gives other bits. `--space 26` measures, in addition to the chosen config, 26 of those that the
+op ranks highest for the row (`numpipe.ops.configs.space`). `--fit` writes a line for the GPU and a
+line for each (shape, config, seconds), to which ``python -m numpipe.ops.choice fit`` fits the
+choice.
 """
 
 from __future__ import annotations
@@ -51,30 +52,32 @@ from numpipe import bench
 from numpipe.errors import NumpipeError
 from numpipe.ops import configs as op_configs
 
-# the package's attribute of this name is the function
+# the attribute `matmul` of the package is the function, not the module
 OP = importlib.import_module("numpipe.ops.matmul")
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 OURS, REFERENCE = "numpipe", "cuBLAS"
 STORED = ("mk,nk", "mk,kn", "km,nk", "km,kn")
-"""how a and b lie in memory: the last dimension is contiguous; in linear layers it is K in both"""
+"""how a and b lie in memory: the last dimension is contiguous; in linear layers it is K for both"""
 MOST_SETS, SAMPLED_ROWS = 512, 64
 PAD = 128
-"""elements at least between outputs: nothing may write there"""
+"""least elements between outputs, which must stay unwritten"""
 CHUNK = 1 << 26
 """elements that are checked at a time"""
 DIFFERENCE, ERROR = 0.06, 0.02
-"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is
-another function. (Where cuBLAS cuts K it may round partial sums to 16 bits; without one step of 64
-of 16384 some element is off by 0.2.)"""
+"""largest difference of an element from cuBLAS', relative to the element and the root mean square;
+largest relative error. Larger values mean that something else was computed. (If cuBLAS splits K, it
+may round partial sums to 16 bits; leaving out one step of 64 of 16384 changes some element by 0.2.)
+"""
 LOAD = "8192,8192,4096"
 BEST = 600
-"""configs of the fewest predicted cycles, from which those with other widths are drawn"""
+"""number of configs with the fewest predicted cycles from which those with other widths are
+drawn"""
 DEVICE = "cuda"
 
 
 # ---- what is measured
 class Buffers:
-    """Matrices of one shape, in sets: each as aligned as if it was allocated alone."""
+    """Sets of matrices of one shape, each aligned as if allocated separately."""
 
     def __init__(self, sets: int, shape: tuple[int, int], dtype: Any, turned: bool = False) -> None:
         import torch
@@ -95,20 +98,20 @@ class Buffers:
         self.flat.fill_(math.nan)
 
     def check(self, name: str) -> None:
-        """AssertionError where a set is written in part, where none is, or where something is
-        written beside one."""
+        """Raise AssertionError if a set was only partly written, if none was written, or if
+        something outside an output was."""
         empty = self.flat.isnan()
         inside, beside = empty[:, : self.size], empty[:, self.size :]
         whole, untouched = ~inside.any(1), inside.all(1)
         if not bool(beside.all()):
-            raise AssertionError(f"{name} wrote beside its output")
+            raise AssertionError(f"{name} wrote outside its output")
         if not bool((whole | untouched).all()) or not bool(whole.any()):
-            raise AssertionError(f"{name} left elements of its output as they were, or gave NaN")
+            raise AssertionError(f"{name} left elements of its output unwritten, or gave NaN")
 
 
 def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest:
-    """The row, ready to be measured: numpipe's product, cuBLAS', and those by other configs
-    (`configs`)."""
+    """Return a row that is ready to be measured: numpipe's product, cuBLAS', and those of other
+    configs (`configs`)."""
     import torch
 
     if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
@@ -189,11 +192,11 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
 
 
 def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
-    """Name -> config: `space` of those that the op puts first for a row.
+    """Return, by name, `space` of the configs that the op ranks highest for a row.
 
-    Half of them are the first ones of as many kinds; a quarter are of the next kinds; the rest are
-    of the first kinds again, with other widths, staging panels and slots, which are what else a
-    config's time depends on most.
+    Half of them are the best of as many kinds; a quarter are of the next kinds; the rest are of the
+    first kinds again, with other widths, staging panels and slots, the other fields on which the
+    time of a config depends most.
     """
     if not space:
         return {}
@@ -215,7 +218,7 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
 
 
 def spell(config: op_configs.Config) -> str:
-    """The name of a config: what makes it, as Python reads it."""
+    """Return the name of a config: the Python expression that constructs it."""
     usual = op_configs.Config()
     fields = (
         f"{name}={value!r}"
@@ -226,8 +229,8 @@ def spell(config: op_configs.Config) -> str:
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
-    """``|c - a b| / |a b|`` in the Frobenius norm, the product in float64, some columns at a
-    time."""
+    """Return ``|c - a b| / |a b|`` in the Frobenius norm, with the product computed in float64,
+    some columns at a time."""
     step, above, below = max(1, CHUNK // b.shape[0]), 0.0, 0.0
     left = a.double()
     for at in range(0, b.shape[1], step):
@@ -238,8 +241,8 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
 
 
 def largest_difference(c: Any, reference: Any) -> float:
-    """The largest ``|c - reference| / (|reference| + its root mean square)`` of an element; NaN
-    where there is one."""
+    """Return the largest ``|c - reference| / (|reference| + its root mean square)`` of any element,
+    or NaN if there is one."""
     step, largest = max(1, CHUNK // c.shape[1]), 0.0
     for at in range(0, c.shape[0], step):
         one, other = c[at : at + step].float(), reference[at : at + step].float()
@@ -251,10 +254,9 @@ def largest_difference(c: Any, reference: Any) -> float:
     return largest
 
 
-# ---- compiled ahead
+# ---- compiling ahead
 def call_once(case: harness.Case) -> None:
-    """In a worker process: the kernels of a row are compiled, and kept on disk, when the row has
-    been called."""
+    """Call a row once in a worker process, so that its kernels are compiled and kept on disk."""
     import torch
 
     (m, n, k), dtype, stored = (
@@ -268,7 +270,7 @@ def call_once(case: harness.Case) -> None:
     try:
         OP.matmul(a.views[0], b.views[0], out=Buffers(1, (m, n), dtype).views[0], **options)
     except NumpipeError:
-        if not options:  # a config that does not take the shape is left out by `contest` too
+        if not options:  # `contest` also skips a config that does not support the shape
             raise
     torch.cuda.synchronize()
     del a, b
@@ -276,7 +278,7 @@ def call_once(case: harness.Case) -> None:
 
 
 def kernels_of(case: harness.Case) -> tuple[object, ...]:
-    """What rows have in common that a config is compiled for once."""
+    """Return what determines the kernel that a config compiles to for a row."""
     m, n, k = dimensions(case)
     return (
         str(case["config"]),
@@ -290,8 +292,8 @@ def kernels_of(case: harness.Case) -> tuple[object, ...]:
 
 
 def ahead(cases: Sequence[Case], space: int) -> None:
-    """Compile what the rows need, small ones first: all by the config that is chosen, which a
-    worker takes its time to find out."""
+    """Compile the kernels that the rows need, small rows first. Each row is called with the chosen
+    config, which takes a worker some time to determine."""
     begun = time.monotonic()
     rows = sorted(cases, key=lambda case: math.prod(dimensions(case)))
     rows += harness.distinct(
@@ -308,7 +310,7 @@ def ahead(cases: Sequence[Case], space: int) -> None:
     print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-# ---- what is asked for, and told
+# ---- options and output
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
     parser.add_argument(
@@ -328,14 +330,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--distribution",
         choices=product_rows.DISTRIBUTIONS,
         default="log",
-        help="of N and K (default: %(default)s)",
+        help="distribution of N and K (default: %(default)s)",
     )
     parser.add_argument(
         "--shapes",
         nargs="+",
         default=[],
         metavar="M,N,K",
-        help="these products, beside --rows where that is said",
+        help="these products, in addition to --rows if that is given",
     )
     parser.add_argument(
         "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
@@ -351,23 +353,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="N of the configs that the op puts first for each row",
+        help="also measure N of the configs that the op ranks highest for each row",
     )
     parser.add_argument(
-        "--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)"
+        "--rounds", type=int, help="rounds per row (default: 11, or 5 with --space)"
     )
     parser.add_argument(
         "--idle",
         type=float,
         default=0.0,
         metavar="S",
-        help="without work before the measurements of each competitor, at the boost clock "
+        help="pause before the measurements of each competitor, at the boost clock "
         "(default: under load)",
     )
     parser.add_argument(
         "--fit",
         type=Path,
-        help="a file of lines, made of the result file: the GPU, then shape, config, seconds",
+        help="a file to write with a line for the GPU, then shape, config, seconds of each row",
     )
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
     if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):
@@ -396,8 +398,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def fit_lines(result: bench.Result) -> str:
-    """A line of JSON for the GPU, and one for each row and competitor, which
-    `numpipe.ops.choice.measurements` reads."""
+    """Return a JSON line for the GPU, and one for each row and competitor, as
+    `numpipe.ops.choice.measurements` reads them."""
     device = result.machine["device"]
     lines: list[dict[str, Any]] = [
         {"gpu": device["name"], "sms": device["sms"], "bandwidth": device.get("bandwidth", 0)}

@@ -25,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = script(__doc__)
     parser.add_argument("command", choices=("summary", "merge", "compare", "map"))
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, help="of merge and map: the file to write")
-    parser.add_argument("--of", help="of map: the competitor (default: the first)")
+    parser.add_argument("--out", type=Path, help="for merge and map: the file to write")
+    parser.add_argument("--of", help="for map: the competitor (default: the first)")
     options = parser.parse_args(arguments)
     if options.command in ("merge", "map") and options.out is None:
         parser.error(f"{options.command}: --out is missing")

@@ -1,14 +1,14 @@
-"""Softmax and log_softmax of rows, forward and backward, in TB/s moved, against a copy of as many
-bytes and against PyTorch.
+"""Measure softmax and log_softmax of rows, forward and backward, in TB/s moved, against PyTorch and
+a copy of as many bytes.
 
-    python examples/benchmarks/softmax.py --out result.json
-    python examples/benchmarks/softmax.py --shapes 131072,1024 8192,5001 --dtype bf16,f32 --out
-    result.json
+    cd examples/benchmarks
+    python softmax.py --out result.json
+    python softmax.py --shapes 131072,1024 8192,5001 --dtype bf16,f32 --out result.json
 
-A forward pass reads x and writes y, as a copy of x does. A backward pass reads y and a gradient of
-it and writes one of x: the copy has 1.5 times the elements. Outputs are allocated beforehand.
-Buffers rotate over twice the L2 cache. The first results are compared with float64 in some rows;
-all later ones have to be the same bits.
+A forward pass reads x and writes y, like a copy of x. A backward pass reads y and its gradient and
+writes the gradient of x, so its copy has 1.5 times the elements. Outputs are allocated beforehand.
+Buffers rotate over twice the size of the L2 cache. The first results are compared with float64 in
+sampled rows; all later ones must have the same bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import harness
 SHAPES = ("65536,4096", "131072,1024", "16384,16384")
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 2e-6}
-"""the largest relative errors of some rows in the Frobenius norm, by element type"""
+"""largest relative errors (Frobenius norm) of sampled rows, by element type"""
 OF = ("softmax", "log_softmax")
 PASSES = ("forward", "backward")
 SAMPLED_ROWS = 64
@@ -60,7 +60,7 @@ def theirs(arrays: list[Any], out: Any, log: bool) -> Callable[[], object]:
 
 
 def exact(arrays: list[Any], log: bool) -> Any:
-    """Return what the operation gives of some rows, in float64."""
+    """Return the exact result of some rows, in float64."""
     import torch
 
     if len(arrays) == 1:
@@ -72,7 +72,7 @@ def exact(arrays: list[Any], log: bool) -> Any:
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process; return its entry of the result file."""
     import torch
 
     torch.manual_seed(process)

@@ -1,13 +1,15 @@
-"""What it costs that arrays steer: examples/gemm.py with its order, blocks and steps read from
-integer arrays by the kernel.
+"""Measure the cost of control by arrays: examples/gemm.py with its tile order, blocks and steps
+read from integer arrays.
 
-    python examples/benchmarks/steered.py                               on a GPU: interleaved, at
-                                                                        4096,4096,4096
-    python examples/benchmarks/steered.py --shape 8192,8192,1024 --dtype f16 --rounds 60
-    python examples/benchmarks/steered.py --target sim --shape 256,512,128        are they right?
+    cd examples/benchmarks
+    # on a GPU: interleaved, at 4096,4096,4096
+    python steered.py
+    python steered.py --shape 8192,8192,1024 --dtype f16 --rounds 60
+    # check the results
+    python steered.py --target sim --shape 256,512,128
 
-The arrays say what the arithmetic says, so that all compute the same: ratios are speeds over that
-of examples/gemm.py, which is measured twice.
+The arrays hold the same values that examples/gemm.py computes, so all kernels compute the same.
+Ratios are speeds relative to examples/gemm.py, which is measured twice.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def _out(a: Any, b: Any) -> ArrayType:
 
 @numpipe.kernel(out_type=_out, **OPTIONS)
 def ordered(a, b, table, c, *, cfg: numpipe.Static = Config()):
-    """The tiles in the order of a table: row t has the indices of tile t."""
+    """Compute the tiles in the order of a table, whose row t has the indices of tile t."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for (t,) in numpipe.tiles(table.shape[0]):
@@ -62,7 +64,7 @@ def ordered(a, b, table, c, *, cfg: numpipe.Static = Config()):
 
 @numpipe.kernel(out_type=_out, **OPTIONS)
 def looked_up(a, b, blocks, c, *, cfg: numpipe.Static = Config()):
-    """The blocks of a and b of each step by a list of them."""
+    """Take the blocks of a and b for each step from a list."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for m, n in numpipe.tiles(
@@ -84,7 +86,7 @@ def looked_up(a, b, blocks, c, *, cfg: numpipe.Static = Config()):
 
 @numpipe.kernel(out_type=_out, **OPTIONS)
 def counted(a, b, counts, c, *, cfg: numpipe.Static = Config()):
-    """As many steps for a tile as an array says."""
+    """Take the number of steps of each tile from an array."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for m, n in numpipe.tiles(
@@ -114,7 +116,7 @@ KERNELS = {
 def steering(
     shape: tuple[int, int, int], cfg: Config, dtype: Any = np.int32
 ) -> dict[str, np.ndarray]:
-    """The array that each kernel takes, so that it computes what the arithmetic does."""
+    """Return the array for each kernel with which it computes the same as examples/gemm.py."""
     tiles, steps = (cdiv(shape[0], cfg.tm), cdiv(shape[1], cfg.tn)), cdiv(shape[2], cfg.tk)
     arrays = orders.Grouped(cfg.group).table(tiles), np.arange(steps), np.full(tiles, steps)
     return {name: np.array(array, dtype) for name, array in zip(KERNELS, arrays, strict=True)}
@@ -123,7 +125,7 @@ def steering(
 def compared(
     shape: tuple[int, int, int], dtype: np.dtype, rounds: int, cfg: Config
 ) -> bench.Sample:
-    """Seconds a call of each kernel, interleaved, on arrays that stay on the GPU."""
+    """Return the seconds per call of each kernel, interleaved, on arrays that stay on the GPU."""
     x, y = (launch.DeviceArray.from_host(array) for array in inputs(shape, dtype))
     outputs = {name: launch.DeviceArray(shape[:2], dtype) for name in ("arithmetic", *KERNELS)}
     given = {
@@ -142,7 +144,7 @@ def compared(
     same = outputs["arithmetic"].copy_to_host()
     for name, output in outputs.items():
         if not np.array_equal(output.copy_to_host(), same):
-            raise AssertionError(f"{name}: other bits than by arithmetic")
+            raise AssertionError(f"{name}: bits differ from those of the kernel without arrays")
     return sample
 
 

@@ -1,15 +1,15 @@
-"""Forward and backward of numpipe.torch.matmul against PyTorch's product, by the protocols of
-numpipe.bench.
+"""Compare the forward and backward passes of numpipe.torch.matmul with PyTorch's product, by the
+protocols of numpipe.bench.
 
-    python examples/benchmarks/torch_gradients.py --out result.json python
-    examples/benchmarks/torch_gradients.py --shapes 4096,14336,4096 --of layer --dtype bf16 --out
-    result.json
+    cd examples/benchmarks
+    python torch_gradients.py --out result.json
+    python torch_gradients.py --shapes 4096,14336,4096 --of layer --dtype bf16 --out result.json
 
-A row is three products: y = x @ w.T, x of (M, K) and w of (N, K), and the gradients of both of a
-given one of y. "layer" is ``gelu(x @ w.T + bias)``, which where gradients are wanted is PyTorch's
-gelu on either side. Both sides run eagerly; autograd allocates their results. The errors are those
-of y and of both gradients of "product", relative, in the Frobenius norm, of 64 rows against
-float64; one beyond 1.05 of PyTorch's is a failure.
+A row is three products: y = x @ w.T, for x (M, K) and w (N, K), and the gradients of both for a
+given gradient of y. "layer" is ``gelu(x @ w.T + bias)``, for which both sides use PyTorch's gelu,
+because gradients are wanted. Both sides run eagerly, and autograd allocates their results. Errors
+are those of y and of both gradients of "product", relative, in the Frobenius norm, of 64 rows
+against float64; an error that exceeds PyTorch's by a factor of 1.05 is a failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = Callable[[Any, Any, Any], Any]
 
 
 def steps(of: str) -> dict[str, Step]:
-    """The forward pass of each competitor."""
+    """Return the forward pass of each competitor."""
     import torch
     from torch.nn import functional
 
@@ -52,7 +52,7 @@ def steps(of: str) -> dict[str, Step]:
 
 
 def both(step: Step, x: Any, w: Any, bias: Any, grad: Any) -> tuple[Any, ...]:
-    """(y, the gradients of x and of w)."""
+    """Return y, the gradient of x and the gradient of w."""
     import torch
 
     y = step(x, w, bias)
@@ -60,24 +60,24 @@ def both(step: Step, x: Any, w: Any, bias: Any, grad: Any) -> tuple[Any, ...]:
 
 
 def errors(found: tuple[Any, ...], x: Any, w: Any, grad: Any) -> list[float]:
-    """The relative errors of y, of x' gradient and of w's, of some rows."""
+    """Return the relative errors of y, of x's gradient and of w's gradient, for sampled rows."""
     import torch
 
     x, w, grad = x.detach(), w.detach(), grad.detach()
-    told = []
+    relative = []
     for got, left, right in zip(
         (each.detach() for each in found), (x, grad, grad.T), (w.T, w, x), strict=True
     ):
         rows = torch.randperm(got.shape[0], device=got.device)[:SAMPLED_ROWS]
         exact = left[rows].double() @ right.double()
-        told.append(harness.relative_error(got[rows], exact))
-    return told
+        relative.append(harness.relative_error(got[rows], exact))
+    return relative
 
 
 def measure(
     process: int, case: Mapping[str, Any], options: argparse.Namespace, device: str = "cuda"
 ) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process; return its entry of the result file."""
     import torch
 
     torch.manual_seed(process)

@@ -1,5 +1,5 @@
-"""A Triton kernel of three tensors, in a file of its own: Triton reads a kernel's source, and
-numpipe needs no Triton."""
+"""A Triton kernel of three tensors, in its own file because Triton reads a kernel's source, and
+numpipe does not need Triton."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import triton.language as tl
 
 @triton.jit
 def add(x, y, z, BLOCK: tl.constexpr):
-    """z = x + y, of the first BLOCK elements."""
+    """Compute z = x + y for the first BLOCK elements."""
     i = tl.arange(0, BLOCK)
     tl.store(z + i, tl.load(x + i) + tl.load(y + i))

@@ -1,5 +1,5 @@
-"""c = a @ b.T in Triton: a plain blocked product, one program a tile, tuned over a small space.
-Imports Triton."""
+"""c = a @ b.T in Triton: a plain blocked product with one program per tile, tuned over a small
+space. This module imports Triton."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def _matmul(
 
 
 def matmul(a: Any, b: Any, out: Any) -> None:
-    """a (M, K), b (N, K), out (M, N), or a batch of each; K contiguous in a and b, N in out."""
+    """Compute out = a @ b.T for a (M, K), b (N, K), out (M, N), or a batch of each; K must be
+    contiguous in a and b, N in out."""
     *batch, m, k = a.shape
     n, batches = b.shape[-2], batch[0] if batch else 1
 
@@ -89,5 +90,5 @@ def matmul(a: Any, b: Any, out: Any) -> None:
 
 
 def best() -> str:
-    """The configuration that the newest call ran with."""
+    """Return the configuration that the latest call ran with."""
     return str(_matmul.best_config)

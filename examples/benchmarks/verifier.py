@@ -1,21 +1,21 @@
-"""What it costs to verify a GEMM on a CPU: numpipe's simulated SM, and Pallas' GPU interpreter with
-race detection beside it.
+"""Measure what it costs to verify a matrix product on a CPU, with numpipe's simulated SM and with
+Pallas' GPU interpreter with race detection.
 
     python examples/benchmarks/verifier.py --out result.json
     python examples/benchmarks/verifier.py --jax-python venv/bin/python --out result.json
 
-numpipe   examples/gemm.py, float16, tile 128 x 128 x 64, two compute warpgroups, one core, every
-          hazard watched: 512 x 512 x 512, then with more steps a tile and with more tiles, to see
-          that the time grows with the steps; and `numpipe.verify`
-Pallas    the same product by a kernel of the same shape, in jax' GPU interpreter with
+numpipe   examples/gemm.py, float16, tile 128 x 128 x 64, two compute warpgroups, one core,
+          detecting every hazard: 512 x 512 x 512, then with more steps per tile and with more
+          tiles, to show that the time is proportional to the steps; and `numpipe.verify`
+Pallas    the same product by a kernel of the same shape, in JAX's GPU interpreter with
           detect_races=True on all cores (its threads are Python's). It needs jax and absl-py (pip
-          install "jax[cpu]" absl-py), in any environment: --jax-python names its interpreter.
-          Without them the line is left out. The interpreter is an internal of jax: tried with 0.10.
+          install "jax[cpu]" absl-py) in any environment: --jax-python names its interpreter.
+          Without them, this line is omitted. The interpreter is internal to JAX; tested with 0.10.
 
-Each figure is the median over `--processes` processes of the median of their runs, wall time; the
-raw values go into the file, CPU time beside them. Steps are counted in CPU time, which other work
-on the machine changes little. For the ratio Pallas' fastest run counts, its first one, which traces
-the kernel, apart.
+Each figure is the median over `--processes` processes of the median wall time of their runs; raw
+values and CPU times are also written to the file. The time per step is CPU time, which other work
+on the machine affects little. The ratio uses Pallas' fastest run, not counting the first, which
+traces the kernel.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ SHAPES = {
 }
 SCHEDULES = 20
 LIMIT, RATIO = 0.5, 10
-"""seconds for 512 x 512 x 512, and how much faster than Pallas, that numpipe promises"""
+"""largest seconds for 512 x 512 x 512, and least speedup over Pallas, that numpipe promises"""
 HANGS = 240
-"""seconds after which a process of the interpreter, whose threads may end up waiting for each
-other, is given up"""
+"""seconds after which a process of the interpreter, whose threads may deadlock, is killed"""
 
 
 def spell(shape: tuple[int, int, int]) -> str:
@@ -73,16 +72,16 @@ def now() -> tuple[float, float]:
 
 
 def since(begun: tuple[float, float]) -> tuple[float, float]:
-    """Wall and CPU seconds."""
+    """Return the wall and CPU seconds since a time from `now`."""
     return time.perf_counter() - begun[0], time.process_time() - begun[1]
 
 
 # ---- numpipe
 def numpipe_times(runs: int) -> None:
-    """Prints {shape: [[wall, CPU seconds]]}, and the seconds of a verification."""
+    """Print {shape: [[wall, CPU seconds]]} and the seconds of a verification."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    os.environ["NUMPIPE_COMPILE_CHECK"] = "0"  # a compile is not what is measured
+    os.environ["NUMPIPE_COMPILE_CHECK"] = "0"  # do not measure compile time
     import numpy as np
 
     import numpipe
@@ -93,7 +92,7 @@ def numpipe_times(runs: int) -> None:
     for shape in dict.fromkeys(shape for shapes in SHAPES.values() for shape in shapes):
         a, b = operands(*shape)
         exact = a.astype(np.float64) @ b.astype(np.float64).T
-        right(matmul(a, b, cfg=config, target="sim"), exact)  # lifts the source
+        right(matmul(a, b, cfg=config, target="sim"), exact)  # the first run lifts the source
         for _ in range(runs):
             begun = now()
             matmul(a, b, cfg=config, target="sim")
@@ -105,7 +104,7 @@ def numpipe_times(runs: int) -> None:
 
 # ---- Pallas
 def pallas_times(runs: int) -> None:
-    """Prints the seconds of each run, a line each as it ends."""
+    """Print the seconds of each run, one line each as it ends."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
     import numpy as np
@@ -113,7 +112,7 @@ def pallas_times(runs: int) -> None:
     interpreted, races = pallas_matmul(SIZE, SIZE, SIZE)
     call = jax.jit(interpreted)
     a, b = operands(SIZE, SIZE, SIZE)
-    b = np.ascontiguousarray(b.T)  # it knows no transposed tile
+    b = np.ascontiguousarray(b.T)  # the interpreter does not support transposed tiles
     exact = a.astype(np.float64) @ b.astype(np.float64)
     for _ in range(runs + 1):
         begun = now()
@@ -134,8 +133,8 @@ def pallas_times(runs: int) -> None:
 
 
 def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Callable[[], bool]]:
-    """c = a @ b for b (K, N), by two CTAs that loop over the tiles as numpipe's do; and whether a
-    race was found."""
+    """Return c = a @ b for b (K, N), computed by two CTAs that loop over the tiles as numpipe's do,
+    and a function that says whether a race was found."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -223,7 +222,7 @@ def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Ca
 def worker(
     python: str, name: str, runs: int, **environment: str
 ) -> tuple[list[dict[str, Any]], str]:
-    """The lines that a process of its own prints, and why there are not more."""
+    """Return the JSON lines that a new process prints, and the reason if it ended early."""
     with subprocess.Popen(
         [python, __file__, "--worker", name, "--runs", str(runs)],
         stdout=subprocess.PIPE,
@@ -242,7 +241,7 @@ def worker(
 
 
 def line_through(points: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """(offset, slope, largest relative distance of a point) of the least-squares line."""
+    """Return (offset, slope, largest relative distance of a point) of the least-squares line."""
     slope, offset = statistics.linear_regression(*zip(*points, strict=True))
     return offset, slope, max(abs(offset + slope * x - y) / y for x, y in points)
 
@@ -256,7 +255,7 @@ def main() -> int:
     parser.add_argument(
         "--jax-python",
         default=sys.executable,
-        help="an interpreter that has jax (default: this one)",
+        help="a Python interpreter with jax (default: this one)",
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", choices=("numpipe", "pallas"), help=argparse.SUPPRESS)
@@ -265,26 +264,26 @@ def main() -> int:
         (numpipe_times if options.worker == "numpipe" else pallas_times)(options.runs)
         return 0
 
-    import harness  # not in a worker: the interpreter that has JAX may lack numpipe
+    import harness  # not in a worker, whose interpreter has JAX but may lack numpipe
 
     one_core = {
         name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     }
     ours: list[dict[str, Any]] = []
     theirs: list[dict[str, Any]] = []
-    asked = True
-    for _ in range(options.processes):  # in turn: the machine is not the same all the time
+    available = True
+    for _ in range(options.processes):  # in turn, because the machine's speed varies over time
         answer, why = worker(sys.executable, "numpipe", options.runs, **one_core)
         if why:
             raise SystemExit(f"numpipe: {why}")
         ours += answer
-        if asked:
+        if available:
             runs, why = worker(options.jax_python, "pallas", options.runs)
             theirs.append({"runs": runs, "ended": why or "well"})
             if why:
                 print(f"Pallas: {why}")
-            asked = "ModuleNotFoundError" not in why and "ImportError" not in why
-    found = record(ours, [process for process in theirs if process["runs"] or asked], options)
+            available = "ModuleNotFoundError" not in why and "ImportError" not in why
+    found = record(ours, [process for process in theirs if process["runs"] or available], options)
     tell(found)
     harness.write(options.out, found)
     return 0
@@ -293,7 +292,7 @@ def main() -> int:
 def record(
     ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The file's contents: figures, every raw value, and the machine."""
+    """Return the file's contents: figures, every raw value, and the machine."""
     from numpipe.bench import environment
 
     def median(name: str, which: int) -> float:
@@ -353,7 +352,7 @@ def record(
 
 
 def cpu() -> str:
-    """The processor's name, where it can be read."""
+    """Return the name of the processor, if it can be read."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
     except OSError:

@@ -8,7 +8,7 @@ is one more record of each.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +17,7 @@ import numpy as np
 FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
 INT32 = np.dtype(np.int32)
 UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
@@ -29,7 +30,8 @@ class Packing:
     per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of
                   8-bit types two as well, because a lane has two of them side by side
     computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers,
-                  "b" of masks; with "" it can only be converted, loaded and stored
+                  "b" of masks, "d" of float64, of which arrays are not loaded as tiles; with "" it
+                  can only be converted, loaded and stored
     wide          type through which conversions go, and in which integers are computed: float32,
                   int32 or uint32; holds all values
     widen         PTX that converts the low and the high element of register $1 to the wide type, in
@@ -55,16 +57,39 @@ class Element:
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
     reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk";
                 and, or and xor of int64 are an illegal instruction on an H200)
+    per_byte    elements in a byte of memory
+    unpack      of a packed type, by the name of a 16-bit type: PTX that converts elements 2 t and
+                2 t + 1 of register $1 to the low and the high half of register $0; $2 is 0x1111 t,
+                by which ``prmt`` selects byte t
     """
 
     name: str
     tma: str
     reductions: str = ""
     tile: Packing | None = None
+    per_byte: int = 1
+    unpack: dict[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of an element in memory."""
+        return 8 * self.dtype.itemsize // self.per_byte
+
+    def nbytes(self, count: int) -> int:
+        """Return the bytes of `count` elements, which fill whole bytes.
+
+        >>> ELEMENTS["float32"].nbytes(16)
+        64
+        """
+        return count * self.bits // 8
+
+    def count(self, nbytes: int) -> int:
+        """Return how many elements `nbytes` bytes hold."""
+        return nbytes * 8 // self.bits
 
     @property
     def short(self) -> str:
@@ -130,6 +155,30 @@ _BF16 = _half(
 )
 _BITS = "and or xor"
 
+
+def _four_bits(flip: int) -> dict[str, str]:
+    """Return how 4-bit integers become floats; `flip`: 8 of signed ones, whose n ^ 8 is n + 8.
+
+    A float has an integer in the low bits of its mantissa, and another power of two that makes
+    these bits count 1: 1024 in a float16, 64 where the integer lies 4 bits further up, 128 in a
+    bfloat16. The power and the flip's 8 are subtracted. A bfloat16's mantissa has 7 bits, so that
+    the upper integer of a byte is shifted down before.
+    """
+    f16, bf16 = (
+        f"lop3.b32 two, two, {mask:#010x}, {powers | flips:#x}, 0x6a; "
+        f"mov.b32 base, {powers | flips | 0x80008000:#x}; add.rn.{name}x2 $0, two, base; }}"
+        for name, mask, powers, flips in (
+            ("f16", 0x00F0000F, 0x54006400, flip << 20 | flip),
+            ("bf16", 0x000F000F, 0x43004300, flip << 16 | flip),
+        )
+    )
+    return {
+        "float16": f"{{ .reg .b32 two, base; prmt.b32 two, $1, $1, $2; {f16}",
+        "bfloat16": "{ .reg .b32 two, select, base; shr.b32 two, $1, 4; "
+        f"add.u32 select, $2, 0x4400; prmt.b32 two, $1, two, select; {bf16}",
+    }
+
+
 _RECORDS = (
     Element("bool", "UINT8", tile=Packing(1, "b", INT32)),
     Element("int8", "UINT8", "", _integer("s", "s8")),
@@ -142,7 +191,7 @@ _RECORDS = (
     Element("uint64", "UINT64", f"add min max {_BITS}"),
     Element("float16", "FLOAT16", "add min max", _F16),
     Element("float32", "FLOAT32", "add", Packing(1, "f")),
-    Element("float64", "FLOAT64", "add"),
+    Element("float64", "FLOAT64", "add", Packing(1, "d", FLOAT64)),
     Element("bfloat16", "BFLOAT16", "add min max", _BF16),
     Element("float8_e4m3fn", "UINT8", "", _float8("e4m3", 448.0)),
     Element("float8_e5m2", "UINT8", "", _float8("e5m2", 57344.0)),
@@ -150,8 +199,19 @@ _RECORDS = (
 
 ELEMENTS = {record.name: record for record in _RECORDS}
 """Element types of arrays, by name."""
+PACKED = {
+    record.name: record
+    for record in (
+        Element("int4", "UINT8", per_byte=2, unpack=_four_bits(8)),
+        Element("uint4", "UINT8", per_byte=2, unpack=_four_bits(0)),
+    )
+}
+"""Element types smaller than a byte, by name: arrays of them are arrays of bytes, which `unpack`
+reads."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
-TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
+TILES = tuple(
+    record.dtype for record in _RECORDS if record.tile and record.dtype not in (BOOL, FLOAT64)
+)
 """Types of register tiles of an array's elements."""
 INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
 """Types of register tiles of integers."""
@@ -168,3 +228,14 @@ def packing(dtype: np.dtype[Any]) -> Packing:
     record = BY_DTYPE[dtype].tile
     assert record is not None
     return record
+
+
+def packed_fix(dtype: np.dtype[Any]) -> str:
+    """Return what messages that refuse a type add if it is a packed one."""
+    record = PACKED.get(dtype.name)
+    if record is None:
+        return ""
+    return (
+        f"; fix: pack {record.per_byte} of {record.name} into each element of a uint8 array, and "
+        f"load them by numpipe.unpack(tile, {record.name!r}, np.float16); they are not stored"
+    )

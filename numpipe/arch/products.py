@@ -8,12 +8,12 @@ product reads its record.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .dtypes import ELEMENTS, FLOAT32, INT32, Element, listed
+from .dtypes import BY_DTYPE, ELEMENTS, FLOAT32, FLOAT64, INT32, Element, listed
 from .register_layouts import FRAGMENTS, RegisterLayout
 
 EIGHTS = tuple(range(8, 257, 8))
@@ -33,6 +33,7 @@ class Operand:
              "mn"
     widths   every N that the instruction has
     ignored  how many low bits of an element the tensor core ignores
+    made_k   K of the instruction in machine code, where ptxas makes another of it
     """
 
     element: str
@@ -43,6 +44,7 @@ class Operand:
     majors: tuple[str, ...] = ("k",)
     widths: tuple[int, ...] = EIGHTS
     ignored: int = 0
+    made_k: int = 0
 
     @property
     def unit(self) -> str:
@@ -88,6 +90,10 @@ class Product:
     operands       the types that it takes
     multiply_adds  of 16-bit elements that all tensor cores of an SM do in a cycle
     smem_rate      bytes a cycle that the tensor cores read from shared memory
+    tile           M and N of an instruction of one warp; None: of one warpgroup, `rows` x any N
+    loads          the instructions by which a warp loads its operands ("ldmatrix",
+                   "ld.shared.v2"); "": the tensor cores read shared memory themselves
+    order          the orders of A and B in PTX, after the shape
     groups         how products are waited for; None: it is over when the next instruction begins
     """
 
@@ -104,6 +110,9 @@ class Product:
     multiply_adds: int
     smem_rate: int
     groups: Groups | None = None
+    tile: tuple[int, int] | None = None
+    loads: str = ""
+    order: str = ""
 
     @functools.cached_property
     def by_dtype(self) -> dict[np.dtype[Any], Operand]:
@@ -138,13 +147,31 @@ class Product:
         """A regular expression that matches its opcodes in machine code: ``HGMMA|IGMMA|…``."""
         return "|".join(sorted({operand.opcode for operand in self.operands}))
 
+    def computed(self, value: np.ndarray) -> np.ndarray:
+        """Return elements as the product takes them, in a type that holds them: float32, or float64
+        for integers and float64."""
+        operand = self.by_dtype[value.dtype]
+        if operand.ignored:
+            bits = value.view(np.uint32) & np.uint32(-1 << operand.ignored & 0xFFFFFFFF)
+            value = bits.view(value.dtype)
+        return value.astype(FLOAT32 if operand.sums == FLOAT32 else np.float64, copy=False)
+
+    def expected(self, m: str, n: str, k: str, name: str) -> str:
+        """Return opcode and shape in machine code of a statement of PTX: M, N, K and A's type.
+
+        >>> WGMMA.expected("64", "128", "16", "bf16"), MMA_SYNC.expected("16", "8", "32", "e4m3")
+        ('HGMMA 64x128x16', 'HMMA 16816')
+        """
+        operand = self.by_name[name]
+        return f"{operand.opcode} {self.made.format(m, n, operand.made_k or k)}"
+
     def k(self, dtype: np.dtype[Any]) -> int:
         """Return how many elements of K one instruction multiplies.
 
         >>> WGMMA.k(np.dtype(np.float16))
         16
         """
-        return self.k_bytes // dtype.itemsize
+        return BY_DTYPE[dtype].count(self.k_bytes)
 
     def rate(self, element: Element) -> int:
         """Return the multiply-adds of an SM in a cycle, on elements of a type: an instruction takes
@@ -153,7 +180,7 @@ class Product:
         >>> [WGMMA.rate(ELEMENTS[name]) for name in ("int8", "float16", "float32")]
         [4096, 2048, 1024]
         """
-        return self.multiply_adds * 2 // element.dtype.itemsize
+        return self.multiply_adds * 16 // element.bits
 
     def cycles(self, n: int) -> float:
         """Return the cycles of an instruction with both operands in shared memory: it multiplies,
@@ -197,3 +224,45 @@ WGMMA = Product(
 )
 """The product of a Hopper warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
 Multiply-Accumulate")"""
+
+
+MMA_SYNC = Product(
+    "mma.sync",
+    "mma.sync.aligned",
+    written=r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col\.\w+\.(\w+)",
+    made="{}{}{}",
+    rows=64,
+    k_bytes=32,
+    a=("shared", "registers"),
+    b=("shared",),
+    accumulator=FRAGMENTS,
+    operands=(
+        Operand("int8", "s8", "8-bit integers", "IMMA", INT32),
+        Operand("uint8", "u8", "8-bit integers", "IMMA", INT32),
+        Operand("float16", "f16", "float16", "HMMA", majors=_BOTH),
+        Operand("float32", "tf32", "tf32", "HMMA", ignored=13),
+        Operand("bfloat16", "bf16", "bfloat16", "HMMA", majors=_BOTH),
+        # converted to float16 on Hopper, and multiplied by two instructions
+        Operand("float8_e4m3fn", "e4m3", "float8", "HMMA", made_k=16),
+        Operand("float8_e5m2", "e5m2", "float8", "HMMA", made_k=16),
+    ),
+    multiply_adds=1024,
+    smem_rate=128,
+    tile=(16, 8),
+    loads="ldmatrix",
+    order=".row.col",
+)
+"""The product of a warp, whose operands are registers that ldmatrix fills (PTX ISA, "Matrix
+Fragments for mma.m16n8k16")"""
+
+MMA_SYNC_F64 = replace(
+    MMA_SYNC,
+    made="{}x{}x{}",
+    k_bytes=128,
+    a=("shared",),
+    operands=(Operand("float64", "f64", "float64", "DMMA", FLOAT64),),
+    multiply_adds=512,
+    loads="ld.shared.v2",
+)
+"""The product of float64: m16n8k16, of 16 elements along K (PTX ISA, "Matrix Fragments for
+mma.m16n8k16 with floating point type")"""

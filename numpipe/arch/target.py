@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from .products import Product
 
@@ -36,6 +39,18 @@ class Target:
     def product(self) -> Product:
         """Return the product that kernels use unless they name another."""
         return self.products[0]
+
+    def product_of(self, dtype: np.dtype[Any], name: str = "") -> Product | None:
+        """Return the first product, or the first of that name, that multiplies elements of a type;
+        None where there is none."""
+        return next(
+            (
+                product
+                for product in self.products
+                if name in ("", product.name) and product.operand(dtype)
+            ),
+            None,
+        )
 
     @property
     def opcodes(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .products import WGMMA
+from .products import MMA_SYNC, MMA_SYNC_F64, WGMMA
 from .target import Target
 
 HOPPER = Target(
@@ -14,7 +14,7 @@ HOPPER = Target(
     registers=65536,
     lane_registers=255,
     advisories=r"C75\d\d",
-    products=(WGMMA,),
+    products=(WGMMA, MMA_SYNC, MMA_SYNC_F64),
 )
 
 

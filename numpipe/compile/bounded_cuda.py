@@ -87,7 +87,7 @@ def store_word(address: int, value: int) -> None:
     parity="r",
 )
 def try_wait_cluster(addr: int, parity: int) -> bool:
-    """`mbarrier.try_wait` with the cluster's scope."""
+    """Like `mbarrier.try_wait`, with cluster scope."""
     raise NotImplementedError
 
 
@@ -108,7 +108,7 @@ test_wait: Op[..., bool] = Op(mbarrier.test_wait.function, mbarrier.test_wait.ty
     chosen="r",
 )
 def state_of(addr: int, number: int, asked: int, chosen: int) -> int:
-    """Return an mbarrier's state, if this lane is `chosen` and the first that asks; else 0."""
+    """Return an mbarrier's state if this lane is `chosen` and is the first to query it; else 0."""
     raise NotImplementedError
 
 
@@ -119,7 +119,7 @@ def state_of(addr: int, number: int, asked: int, chosen: int) -> int:
     returns="bool",
 )
 def is_first() -> bool:
-    """Return whether this is the first of the warp's lanes that are here."""
+    """Return whether this is the first of the warp's lanes that execute this call."""
     raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ def sleep() -> None:
 
 @ptx("trap;")
 def trap() -> None:
-    """End the kernel, and with it the process's work on the GPU."""
+    """End the kernel, and with it all work of the process on the GPU."""
 
 
 @entry_operation
@@ -156,7 +156,7 @@ def control(_context: Any) -> Any:
 
 @entry_operation
 def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
-    """Write a record of this kind, a compile-time constant, by lanes that are `chosen`."""
+    """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
     _, builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
     halves = [args[4], builder.lshr(args[4], nb.const(32, nb.i64))]
     outside_cuda.record(
@@ -171,13 +171,13 @@ def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, stat
 # ---- waits
 @helper
 def wait(addr, phase, step):  # type: ignore[no-untyped-def]
-    """Wait for an mbarrier: `mbarrier.wait`."""
+    """Wait for an mbarrier; replaces `mbarrier.wait`."""
     await_phase(try_wait, addr, phase)
 
 
 @helper
 def wait_cluster(addr, phase, step):  # type: ignore[no-untyped-def]
-    """Wait for an mbarrier: `mbarrier.wait_cluster`."""
+    """Wait for an mbarrier; replaces `mbarrier.wait_cluster`."""
     await_phase(try_wait_cluster, addr, phase)
 
 
@@ -194,7 +194,7 @@ def await_phase(test, addr, phase):  # type: ignore[no-untyped-def]
 
 @helper
 def poll(addr, parity):  # type: ignore[no-untyped-def]
-    """Test an mbarrier; a poll times out when nothing in the kernel has passed for so long."""
+    """Test an mbarrier. A poll times out if no wait in the kernel has succeeded for that long."""
     if returns_at_once():
         return True
     if test_wait(addr, parity):
@@ -206,7 +206,8 @@ def poll(addr, parity):  # type: ignore[no-untyped-def]
 
 @helper
 def await_each(ptr, step, first, count):  # type: ignore[no-untyped-def]
-    """Wait for flags of other CTAs, and clear them: `memory.await_each_acquire_gpu_b32`."""
+    """Wait for flags of other CTAs, and clear them; replaces
+    `memory.await_each_acquire_gpu_b32`."""
     number = first
     while number < count and not returns_at_once():
         since, flag = now(), ptr + step * number
@@ -220,7 +221,7 @@ def await_each(ptr, step, first, count):  # type: ignore[no-untyped-def]
 
 @helper
 def note_progress():  # type: ignore[no-untyped-def]
-    """Let the host, and polls, see that the kernel goes on."""
+    """Record for the host, and for polls, that the kernel makes progress."""
     store(control() + PASSED, now())
 
 
@@ -235,7 +236,8 @@ def returns_at_once():  # type: ignore[no-untyped-def]
 
 @helper
 def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
-    """Return whether a wait that began at `since` ends: by the limit, or as the kernel stopped."""
+    """Return whether a wait that began at `since` ends, because of the limit or because the kernel
+    stopped."""
     stopped, limit, time = load(control() + STOPPED), load(control() + LIMIT), now()
     if not stopped and time <= since + limit:
         return False
@@ -244,9 +246,9 @@ def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
         store(control() + STOPPED, time)
     while now() < time + SETTLING:
         sleep()
-    chosen = is_first() and not 0 < stopped < since  # not of a wait that began after the stop
+    chosen = is_first() and not 0 < stopped < since  # except for a wait that began after the stop
     if kind == MBARRIER:
-        at = (address - base()) & 0xFFFFFF  # in a cluster the CTA's rank is above
+        at = (address - base()) & 0xFFFFFF  # in a cluster the bits above hold the CTA's rank
         asks = chosen and time > since + limit // 2
         record(MBARRIER, chosen, at, phase, state_of(address, at >> 3, words() + ASKED, asks))
     else:
@@ -256,8 +258,7 @@ def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
 
 @helper
 def begin(asked):  # type: ignore[no-untyped-def]
-    """Initialize a CTA's words, in one lane; `asked` is -1 if no mbarrier is asked for its
-    state."""
+    """Initialize a CTA's words, in one lane; `asked` is -1 if no mbarrier's state is queried."""
     for at in range(ASKED, WORDS_BYTES, 4):
         store_word(words() + at, asked)
     store_word(words(), load(control() + STOPPED) != 0)

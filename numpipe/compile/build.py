@@ -29,9 +29,10 @@ from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetEr
 from ..language.grid import tile_scheduler
 from ..language.memory import prefetched
 from ..language.pipeline import pipelines
+from ..language.tiles.mma import refused
 from ..plan import resources, wait_records
 from ..plan.image import Image
-from ..plan.roles import COMPUTE, MEMORY
+from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, error_lines, register_budget
@@ -106,7 +107,7 @@ def front_end(
             importlib.import_module(f"..{sibling}", __package__)
         from ..plan import context_cuda
         from . import entry_cuda
-        from .check import roles, tile_flow
+        from .check import inert_roles, tile_flow
 
     def place(filename: str, line: int) -> tuple[str, int] | None:
         return (
@@ -149,7 +150,8 @@ def front_end(
         raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (
             None if expected else error
         )
-    for name in unit.rings_of[COMPUTE] - unit.rings_of[MEMORY] if unit.warp_specialized else ():
+    everywhere = set.intersection(*(unit.rings_of[role] for role in unit.roles))
+    for name in unit.rings_of[COMPUTE] - everywhere:
         site = name.rsplit(" @ ", 1)[1]
         whose = (
             prefetched
@@ -167,8 +169,10 @@ def front_end(
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
         places = [lifted.sources[0].definition, error_lines.call_position(lifted, rf"\b{written}$")]
         raise error_lines.stamp(error, unit, lifted, places) from None
-    roles.check(unit, kernel._codelibrary, lifted)
+    inert_roles.check(unit, kernel._codelibrary, lifted)
     _fits(unit)
+    if seen.products and (why := refused(unit)):
+        raise error_lines.stamp(SpecError(why), unit, lifted, [seen.products[0]])
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
     if seen.overwritten:

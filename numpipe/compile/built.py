@@ -1,4 +1,4 @@
-"""A compiled kernel: its `Image`, and the compiler's objects, from which its PTX and SASS are
+"""A compiled kernel: its `Image`, and the compiler's objects, from which its PTX and SASS can be
 shown."""
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from ..plan.unit import Unit
 
 INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
-"""the arguments of `Kernel.inspect`"""
+"""The arguments of `Kernel.inspect`."""
 
 
 @dataclass
 class Built:
-    """A kernel that this process has compiled. Launches need the image only; callers of `inspect`
+    """A kernel that this process has compiled. Launches need only the image; callers of `inspect`
     keep the other fields alive."""
 
     image: Image
     unit: Unit = field(repr=False)
     kernel: Any = field(repr=False)
-    """Numba's kernel object"""
+    """Numba's kernel object."""
     source: str = field(repr=False)
     log: str = field(repr=False)
-    """nvJitLink's messages"""
+    """nvJitLink's messages."""
 
     @property
     def llvm(self) -> str:
@@ -62,7 +62,7 @@ def sass(image: Image) -> str:
 
 
 def check_inspect(what: str, kernel: str) -> None:
-    """Raise SpecError for what `inspect` cannot show."""
+    """Raise SpecError for an argument that `inspect` does not support."""
     if not word(*INSPECT).holds(what):
         raise SpecError(
             f"kernel {kernel}: inspect({told(what)}): one of {', '.join(map(repr, INSPECT))}"

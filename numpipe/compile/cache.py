@@ -1,14 +1,14 @@
-"""Images of compiled kernels on disk, so that a process finds what another one compiled.
+"""The disk cache of compiled kernels' images, so that a process can use what another one compiled.
 
 Each kernel has a file, named by its key (`fingerprint`), in `folder()`; NUMPIPE_CACHE=0 turns the
-cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`plan.image`).
-Nothing of it is executed before both agree; a file that does not agree is deleted and the kernel is
-compiled again. Files are written under another name and renamed, so a reader sees a whole file or
-none.
+cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`plan.image`). The
+hash and the key are checked before anything in it is executed; a file that does not match is
+deleted, and the kernel is compiled again. Files are written under another name and renamed, so a
+reader sees a complete file or none.
 
 If several processes need a kernel, one compiles it and holds a lock on a file; the others wait. The
-lock ends with its holder, and after WAIT seconds a process compiles for itself. Trouble with files
-(a full disk, a folder of another user) causes one warning, and the kernel is compiled.
+lock is released when its holder ends, and after WAIT seconds a waiting process compiles for itself.
+File errors (a full disk, another user's folder) cause one warning, and the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ..plan.image import Image
 
 VARIABLE = "NUMPIPE_CACHE_DIR"
 WAIT = 120.0
-"""seconds that a process waits for another one's compile"""
+"""Seconds that a process waits for another one's compile."""
 MOST_BYTES = 1 << 30
-"""bytes of images that are kept; the ones that were used longest ago go first"""
+"""Bytes of images that are kept; the least recently used are removed first."""
 MOST_IMAGE = 1 << 28
-"""bytes of one image"""
+"""Maximum bytes of one image."""
 SUFFIX = ".image"
 _SUFFIXES = (SUFFIX, ".facts", ".passed")
 
 
 def folder() -> Path:
-    """Return where numpipe keeps what it made: NUMPIPE_CACHE_DIR, or numpipe in ~/.cache."""
+    """Return the folder of numpipe's cache: NUMPIPE_CACHE_DIR, or numpipe in ~/.cache."""
     if path := os.environ.get(VARIABLE):
         return Path(path)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe"
@@ -59,15 +59,16 @@ def image(
 ) -> Image:
     """Return the image of this key from the cache, or what `make` compiles.
 
-    The compiled image is kept if it is `still` what the key says: a module's names may change
-    during a compile. With key None nothing is kept.
+    The compiled image is kept if `still` returns True after the compile: the key no longer matches
+    if a module's names changed meanwhile. With key None nothing is kept.
     """
     place = _place(key)
     if place is None:
         return make()
     if (found := find(key)) is None:
         with _locked(place):
-            found = find(key)  # what the one compiled that had the lock before
+            # another process may have compiled it while this one waited for the lock
+            found = find(key)
             if found is None:
                 found = make()
                 if still():
@@ -79,7 +80,7 @@ Facts = dict[str, list[str]]
 
 
 def facts(key: str | None, make: Callable[[], Facts], suffix: str = ".facts") -> Facts:
-    """Return what `make` finds out about the source of this key, from the cache if it is there."""
+    """Return what `make` determines about the source of this key, from the cache if it is there."""
     place = _place(key, suffix)
     if place is None:
         return make()
@@ -91,7 +92,7 @@ def facts(key: str | None, make: Callable[[], Facts], suffix: str = ".facts") ->
 
 
 def _facts(data: bytes, what: str) -> Facts:
-    """Return the facts in a file. Raises ValueError where it holds anything else."""
+    """Return the facts in a file. Raises ValueError for any other content."""
     found = records.parsed(data)
     if not isinstance(found, dict):
         raise ValueError("it holds no facts")
@@ -102,7 +103,8 @@ def _facts(data: bytes, what: str) -> Facts:
 
 
 def find(key: str | None) -> Image | None:
-    """Return the image of this key from the cache, or None, without waiting for its compile."""
+    """Return the image of this key from the cache, or None, without waiting for another process's
+    compile."""
     place = _place(key)
     found: Image | None = None if place is None else _read(place)
     if found is not None and log.on("compile"):
@@ -111,7 +113,7 @@ def find(key: str | None) -> Image | None:
 
 
 def _place(key: str | None, suffix: str = SUFFIX) -> Path | None:
-    """The file of a key; None where there can be none, which is warned of."""
+    """Return the file of a key; None, with a warning, if the cache cannot be used."""
     if key is None or not enabled():
         return None
     try:
@@ -132,7 +134,7 @@ _warned: set[str] = set()
 
 
 def _warn(error: Exception) -> None:
-    """Warn of a cache that cannot be used, once for each cause, whatever files it is about."""
+    """Warn about a cache that cannot be used, once for each cause, whichever files it affects."""
     cause = (isinstance(error, OSError) and error.strerror) or str(error)
     if cause not in _warned:
         _warned.add(cause)
@@ -145,7 +147,8 @@ def _warn(error: Exception) -> None:
 
 
 def passed(key: str | None, check: Callable[[], None]) -> None:
-    """Run `check`, which compiles a kernel as far as errors go, unless it passed for this key."""
+    """Run `check`, which compiles a kernel far enough to find errors, unless it has passed for this
+    key."""
     place = _place(key)
 
     def checked() -> Facts:
@@ -158,7 +161,8 @@ def passed(key: str | None, check: Callable[[], None]) -> None:
 
 # ---- files
 def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) -> Any:
-    """Return what `parse` makes of a file, or None. A file that is not this key's is removed."""
+    """Return the result of `parse` for a file, or None. A file that does not match its key is
+    removed."""
     try:
         data = content(place, MOST_IMAGE, own=True)
         digest, rest = data[:32], data[32:]
@@ -177,7 +181,7 @@ def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) ->
         _warn(error)
         return None
     with contextlib.suppress(OSError):
-        os.utime(place)  # it was used now
+        os.utime(place)  # mark it as just used
     return found
 
 
@@ -185,32 +189,33 @@ def _write(place: Path, data: bytes) -> None:
     rest = place.stem.encode() + data
     try:
         put(place, hashlib.sha256(rest).digest() + rest, 0o600)
-        if place.suffix == SUFFIX:  # looking through the folder takes longer than writing facts
+        if place.suffix == SUFFIX:  # scanning the folder takes longer than writing facts
             evict(place.parent)
     except OSError as error:
         _warn(error)
 
 
 def files() -> list[tuple[Path, os.stat_result]]:
-    """Return the files in the cache, those used last first."""
+    """Return the files in the cache, most recently used first."""
     found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder() / "images"):
-            with contextlib.suppress(OSError):  # another process removes it
+            with contextlib.suppress(OSError):  # another process may remove it
                 if entry.name.endswith(_SUFFIXES):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
     return sorted(found, key=lambda one: one[1].st_mtime, reverse=True)
 
 
 def evict(images: Path, most: int | None = None) -> int:
-    """Remove files until `most` bytes are left, those used longest ago first; return how many.
+    """Remove the least recently used files until `most` bytes are left; return how many were
+    removed.
 
-    Also removes what processes that died left.
+    Also removes files left by processes that died.
     """
     total, removed = 0, 0
     limit = MOST_BYTES if most is None else most
     for path, status in files():
-        total += status.st_size + 4096  # a page for what the file system keeps of it
+        total += status.st_size + 4096  # plus a page for the file system's own data
         if total > limit:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -230,7 +235,7 @@ def clear() -> int:
 # ---- one compile a key
 @contextlib.contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """Hold the lock of a key, or go on without it where it cannot be had.
+    """Hold the lock of a key, or continue without it if it cannot be acquired.
 
     The holder removes the lock's file after it wrote the image, so a process that waits for the
     removed file then finds the image.
@@ -243,7 +248,7 @@ def _locked(place: Path) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         while not held and time.monotonic() < until:
-            try:  # unlike flock's, a forked child does not have this lock
+            try:  # unlike flock's, this lock is not inherited by a forked child
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = True
             except (BlockingIOError, PermissionError):

@@ -1,4 +1,5 @@
-"""What decides about machine code: numpipe's files, Numba, llvmlite, NVVM, nvJitLink, Python."""
+"""A digest of everything that determines the generated machine code: numpipe's files, Numba,
+llvmlite, NVVM, nvJitLink, Python."""
 
 from __future__ import annotations
 
@@ -26,14 +27,15 @@ _LIBRARIES = (
     "lib/libnvvm.so*",
     "lib/libnvJitLink.so*",
 )
-"""files of a toolkit that take part"""
+"""The files of a toolkit that affect the code."""
 _VARIABLES = ("NUMBA_", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
 
 def compiler() -> str | None:
-    """Return a digest of what compiles.
+    """Return a digest of the compilers.
 
-    None where the environment changed since the first call: Numba has read one of the two.
+    None if the environment changed since the first call, because Numba has read only one of the
+    two.
     """
     return _found() if _environment() == _first_environment() else None
 
@@ -50,7 +52,8 @@ def _first_environment() -> list[tuple[str, str]]:
 
 
 def _bytes(path: str) -> bytes:
-    """Return what is in a file, in a quarter of the time that `open` takes: there are hundreds."""
+    """Return the contents of a file, in a quarter of the time of `open`: there are hundreds of
+    files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, os.fstat(descriptor).st_size)
@@ -73,7 +76,7 @@ def _sources(folder: str) -> bytes:
 @functools.cache
 def _found() -> str:
     own = {str(Path(__file__).parents[1]), os.path.dirname(intrinsics.__file__)}
-    # the first is imported
+    # the first one is the package that is imported
     packages = [
         entry
         for path in sys.path

@@ -6,7 +6,8 @@
         one lane initialises every ring's barriers; fence; CTA barrier
         the next kernel of the stream may be launched; wait for the previous one (so only their
         launches overlap)
-        memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
+        memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role, and
+                           a lane of each warp that has another role as that one
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
         in a cluster whose CTAs reach into each other's shared memory, all threads of the cluster
         meet at the beginning, instead of those of the CTA; at the end each role waits for accesses
@@ -30,7 +31,7 @@ from typing import Any
 from ..core import numba as nb
 from ..core.approximate_cuda import define_approximation
 from ..core.lanes import one_lane
-from ..core.lanes_cuda import elected
+from ..core.lanes_cuda import elected, elected_in_warp
 from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
@@ -44,12 +45,12 @@ from ..language.tiles.fence_order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
 from ..language.tiles.refs_cuda import new_ref
 from ..language.tiles.store_ring import drain_stores
-from ..plan.context_cuda import define_axes, keep_grid, new_context
+from ..plan.context_cuda import define_axes, keep_grid, new_context, place_among
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
-from ..plan.roles import COMPUTE, MEMORY, ROLES, Role
+from ..plan.roles import COMPUTE, MEMORY, Role
 from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
-from .check.roles import SUFFIX
+from .check.inert_roles import SUFFIX
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
@@ -180,18 +181,31 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return copy
 
 
-def _leaving(role: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return a function that calls a role's function of `count` arguments and then waits for the
-    cluster, in the same lane."""
+def _leaving(role: Callable[..., Any], count: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a role's function of `count` arguments and then ``then(np_)``,
+    which waits for the cluster or for stores, in the same lane."""
     arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
-    ns = {"role": role, "await_peers": await_peers}
+    ns = {"role": role, "then": then}
     exec(
-        compile(
-            f"def leaving({arguments}):\n    role({arguments})\n    await_peers(np_)", ENTRY, "exec"
-        ),
+        compile(f"def leaving({arguments}):\n    role({arguments})\n    then(np_)", ENTRY, "exec"),
         ns,
     )
-    return ns["leaving"]  # type: ignore[return-value]
+    return ns["leaving"]
+
+
+def _lane_of_each(warps: range) -> Op[..., Any]:
+    """Return an operation like `one_lane` that calls a function in one lane of each of these warps
+    of the CTA."""
+
+    def typer(typing_context: Any, function: Any, *args: Any) -> Any:
+        function.get_call_type(typing_context, args, {})
+        context, builder, values = yield nb.types.void(function, *args)
+        own, _ = place_among(builder, warps)
+        with builder.if_then(builder.and_(own, elected_in_warp(builder))):
+            nb.call(context, builder, function, args, values[1:])
+        nb.join(builder)
+
+    return entry_operation(typer)
 
 
 def build(
@@ -230,7 +244,7 @@ def build(
         "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
         "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
     }
-    for role in ROLES:
+    for role in unit.roles:
         instance = function if role.computes else _renamed(function, f"{name}{SUFFIX.format(role)}")
         ns[role.name] = of_one_kernel(Helper(instance))
         ns[f"{role}_context"] = new_context(unit, role)
@@ -241,9 +255,9 @@ def build(
         ]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        state = "ROLE_np, " if profiled else ""
+        state = "ROLE_np, " if unit.references_hold_context else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
-        for role in ROLES:
+        for role in unit.roles:
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
     own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
@@ -251,7 +265,7 @@ def build(
     argtypes = [*argtypes, *scalars]
     arguments = [*arguments, *names[:own]]
     inner = ", ".join(arguments)
-    for role, emit in itertools.product(ROLES, (begin_profile, end_profile)):
+    for role, emit in itertools.product(unit.roles, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
             nb.types.void,
             lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
@@ -271,8 +285,10 @@ def build(
         ]
 
     late = unit.clustered and not profiled
-    if unit.clustered:
-        ns[MEMORY.name] = of_one_kernel(Helper(_leaving(ns[MEMORY.name], len(arguments))))
+    if unit.clustered and unit.warp_specialized:
+        ns[MEMORY.name] = of_one_kernel(
+            Helper(_leaving(ns[MEMORY.name], len(arguments), await_peers))
+        )
     begin_launch = ["begin_launch(table)"] * bool(unit.gpus)
     compute = run(
         COMPUTE,
@@ -287,6 +303,12 @@ def build(
             *begin_launch,
             *run(MEMORY, (), "one_lane(memory, ", ["end_scheduler(memory_np)"]),
         ]
+        for role, warps in unit.beside.items():
+            ns[role.name] = of_one_kernel(
+                Helper(_leaving(ns[role.name], len(arguments), drain_stores))
+            )
+            ns[f"lane_of_{role}"] = _lane_of_each(warps)
+            memory += run(role, (), f"lane_of_{role}({role}, ", ())
         compute = [
             "if is_memory():",
             *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),

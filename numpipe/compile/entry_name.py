@@ -1,4 +1,4 @@
-"""The name of a kernel's machine code, which Nsight, CUPTI and torch.profiler show: its function,
+"""The name of a kernel's machine code, as shown by Nsight, CUPTI and torch.profiler: its function,
 its tiles and its arrays' types.
 
 ::
@@ -6,9 +6,9 @@ its tiles and its arrays' types.
     matmul_128x64_256x64_s3_f16_f16_f16
 
 is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose
-three arrays are of float16. The name is a plain C identifier, which no tool demangles. It depends
-on nothing but what was compiled, so that processes that share a disk cache have one name for one
-code. Kernels that differ in other constants only have the same name; each is a program of its own.
+three arrays are float16. The name is a plain C identifier, which no tool demangles. It depends only
+on what was compiled, so that processes that share a disk cache have the same name for the same
+code. Kernels that differ only in other constants have the same name; each is a program of its own.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ..plan.unit import Unit
 
 LONGEST = 120
 _FUNCTION = 60
-"""how many characters of a name that is too long are the function's, at most"""
+"""The maximum number of characters that the function contributes to a name that is too long."""
 
 
 def entry_name(unit: Unit) -> str:
-    """Return the name of a kernel's machine code, an identifier of ASCII with at most `LONGEST`
+    """Return the name of a kernel's machine code, an ASCII identifier of at most `LONGEST`
     characters.
 
-    The parts, of which those that do not apply are left out:
+    The parts, in order; parts that do not apply are left out:
 
     128x64_256x64_s3   each ring: the blocks of its operands, rows x columns, and its slots
     c2x1x1             CTAs of a cluster
     pingpong           the schedule
     f16_bf16col        the arrays' types, "col" where an array is column-major
 
-    A name that would be too long is cut, and ends with a digest of the whole. A function's name
-    that is no identifier is spelled as `symbol` has it.
+    A name that would be too long is cut, and ends with a digest of the whole. A function name that
+    is not an identifier is spelled by `symbol`.
     """
     function = symbol(unit.kernel)
     function = "_" * (not function or function[0].isdigit()) + function
@@ -60,7 +60,7 @@ def entry_name(unit: Unit) -> str:
 
 
 def _rings(unit: Unit) -> Iterator[str]:
-    """Yield what is said of each ring of tiles; of rings that are alike once."""
+    """Yield the part for each ring of tiles; equal rings appear once."""
     for blocks, slots in dict.fromkeys(
         (tuple(block.layout.shape for block in plan.blocks), plan.slots)
         for plan in (*unit.rings.values(), *unit.outputs.values())

@@ -1,15 +1,17 @@
-"""The key of a kernel's image in the disk cache: a digest of all that its machine code depends on.
+"""The key of a kernel's image in the disk cache: a digest of everything that its machine code
+depends on.
 
 It covers the text of the kernel's function; every value that the function may read, followed into
-other functions, classes and modules; the types and options of a call; and what compiles it
-(`compilers`). Computing it rewrites nothing and imports nothing of the compiler.
+other functions, classes and modules; the types and options of a call; and the compilers
+(`compilers`). Computing it does not rewrite the source and does not import the compiler.
 
-What code may read is found as Python finds it: globals and captured variables by name, attributes
-of modules by every name in all of the code. Objects that are equal only to themselves (functions,
-classes, modules, most instances) are numbered when first met, and described once. Other values are
-described at each use, so an equal copy, such as another process gets by pickle, has the same key;
-``is`` between such values is not part of the key. A value that no digest can hold (an open file, a
-C object, a function that imports) gives no key: each process compiles such a kernel.
+The values that code may read are found as Python finds them: globals and captured variables by
+name, attributes of modules by every name in all of the code. Objects that are equal only to
+themselves (functions, classes, modules, most instances) are numbered when first encountered, and
+described once. Other values are described at each use, so an equal copy, such as one that another
+process unpickles, has the same key; ``is`` between such values is not part of the key. A value that
+no digest can represent (an open file, a C object, a function that imports) gives no key, and each
+process compiles such a kernel itself.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _UNREAD = {
     "_unhashable_values_",
     "_unhashable_values_map_",
 }
-"""attributes of a class on which no constant depends that its other attributes do not tell"""
+"""Attributes of a class that no constant depends on beyond what its other attributes tell."""
 _OF_FUNCTIONS = {
     "__numpipe_source__",
     "__wrapped__",
@@ -64,7 +66,7 @@ _OF_FUNCTIONS = {
     "__type_params__",
     *_UNREAD,
 }
-"""attributes of a function that are described, or not read, whatever names there are"""
+"""Attributes of a function that are described, or never read, whatever names the code has."""
 _REFLECTION = {
     "getattr",
     "hasattr",
@@ -77,7 +79,7 @@ _REFLECTION = {
     "format",
     "format_map",
 }
-"""names with which code may read attributes that it does not name"""
+"""Names with which code may read attributes that it does not name."""
 _ANYTHING = {
     "globals",
     "eval",
@@ -96,33 +98,35 @@ _ANYTHING = {
     "__builtins__",
     "__firstlineno__",
 }
-"""names with which code may read anything, and what no digest holds"""
+"""Names with which code may read anything, which no digest can represent."""
 _CELLS = re.compile(r"ipykernel_\d+")
-"""the folder of a notebook's cells; the names of files in it are digests of their text"""
+"""The folder of a notebook's cells; the names of files in it are digests of their text."""
 _MOST = 20_000
-"""values that one kernel may depend on"""
+"""Maximum number of values that one kernel may depend on."""
 _MOST_BYTES = 1 << 20
-"""bytes of an array that is a constant"""
+"""Maximum bytes of an array that is a constant."""
 
 
 class Fingerprint:
-    """What the machine code of a function depends on; `key` adds what else a compile depends on."""
+    """The dependencies of a function's machine code; `key` adds the other dependencies of a
+    compile."""
 
     def __init__(self, *values: Any) -> None:
         self.names: set[str] = set()
-        """all attributes, and all strings, that the code names"""
+        """All attributes, and all strings, that the code names."""
         self._spaces: list[tuple[str, Any, set[str]]] = []
-        """modules, classes, and functions with attributes: text, object, described attributes"""
+        """Modules, classes, and functions with attributes: text, object, described attributes."""
         self._numbers: dict[int, tuple[str, Any]] = {}
-        """the number or name of each object by its id, and the object, which keeps the id"""
+        """The number or name of each object by its id, and the object, which keeps the id valid."""
         self._met: list[tuple[str, Any]] = []
-        """those that are still to be described"""
+        """The objects that are still to be described."""
         self._count = 0
         self._digest: Any = hashlib.sha256()
         self._add(*values)
 
     def key(self, *values: Any) -> str | None:
-        """Return 64 hexadecimal digits of all added values and these, None if one is unknown."""
+        """Return a digest, 64 hexadecimal digits, of all added values and these; None if one cannot
+        be described."""
         self._add(*values)
         if self._digest is None or (tools := compiler()) is None:
             return None
@@ -136,13 +140,14 @@ class Fingerprint:
                 self._digest.update(repr(self.texts(values)).encode())
                 for text in self._described():
                     self._digest.update(repr(text).encode())
-        except Exception as error:  # a user's too: it reads attributes
+        except Exception as error:  # including a user's exception: attributes are read here
             self._digest = None
             if log.on("compile"):
                 log.say("compile", f"kept in memory only: it depends on {error}")
 
     def _described(self) -> Iterator[Any]:
-        """Yield texts of objects met and of attributes the code may read: both may meet more."""
+        """Yield texts of encountered objects and of attributes that the code may read; both may add
+        more."""
         while self._met or any(self.unread(holder, read) for _, holder, read in self._spaces):
             while self._met:
                 text, value = self._met.pop()
@@ -160,7 +165,8 @@ class Fingerprint:
                         yield text, name, self.text(value)
 
     def unread(self, holder: Any, read: set[str]) -> set[str]:
-        """Return the attributes of a holder that the code may read and that are not described."""
+        """Return the attributes of a holder that the code may read and that have not been
+        described."""
         return (
             self.names.union(vars(holder))
             if isinstance(holder, type) and self.names & _REFLECTION
@@ -168,7 +174,8 @@ class Fingerprint:
         ) - read
 
     def text(self, value: Any) -> Any:
-        """Return strings and lists of them that say all of a value that code may read."""
+        """Return strings, and lists of strings, that describe everything of a value that code may
+        read."""
         kind = type(value)
         if kind in _SINGLE:
             return f"{kind.__name__} {value!r}"
@@ -189,7 +196,7 @@ class Fingerprint:
         return [self.text(value) for value in values]
 
     def number(self, value: Any) -> str:
-        """Return a text for an object that is described elsewhere, or known by its name."""
+        """Return a text for an object that is described elsewhere, or is identified by its name."""
         if (found := self._numbers.get(id(value))) is None:
             name = reading.name_of_class(value) if isinstance(value, type) else ""
             found = self._numbers[id(value)] = name or f"object {len(self._numbers)}", value
@@ -213,9 +220,10 @@ class Fingerprint:
         ]
 
     def unreached(self, text: str, code: types.CodeType) -> set[str]:
-        """Return the globals that a text names and its bytecode does not, as those after ``if 0:``.
+        """Return the globals that a text names and its bytecode does not, such as those after ``if
+        0:``.
 
-        The pass over the text may look at them. Attributes there are noted.
+        The pass over the text may read them. Attributes there are recorded.
         """
         named, attributes = reading.identifiers(text)
         self.names.update(attributes)
@@ -224,16 +232,17 @@ class Fingerprint:
         return named
 
     def attributes(self, function: Any) -> None:
-        """Note the attributes that a function was given."""
+        """Record the attributes that were set on a function."""
         if vars(function).keys() - _OF_FUNCTIONS:
             self.note(function, set(_OF_FUNCTIONS))
 
     def note(self, holder: Any, read: set[str]) -> None:
-        """Describe the attributes of a module, class or function, except for `read`, if named."""
+        """Describe the attributes of a module, class or function that the code names, except
+        `read`."""
         self._spaces.append((self.number(holder), holder, read))
 
     def code(self, code: types.CodeType) -> Any:
-        """Return texts of the bytecode of a function, with that of those in it."""
+        """Return texts of the bytecode of a function, including the functions nested in it."""
         self.names.update(code.co_names)
         self.names.update(
             text for text in code.co_consts if isinstance(text, str) and text.isidentifier()
@@ -263,7 +272,7 @@ def _text(value: Any, found: Fingerprint) -> Any:
     # another library's array
     if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):
         raise reading.Unknown(kind)
-    state = found.state(value)  # first: an object may make its dictionary when it is asked
+    state = found.state(value)  # first, because an object may create its dictionary on access
     parts = value.__reduce_ex__(4)
     if isinstance(parts, str):  # the name of a global
         return reading.versioned(getattr(value, "__module__", ""), parts, value)
@@ -289,7 +298,8 @@ def _dtype(value: Any, found: Fingerprint) -> Any:
 @_text.register(frozenset)
 @_text.register(set)
 def _set(value: Any, found: Fingerprint) -> Any:
-    items = sorted(value, key=lambda item: str(Fingerprint(item).key()))  # as in all processes
+    # in the same order in all processes
+    items = sorted(value, key=lambda item: str(Fingerprint(item).key()))
     return [found.text(type(value)), found.texts(items), found.state(value)]
 
 
@@ -318,7 +328,8 @@ def _module(value: types.ModuleType, found: Fingerprint) -> Any:
 
 @_text.register(type)
 def _class(value: type, found: Fingerprint) -> Any:
-    """Return texts of the bases, and of what Python reads unasked. Other attributes are noted."""
+    """Return texts of the bases, and of what Python reads implicitly. Other attributes are
+    recorded."""
     always = {
         name: member
         for name, member in vars(value).items()
@@ -333,12 +344,12 @@ def _class(value: type, found: Fingerprint) -> Any:
 
 @_text.register(types.FunctionType)
 def _function(value: types.FunctionType, found: Fingerprint) -> Any:
-    """Return texts of a function, and of all that it reads and calls."""
+    """Return texts of a function, and of everything that it reads and calls."""
     module, code = str(value.__globals__.get("__name__")), value.__code__
     cells = [found.text(cell.cell_contents) for cell in value.__closure__ or ()]
     defaults = found.texts((value.__defaults__, value.__kwdefaults__))
     if reading.is_versioned(module) and value.__globals__ is vars(sys.modules.get(module, types)):
-        # what it reads by name is of its package
+        # the names that it reads belong to its package
         return [module, value.__qualname__, code.co_code.hex(), cells, defaults]
     found.attributes(value)
     text, names = source.remembered(value), set[str]()

@@ -1,4 +1,4 @@
-"""What code may read by name: the names in its bytecode, and those in its text alone.
+"""The names that code may read: the names in its bytecode, and the names that are only in its text.
 
 A name that leads to a package of `VERSIONED` needs no description beyond itself. Bytecode that
 imports anything else raises Unknown.
@@ -39,7 +39,7 @@ VERSIONED = {
     "types",
     "typing",
 }
-"""packages whose names mean the same as long as their version, or that of Python, is the same"""
+"""Packages whose names mean the same as long as their version, or Python's, is the same."""
 
 
 class Unknown(Exception):
@@ -51,7 +51,7 @@ def is_versioned(module: str) -> bool:
 
 
 def versioned(module: str, name: str, value: object) -> str:
-    """Return the name of what does not change while the versions stay."""
+    """Return the name of an object that does not change as long as the versions do not."""
     if not is_versioned(module) or "<locals>" in name:
         raise Unknown(value)
     return f"{module}:{name}"
@@ -65,7 +65,7 @@ def module_name(name: str) -> str:
 def name_of_class(kind: type) -> str:
     """Return the name of a class of a versioned package, "" for others.
 
-    Python gives the module "builtins" to classes of a text that exec ran.
+    Python assigns the module "builtins" to classes from text that exec ran.
     """
     if not is_versioned(kind.__module__):
         return ""
@@ -103,7 +103,7 @@ def reads(code: types.CodeType) -> set[str]:
 
 
 def check_imports(code: types.CodeType) -> None:
-    """Raise Unknown where bytecode imports what versions do not tell."""
+    """Raise Unknown if bytecode imports something that versions do not determine."""
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return
     found = list(dis.get_instructions(code))
@@ -127,7 +127,7 @@ _TOKENS = re.compile(
 def identifiers(text: str) -> tuple[set[str], set[str]]:
     """Return names and attributes in a function's text after its name.
 
-    Those in strings and comments do not count.
+    Names in strings and comments do not count.
     """
     body = re.split(r"\bdef\s+\w+", text, maxsplit=1)[-1]
     names, attributes = set[str](), set[str]()

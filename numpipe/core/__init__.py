@@ -1,13 +1,13 @@
-"""One operation, two meanings: what it does in CPython, on the current machine, and what it becomes
-on the GPU.
+"""The foundation of the language's operations: each has one implementation in CPython, for the
+simulated SM, and one on the GPU.
 
-Here belongs what every operation of the language stands on: how one is declared and gets both
-meanings (`op`: read it first), what a machine can do (`machine`), arithmetic (`arith`, `numbers`),
-functions as values (`functions`, `closure`), values that a role does not have (`inert`). No
-operation on tiles, rings or arrays belongs here.
+This package contains what all operations are built on: how an operation is declared and implemented
+twice (`op`; read it first), what a machine can do (`machine`), arithmetic (`arith`, `numbers`),
+functions as values (`functions`, `closure`), and values that a role does not have (`inert`).
+Operations on tiles, rings or arrays do not belong here.
 
-The folder `numba` alone imports Numba and llvmlite. It stands this low, although it belongs to
-compiling, because typers and code generators stand beside the operations that they give a meaning,
-in files called ``<name>_cuda``, which import it. A compile imports these when it first needs them,
-so nothing that ``import numpipe`` or a simulation reaches imports Numba.
+Only the subpackage `numba` imports Numba and llvmlite. It belongs to compilation, but is at this
+low level because typers and code generators are next to the operations that they implement, in
+files called ``<name>_cuda``, which import it. These files are imported when a compile first needs
+them, so neither ``import numpipe`` nor a simulation imports Numba.
 """

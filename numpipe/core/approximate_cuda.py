@@ -1,9 +1,9 @@
-"""Functions that a kernel may ask to be approximate (`CompilerParams.approx_math`), where helpers
-are compiled for many kernels.
+"""Functions that a kernel may request to be approximate (`CompilerParams.approx_math`), when helper
+code is shared between kernels.
 
-Code that calls such a function defines it in its own module, once, as a choice by a symbol that
-each kernel's entry module defines: when the modules are linked the choice is a constant, and one of
-its arms is left.
+Code that calls such a function defines it once in its own module, as a choice by a symbol that each
+kernel's entry module defines. When the modules are linked, the choice is a constant, and only one
+of its branches remains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Body = Callable[..., Any]
 def approximate(
     builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body
 ) -> Any:
-    """Compute ``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all
+    """Compute ``exact(values)``, or ``approximation(values)`` in kernels that request it; all
     values are float32."""
     kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))
     function = nb.cgutils.get_or_insert_function(builder.module, kind, f"np_math_{name}")
@@ -39,11 +39,10 @@ def approximate(
 
 
 def divide(builder: Any, a: Any, b: Any) -> Any:
-    """Divide float32 values: rounded correctly, or approximately.
+    """Divide float32 values, correctly rounded or approximately.
 
-    ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of
-    2^-126 to 2^126).
-    """
+    The approximation ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2
+    ulp for divisors of 2^-126 to 2^126)."""
     return approximate(
         builder,
         "divide",
@@ -54,6 +53,7 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
 
 
 def define_approximation(module: Any, chosen: bool) -> None:
-    """Define the symbol in a kernel's entry module: whether the kernel asks for approximations."""
+    """Define the symbol in a kernel's entry module; `chosen` is whether the kernel requests
+    approximations."""
     with nb.define(module, SYMBOL, nb.i1) as (builder, _):
         builder.ret(nb.const(int(chosen), nb.i1))

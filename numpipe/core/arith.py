@@ -1,12 +1,13 @@
-"""The arithmetic of kernels, the same in both executions: run-time integers are int32, run-time
-floats float32.
+"""The arithmetic of kernels, which is the same on the GPU and simulated: run-time integers are
+int32, run-time floats are float32.
 
-The AST pass (`compile/lift/arithmetic`) writes every operator and comparison on run-time values as
-a call of an operation of this file, ``range``, ``min``, ``int`` … as one of `numbers`. The
-languages' own operators would not do: CPython's integers have no width, NumPy's promotion depends
-on its version, and Numba widens int32 + int32 to int64.
+The AST pass (`compile/lift/arithmetic`) replaces every operator and comparison on run-time values
+by an operation of this file, and ``range``, ``min``, ``int`` … by operations of `numbers`. The
+languages' own operators differ: CPython's integers have no width, NumPy's promotion depends on its
+version, and Numba widens int32 + int32 to int64.
 
-An operand has a NumPy type, or is *weak*: a literal of Python, which takes the type of the other
+An operand has a NumPy type, or is *weak*: a Python literal takes the type of the other operands.
+`common` implements this rule:
 operands. `common` is the rule:
 
 ===========================  =======================================================================
@@ -15,18 +16,18 @@ operands                     computed in
 int32 and int literals       int32; two literals too
 float32 with any of these    float32; int32 with a float literal too
 int32 with another float     the float's type
-other NumPy types            what NumPy makes of them (``np.result_type``): int64 with int32 is
-                             int64
+other NumPy types            the type that ``np.result_type`` returns; for example, int64 with
+                             int32 is int64
 bool                         counts as an int literal, 0 or 1
 ===========================  =======================================================================
 
-``int32 / int32`` is float32. ``//`` and ``%`` round down, as Python's do. A value that its integer
-type cannot hold is an error simulated and wraps on the GPU. Integer division by zero, and shifts by
-a negative count or by the width and more, are errors simulated and undefined on the GPU. Floats
-follow IEEE 754 in both: infinities and NaN are values.
+``int32 / int32`` is float32. ``//`` and ``%`` round down, as in Python. An integer overflow is an
+error when simulated, and wraps on the GPU. Integer division by zero, and shifts by a negative count
+or by at least the width, are errors when simulated and undefined on the GPU. Floats follow IEEE 754
+in both cases: infinities and NaN are ordinary values.
 
-What is no number (tiles, tuples, inert values of the memory role) is left to Python's operator, on
-the GPU to Numba's.
+Operands that are not numbers (tiles, tuples, inert values of the memory role) use Python's
+operator, or on the GPU Numba's.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ __all__ = ["cdiv"]
 
 INT32, INT64, FLOAT32, FLOAT64 = (np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
 POWERS = 64
-"""the largest exponent of ``**``"""
+"""largest exponent of ``**``"""
 
 Kind = Any
-"""of an operand: a NumPy dtype; int or float for a literal; bool"""
+"""kind of an operand: a NumPy dtype; int or float for a literal; bool"""
 
 
 # ---- the rule ------------------------------------------------------------------------------------
 def kind(value: Any) -> Kind | None:
-    """Return the `Kind` of a value, or of a value of this Numba type; None if it is no number.
+    """Return the `Kind` of a value, or of values of a Numba type; None if it is not a number.
 
     >>> kind(1.5), kind(np.int32(3)), kind("text")
     (<class 'float'>, dtype('int32'), None)
@@ -70,19 +71,19 @@ def kind(value: Any) -> Kind | None:
 
 @functools.singledispatch
 def kind_of_type(ty: Any) -> Kind | None:
-    """Return None: neither a number nor, as `arith_cuda` registers, a Numba type."""
+    """Return None for anything that is not a number; `arith_cuda` registers Numba types here."""
     return None
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether a value, or a value of this Numba type, is an integer."""
+    """Return whether a value, or values of a Numba type, are integers."""
     of = kind(value)
     return of is int or (isinstance(of, np.dtype) and of.kind in "iu")
 
 
 def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
-    """Return ``x ** n`` for n from 1 on, by squaring: a product for each bit of n, one more for
-    each bit that is set."""
+    """Return ``x ** n`` for n of at least 1 by repeated squaring, with one product per bit of n and
+    one more per set bit."""
     result = x
     for bit in f"{n:b}"[1:]:
         result = product(result, result)
@@ -115,8 +116,8 @@ def quotient_type(*kinds: Kind) -> np.dtype:
 
 
 def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
-    """Return the type of an operation that only integers have, for ``&``, ``|`` and ``^`` also
-    bools; SpecError for floats."""
+    """Return the type of an operation that only integers support; ``&``, ``|`` and ``^`` also
+    support bools. Raises SpecError for floats."""
     if kinds == (bool, bool) and symbol in "&|^":
         return np.dtype(bool)
     dtype = common(*kinds)
@@ -128,20 +129,21 @@ def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
 
 
 def inverted_type(of: Kind) -> np.dtype:
-    """Return the type of ``~a``; SpecError for a float and for a bool, whose ``~`` would be true
-    either way."""
+    """Return the type of ``~a``. Raises SpecError for a float, and for a bool, for which ``~``
+    would always be true."""
     if of is bool:
         raise SpecError("'~' of a bool is -1 or -2, which both count as true: write 'not'")
     return integer_type("~", of)
 
 
 def exponent(n: Any) -> int:
-    """Return a legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
+    """Return a valid exponent of ``**``. Raises SpecError for others; None represents a run-time
+    value."""
     if type(n) is not int or not 0 <= n <= POWERS:
         actual = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
         raise SpecError(
-            f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, "
-            f"got {actual}; a power of 2 is 1 << n"
+            f"'**' takes a compile-time exponent from 0 to {POWERS}, because it is expanded to "
+            f"products, got {actual}; for a power of 2 write 1 << n"
         )
     return n
 
@@ -152,15 +154,15 @@ def holds(dtype: np.dtype, value: int) -> bool:
 
 
 def misfit(value: int, dtype: np.dtype) -> SpecError:
-    """Return the error for an int literal beside values whose type cannot hold it."""
+    """Return the error for an int literal in an operation with values whose type cannot hold it."""
     return SpecError(
-        f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it "
-        "would be computed with in 64 bits"
+        f"the constant {value} does not fit {dtype}, the type it takes here: pass an np.int64 to "
+        "compute in 64 bits"
     )
 
 
 def spelled(*kinds: Kind) -> str:
-    """Return kinds of operands as a message names them."""
+    """Format kinds of operands for messages."""
     return " and ".join(
         {int: "an int literal", float: "a float literal", bool: "bool"}.get(k, str(k))
         for k in kinds
@@ -169,7 +171,7 @@ def spelled(*kinds: Kind) -> str:
 
 # ---- operators, simulated ------------------------------------------------------------------------
 def as_type(value: Any, dtype: np.dtype) -> Any:
-    """Return an operand in the type it is computed in: Python's exact int for integers, a NumPy
+    """Convert an operand to the type it is computed in: Python's exact int for integers, a NumPy
     scalar for floats."""
     if dtype.kind == "f":
         with np.errstate(all="ignore"):
@@ -180,7 +182,7 @@ def as_type(value: Any, dtype: np.dtype) -> Any:
 
 
 def _fit(value: int, dtype: np.dtype, what: str) -> Any:
-    """Return an exact integer in its type; SimulationError where the type cannot hold it."""
+    """Convert an exact integer to its type. Raises SimulationError if the type cannot hold it."""
     if not holds(dtype, value):
         raise SimulationError(
             f"{what} = {value} overflows {dtype}, which wraps silently on the GPU"
@@ -189,8 +191,8 @@ def _fit(value: int, dtype: np.dtype, what: str) -> Any:
 
 
 def otherwise(python: Callable[..., Any], *values: Any) -> Any:
-    """Return what Python's operator makes of operands of which one is no number; an inert value
-    with numbers stays inert."""
+    """Apply Python's operator to operands that are not all numbers. The result for inert values and
+    numbers is inert."""
     inert = next((v for v in values if isinstance(v, Inert)), None)
     if inert is not None and all(isinstance(v, Inert) or kind(v) is not None for v in values):
         return inert
@@ -205,19 +207,20 @@ def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) ->
 
 @dataclass(frozen=True)
 class Operator:
-    """The operator that an operation stands for, as both executions and the AST pass read it."""
+    """The operator that an operation implements, as used by the GPU, the simulation and the AST
+    pass."""
 
     symbol: str
     python: Callable[..., Any]
-    """the operator's own function, also for operands that are no numbers"""
+    """the operator's own function, also used for operands that are not numbers"""
     rule: Callable[..., np.dtype] = common
-    """the type it is computed in, by the kinds of its operands"""
+    """returns the type it is computed in, given the kinds of its operands"""
     compares: bool = False
     """whether its result is a bool"""
 
 
 OPERATORS: dict[Op[..., Any], Operator] = {}
-"""by the operations"""
+"""operators by their operation"""
 
 
 def _binary(
@@ -228,16 +231,16 @@ def _binary(
     compares: bool = False,
     floats: Callable[[Any, Any], Any] | None = None,
 ) -> Op[..., Any]:
-    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`,
-    which means it too, of floats.
+    """Create the operation of a binary operator. `python` computes exact ints, and `floats`, a
+    NumPy function with the same meaning, computes floats.
 
-    The operation's `literals` has bit i set where operand i is a float literal: Numba would take it
-    for a float64.
+    Bit i of the operation's `literals` is set if operand i is a float literal, which Numba would
+    treat as a float64.
     """
     partial = symbol in ("//", "%", "<<", ">>")
 
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        # nearly all
+        # the most common case, for speed
         if rule is not quotient_type and type(a) in (np.int32, int) and type(b) in (np.int32, int):
             x, y = int(a), int(b)
             if -0x80000000 <= x <= 0x7FFFFFFF and -0x80000000 <= y <= 0x7FFFFFFF:
@@ -290,7 +293,7 @@ sub = _binary("-", operator.sub)
 mul = _binary("*", operator.mul)
 floordiv = _binary("//", operator.floordiv, floats=np.floor_divide)
 mod = _binary("%", operator.mod, floats=np.remainder)
-# always a float; by zero an infinity or NaN
+# always a float; division by zero gives an infinity or NaN
 truediv = _binary("/", operator.truediv, quotient_type)
 and_, or_, xor, lshift, rshift = (
     _binary(symbol, python, functools.partial(integer_type, symbol))
@@ -317,7 +320,7 @@ lt, le, gt, ge, eq, ne = (
 
 @op
 def power(a: Any, n: Any, literals: int = 0) -> Any:
-    """``a ** n`` for a literal n from 0 to 64, as products (`raised`)."""
+    """``a ** n`` for a literal n from 0 to 64, expanded to products (`raised`)."""
     of = kind(a)
     if of is None:
         return otherwise(operator.pow, a, n)
@@ -363,11 +366,11 @@ absolute = _unary("absolute", "abs", abs, numpy=np.abs)
 invert = _unary("invert", "~", operator.invert, inverted_type)
 
 
-# ---- of int32 values that are not negative -------------------------------------------------------
+# ---- int32 values that are not negative ----------------------------------------------------------
 @op
 def quotient(a: Any, b: Any) -> Any:
-    """``a // b`` of non-negative int32 values: the unsigned division, without what rounding down
-    costs."""
+    """``a // b`` of non-negative int32 values, by an unsigned division, which avoids the cost of
+    rounding down."""
     return np.int32(int(a) // int(b))
 
 
@@ -395,10 +398,10 @@ def cdiv(a: Any, b: Any) -> Any:
 
 @op
 def divisor(d: Any) -> tuple[Any, Any]:
-    """Return (d, 2³² / d) for `divide`: where many numbers are divided by d, one division serves
-    all of them.
+    """Return (d, 2³² / d) for `divide`, so that one division serves for many numbers that are
+    divided by d.
 
-    0 counts as 1: a loop over no tiles divides nothing.
+    0 counts as 1, because a loop over no tiles divides nothing.
     """
     d = max(int(d), 1)
     return np.int32(d), np.uint32(0xFFFFFFFF // d).view(np.int32)
@@ -406,8 +409,8 @@ def divisor(d: Any) -> tuple[Any, Any]:
 
 @op
 def divide(a: Any, by: tuple[Any, Any]) -> Any:
-    """``a // d`` of a non-negative int32 by a `divisor`: a multiplication and a correction, 20
-    cycles instead of 150.
+    """Divide a non-negative int32 by a `divisor`, ``a // d``, with a multiplication and a
+    correction, in 20 cycles instead of 150.
 
     >>> int(divide(1000, divisor(7)))
     142

@@ -1,4 +1,4 @@
-"""The arithmetic of kernels on the GPU: typed by `arith.common`, the rule of the simulator too."""
+"""The arithmetic of kernels on the GPU. Types follow `arith.common`, as in the simulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOAT16 = np.dtype(np.float16)
 # ---- types and values ----------------------------------------------------------------------------
 @arith.kind_of_type.register(nb.types.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
-    """Return `arith.kind` of a value of this Numba type. What Numba types as a literal is one in
+    """Return the `arith.kind` of values of a Numba type. Values with a literal type are literals in
     the source."""
     if isinstance(ty, nb.types.Boolean):
         return bool
@@ -32,7 +32,7 @@ def kind_of(ty: Any) -> arith.Kind | None:
 
 
 def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
-    """Return the kinds of operands; bit i of `literals` says that operand i is a float literal."""
+    """Return the kinds of operands; bit i of `literals` means that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
 
@@ -46,11 +46,11 @@ def type_of(dtype: np.dtype) -> Any:
 
 
 def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Return the types of an operation's parameters. Numba converts arguments to them, but float16
-    is converted by `convert`.
+    """Return the types of an operation's parameters. Numba converts arguments to them, except that
+    float16 is converted by `convert`.
 
-    They must tell apart all that `dtype` depends on: code is found by them. Raises SpecError for an
-    int literal that does not fit.
+    They must distinguish everything that `dtype` depends on, because code is cached by them. Raises
+    SpecError for an int literal that does not fit.
     """
     for ty in operands:
         if (
@@ -67,8 +67,8 @@ def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
 
 
 def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
-    """Convert a number to another type. float16 is 16 bits in an integer register, converted by one
-    instruction."""
+    """Convert a number to another type. A float16 is held in a 16-bit integer register and
+    converted by one instruction."""
     if of == to:
         return value
     if of == nb.types.float16:
@@ -78,7 +78,7 @@ def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
         if of not in (nb.types.float32, nb.types.float64):
-            # exact: all that does not overflow
+            # exact, except for overflows
             value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64
         single = of == nb.types.float32
         statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
@@ -94,8 +94,8 @@ def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
 
 
 def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
-    """Return (signature, codegen) of Numba's own operator, with bools as ints; an inert value and
-    numbers give an inert value."""
+    """Return (signature, codegen) of Numba's own operator, with bools as ints. The result for inert
+    values and numbers is inert."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(
         isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands
@@ -118,8 +118,8 @@ def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any
 
 
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
-    """Convert a number to the type it is computed in; float16 is computed in float32, and rounded
-    before and after."""
+    """Convert a number to the type it is computed in. float16 is computed in float32, and the
+    result is rounded."""
     if isinstance(of, nb.types.IntegerLiteral):
         return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
     return convert(
@@ -138,21 +138,22 @@ def math_type(dtype: np.dtype) -> Any:
 
 # ---- operators -----------------------------------------------------------------------------------
 Emit = Callable[..., Any]
-"""(builder, dtype, *operands) -> value; the operands are of `dtype`, float32 for float16"""
+"""(builder, dtype, *operands) -> value; the operands have type `dtype`, or float32 for float16"""
 
 
 def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
-    """Give an operator its code; `literal`: the code looks at an int literal on the right."""
-    meant = arith.OPERATORS[operation]
+    """Implement an operator; `literal` means that the code can use the value of an int literal on
+    the right."""
+    info = arith.OPERATORS[operation]
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, *arguments: Any) -> Any:
         operands, literals = arguments[:2], arguments[2:]
         kinds = kinds_of(operands, *literals)
         if any(k is None for k in kinds):
-            sig, elsewhere = otherwise(typing_context, meant.symbol, meant.python, operands)
+            sig, elsewhere = otherwise(typing_context, info.symbol, info.python, operands)
             return sig.return_type(*sig.args, *literals), elsewhere
-        dtype = meant.rule(*kinds)
+        dtype = info.rule(*kinds)
         parameters = parameter_types(operands, dtype)
         if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):
             parameters[1] = operands[1]
@@ -165,11 +166,11 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
             value = emit(builder, dtype, *numbers)
             return (
                 value
-                if meant.compares
+                if info.compares
                 else convert(context, builder, value, math_type(dtype), type_of(dtype))
             )
 
-        return (BOOLEAN if meant.compares else type_of(dtype))(*parameters, *literals), codegen
+        return (BOOLEAN if info.compares else type_of(dtype))(*parameters, *literals), codegen
 
 
 def _instruction(signed: str, unsigned: str, floats: str) -> Emit:
@@ -179,13 +180,14 @@ def _instruction(signed: str, unsigned: str, floats: str) -> Emit:
 
 
 def _power_of_2(value: Any) -> int | None:
-    """Return log2 of a constant that is a positive power of 2, None for all else."""
+    """Return log2 of a constant that is a positive power of 2, otherwise None."""
     n = getattr(value, "constant", None)
     return n.bit_length() - 1 if isinstance(n, int) and n > 0 and n & (n - 1) == 0 else None
 
 
 def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return (a // b, a % b): the machine's division truncates, one division serves both."""
+    """Return (a // b, a % b). The hardware's division truncates, and one division serves for
+    both."""
     if dtype.kind == "f":
         return _floored_floats(builder, a, b)
     if dtype.kind == "u":
@@ -208,14 +210,14 @@ def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def libdevice(builder: Any, name: str, *args: Any) -> Any:
-    """Call a function of libdevice, in the variant of the arguments' type."""
+    """Call a function of libdevice, in the variant for the arguments' type."""
     return nb.external(
         builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
     )
 
 
 def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Divide floats as NumPy does: the exact remainder first (fmod), then the quotient it leaves,
+    """Divide floats as NumPy does: first the exact remainder (fmod), then the resulting quotient,
     corrected to an integer."""
 
     def const(value: float) -> Any:
@@ -258,13 +260,13 @@ def compare(symbol: str) -> Emit:
 
 
 def chosen(symbol: str, chained: bool = True) -> Emit:
-    """Return a function that emits the first of two numbers where it is less ("<") or greater (">")
-    than the second, else that.
+    """Return a function that emits the first of two numbers if it is less ("<") or greater (">")
+    than the second, otherwise the second.
 
-    chained  whether it may be one of several, as in a reduction. NVVM makes max.s32 or min.s32 of a
-             select, and in a chain of these ptxas of CUDA 13.0 and 13.1 drops the sign of an
-             operand that is a negation (VIMNMX3). So the comparison is PTX that gives 0 or 1, of
-             which neither of them makes a maximum or a minimum, and a select follows.
+    chained  whether it may be one of several, as in a reduction. NVVM turns a select into max.s32
+             or min.s32, and in a chain of these ptxas of CUDA 13.0 and 13.1 drops the sign of a
+             negated operand (VIMNMX3). The comparison is therefore PTX that gives 0 or 1, which
+             neither of them turns into a maximum or minimum, followed by a select.
     """
     better = compare(symbol)
 
@@ -370,7 +372,7 @@ _meaning(arith.absolute, _absolute)
 _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
-# ---- of int32 values that are not negative -------------------------------------------------------
+# ---- int32 values that are not negative ----------------------------------------------------------
 def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any) -> Any:
@@ -398,8 +400,8 @@ def _divisor(_context: Any, d: Any) -> Any:
 
 @cuda_meaning(arith.divide)
 def _divide(_context: Any, a: Any, by: Any) -> Any:
-    """The high half of a * magic is the quotient or one less: a * (2^32 / d - magic) < 2^32 for a <
-    2^31."""
+    """Use the high half of a * magic, which is the quotient or one less, because a * (2^32 / d -
+    magic) < 2^32 for a < 2^31."""
     _, builder, args = yield I32(I32, by)
     d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))

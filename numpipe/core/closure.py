@@ -1,9 +1,9 @@
-"""Callable values: a function with the run-time values it was bound to, by value.
+"""Callable values: functions together with the run-time values that they are bound to.
 
-A nested function, a lambda or a `@numpipe.function` of a kernel becomes one, and an emitted
-pipeline is one. In CPython the callable is a functools.partial; on the GPU it is a value whose type
-names the function and whose data are the bound values: calling it costs nothing, and it may be
-passed on and stored in tuples.
+Nested functions, lambdas and `@numpipe.function`s in a kernel become such values, and so does an
+emitted pipeline. In CPython the callable is a functools.partial. On the GPU its type identifies the
+function and its data are the bound values, so a call has no overhead, and the value can be passed
+on and stored in tuples.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
 def binder(
     function: Callable[..., Any], for_numba: Callable[..., Any] | None = None
 ) -> Op[..., Any]:
-    """Make an operation ``bind(captures) -> callable`` of a lifted function, which takes the tuple
-    of captures first.
+    """Create an operation ``bind(captures) -> callable`` from a lifted function, whose first
+    parameter is the tuple of captures.
 
-    `for_numba` is the variant of the function that is compiled.
+    `for_numba` is the variant of the function to compile.
     """
     compiled: Helper[..., Any] = of_one_kernel(Helper(for_numba or function))
 

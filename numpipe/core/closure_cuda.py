@@ -13,14 +13,14 @@ _serials = itertools.count()
 
 
 def _serial(function: Op[..., Any]) -> int:
-    """Return a number that no other function ever gets, as an id would be when the function is
-    gone."""
+    """Return a number that is unique to the function, unlike an id, which may be reused after the
+    function is gone."""
     return int(vars(function).setdefault("_serial", next(_serials)))
 
 
 class BoundType(nb.types.Callable):  # type: ignore[misc]
-    """The type of an operation bound to its first argument, of type `captures`; its calls are calls
-    of the operation."""
+    """The type of an operation bound to its first argument, of type `captures`. Calling it calls
+    the operation."""
 
     def __init__(self, function: Op[..., Any], captures: Any) -> None:
         self.function, self.captures = function, captures

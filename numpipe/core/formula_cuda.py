@@ -1,4 +1,5 @@
-"""The CUDA meaning of a `formula`: its own source, run on LLVM values with Python's operators."""
+"""The CUDA implementation of a `formula`, which runs its source on LLVM values with Python's
+operators."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ RESULTS = {"Any": nb.types.int32, "bool": nb.types.boolean, "None": nb.types.voi
 
 
 class Value:
-    """An int32, or the bool of a comparison, of LLVM. Quotients and remainders are unsigned."""
+    """An LLVM int32, or the bool of a comparison. Quotients and remainders are unsigned."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -40,8 +41,9 @@ def _operator(name: str, instruction: str) -> None:
 
 
 for _name, _instruction in (
-    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("floordiv", "udiv"), ("mod", "urem"),
-    ("and", "and_"), ("or", "or_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr"),
+    ("add", "add"), ("radd", "add"), ("sub", "sub"), ("mul", "mul"), ("floordiv", "udiv"),
+    ("mod", "urem"), ("and", "and_"), ("or", "or_"), ("xor", "xor"), ("lshift", "shl"),
+    ("rshift", "lshr"),
 ):  # fmt: skip
     _operator(_name, _instruction)
 

@@ -1,4 +1,4 @@
-"""`@numpipe.function`: functions of any module that kernels may call."""
+"""`@numpipe.function`: functions in any module that kernels may call."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..diagnostics.source import remember
 
 @dataclass(frozen=True)
 class Facts:
-    """A function of a kernel, as far as the AST pass knows it.
+    """What the AST pass knows about a function of a kernel.
 
-    parameters  how many it takes, captures not counted
-    products    how many wgmmas every call is sure to issue
-    pipelines   whether it holds a pipeline, or calls a function that does
+    parameters  number of parameters, without captures
+    products    number of wgmmas that every call is sure to issue
+    pipelines   whether it contains a pipeline, or calls a function that does
     returns     whether it returns a value
     coroutine   whether it was written with `yield`
-    rest        whether one more parameter, its last, is the tuple of all arguments behind
-                (``*rest``)
+    rest        whether it has one more parameter, the last one, for the tuple of all remaining
+                arguments (``*rest``)
     makes       whether it returns a pipeline for a loop
-    turns       whether it goes through blocks of `numpipe.turn`, or calls a function that does
+    turns       whether it contains blocks of `numpipe.turn`, or calls a function that does
     misuse      why it cannot be a compute_context, or "": it must call its only parameter once,
                 unconditionally
     """
@@ -44,8 +44,8 @@ class Facts:
     def packed(
         self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple
     ) -> tuple[Any, ...]:
-        """Return the arguments of a call as the function takes them; `pack` makes a tuple of the
-        rest.
+        """Return the arguments of a call in the form that the function takes; `pack` makes a tuple
+        of the remaining ones.
 
         >>> Facts("body", 1, rest=True).packed((0, 1, 2))
         (0, (1, 2))
@@ -58,7 +58,7 @@ class Facts:
 
 
 def facts_of(function: Any) -> Facts | None:
-    """Return the facts of a callable value; None if it is no function of a kernel."""
+    """Return the facts of a callable value, or None if it is not a function of a kernel."""
     if isinstance(function, functools.partial):
         function = function.func
     return getattr(getattr(function, "function", function), "__facts__", None)
@@ -82,8 +82,8 @@ class Function(Generic[P, R]):
                 at(
                     file,
                     line,
-                    "@numpipe.function decorates a `def`: the source of a lambda cannot be told "
-                    "from the line around it",
+                    "@numpipe.function decorates a `def`: the source of a lambda cannot be "
+                    "separated from the rest of its line",
                 )
             )
         for name, parameter in inspect.signature(function).parameters.items():
@@ -92,8 +92,8 @@ class Function(Generic[P, R]):
                     at(
                         file,
                         line,
-                        f"function {function.__name__}: *{name} is not supported: parameters of a "
-                        "kernel's functions are written out",
+                        f"function {function.__name__}: *{name} is not supported: list each "
+                        "parameter of a kernel's functions",
                     )
                 )
         functools.update_wrapper(self, function)
@@ -108,16 +108,17 @@ class Function(Generic[P, R]):
 
 
 def function(function: Callable[P, R]) -> Function[P, R]:
-    """Make a function usable in kernels, in both executions and in every role.
+    """Make a function usable in kernels, on the GPU and simulated, and in every role.
 
-    It is written as a kernel is, and compiled with each kernel that calls it: `axis_index` asks for
+    It is written like a kernel, and compiled with each kernel that calls it: `axis_index` refers to
     the axes of the kernel that it runs in, and a pipeline in it has its ring in that kernel.
     Arguments that are known at compile time (Statics, constants, dtypes) are constants in it, so it
-    may make shapes of them; a call with nothing but constants whose result is a number is itself a
-    constant. It may be passed on, stored in tuples, and be the body of a pipeline or an index map.
+    can compute shapes from them. A call with only constants whose result is a number is itself a
+    constant. The function may be passed on, stored in tuples, and be the body of a pipeline or an
+    index map.
 
-    Raises SpecError for what is no plain `def`; its source is looked at when a kernel that calls it
-    is first used.
+    Raises SpecError unless it decorates a plain `def`. Its source is read when a kernel that calls
+    it is first used.
 
     >>> @function
     ... def blocks(size, block):

@@ -1,9 +1,9 @@
-"""Inert values: those that the memory role does not have.
+"""Inert values, which the memory role does not have.
 
-The memory role runs the kernel's own control flow to know what to load, but it computes nothing:
-what a tile holds, and which warpgroup computes, are *inert* there. Arithmetic on an inert value
-stays inert; steering with one (a branch, a loop bound, an index map) is an error in both
-executions, because loads must not depend on it.
+The memory role runs the kernel's control flow to know what to load, but it computes nothing. The
+contents of tiles, and the index of the compute warpgroup, are *inert* there. Arithmetic on an inert
+value gives an inert value. Control flow that depends on one (a branch, a loop bound, an index map)
+is an error on the GPU and simulated, because loads must not depend on it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, NoReturn
 from ..diagnostics.errors import CompileError
 
 REASON = (
-    "steers control flow, a grid or an index: loads must not depend on tile data or on the "
-    "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in stores"
+    "steers control flow, a grid or an index, but loads must not depend on tile data or on the "
+    "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in stores"
 )
 
 
 class NoValue:
-    """The base of `Inert` and of its Numba type, for ``isinstance``."""
+    """The base class of `Inert` and of its Numba type, for ``isinstance``."""
 
     what: str
 
 
 class Inert(NoValue):
-    """A value that only the compute role has, as the memory role sees it."""
+    """A value that only the compute role has, as represented in the memory role."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -39,7 +39,7 @@ class Inert(NoValue):
     __bool__ = __int__ = __index__ = __float__ = _steers
 
     def _stays(self, *other: Any) -> Any:
-        # a tile answers
+        # a tile operand implements the operation itself
         return NotImplemented if any(getattr(o, "inert", False) for o in other) else self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = (

@@ -1,4 +1,5 @@
-"""Inert values in Numba: arithmetic stays inert, steering is a typing error."""
+"""Inert values in Numba: arithmetic stays inert, and using one in control flow is a typing
+error."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class InertType(nb.types.Type, NoValue):  # type: ignore[misc]
         super().__init__(name=f"inert({what})")
 
     def unify(self, context: Any, other: Any) -> Any:
-        """A variable that is a number on one path, and inert on another, is inert."""
+        """Make a variable inert if it is a number on one path and inert on another."""
         return self if isinstance(other, (nb.types.Number, nb.types.Boolean)) else None
 
 
@@ -28,11 +29,11 @@ for _number in (nb.types.Number, nb.types.Boolean):
 
 
 STEERLESS: list[type] = [InertType]
-"""types with an attribute `what`, whose values must not steer control flow"""
+"""types with an attribute `what` whose values must not affect control flow"""
 
 
 def _stays(*args: Any) -> Any:
-    """Type arithmetic with an inert value; where a tile takes part, its own typer answers
+    """Type arithmetic with an inert value. If a tile is involved, its own typer is used
     (`tile_cuda`)."""
     inert = next((a for a in args if isinstance(a, InertType)), None)
     if inert is not None and not any(
@@ -42,8 +43,8 @@ def _stays(*args: Any) -> Any:
 
 
 def steers(*args: Any) -> None:
-    """Raise CompileError for an operand that must not steer; as a typer it refuses, and has no
-    answer for others."""
+    """Raise CompileError for an operand that must not affect control flow. Used as a typer, it
+    returns None for all others."""
     for arg in args:
         if isinstance(arg, tuple(STEERLESS)):
             raise CompileError(f"{getattr(arg, 'what', arg)} {REASON}")

@@ -1,6 +1,7 @@
-"""What a compile adds to operations: time limits on waits (`debug`), random sleeps (`jitter`).
+"""Code that a compile adds to operations: time limits on waits (`debug`) and random sleeps
+(`jitter`).
 
-Numba shares the code of helpers between kernels. An operation therefore has a Numba type for each
+Numba shares the code of helpers between kernels. An operation therefore has one Numba type per
 `Instrumentation`, so that instrumented code is never used in a kernel compiled without it.
 """
 
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Instrumentation:
-    """The two options of `CompilerParams`, for one compile; the default adds nothing."""
+    """The two options of `CompilerParams` for one compile; by default, nothing is added."""
 
     debug: bool = False
     jitter: int | None = None
-    """the seed of the sleeps"""
+    """seed of the sleeps"""
 
 
 NOTHING = Instrumentation()
 INSTRUMENTATION: ContextVar[Instrumentation] = ContextVar("instrumentation", default=NOTHING)
-"""the options of the compile that is running"""
+"""the options of the current compile"""

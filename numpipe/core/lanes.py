@@ -1,4 +1,5 @@
-"""Fewer lanes than a warpgroup: `one_lane` runs an operation once, `each_warp` once a warp."""
+"""Running operations in fewer lanes than a warpgroup: `one_lane` once, `each_warp` once per
+warp."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ def one_lane(function: Callable[..., Any], *args: Any) -> None:
     """Call ``function(*args)`` in one elected lane of the warpgroup's first warp (elect.sync; PTX
     ISA, "elect.sync").
 
-    The same lane each time, which bulk groups need: they belong to the lane that committed them.
-    """
+    It is always the same lane. Bulk groups depend on this, because they belong to the lane that
+    committed them."""
     current().scoped("one", function, args)
 
 

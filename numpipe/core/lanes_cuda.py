@@ -1,4 +1,5 @@
-"""On the GPU `one_lane` is a call under a branch, and `each_warp` a statement under a predicate."""
+"""The CUDA implementations: `one_lane` is a call inside a branch, `each_warp` a predicated
+statement."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from .op import cuda_meaning, predicated
 
 
 def elected(builder: Any) -> Any:
-    """Return whether this is the elected lane of the warpgroup's first warp. elect.sync tells ptxas
-    that a single lane runs: after a comparison of %tid it would wrap every TMA in a loop over the
-    active lanes."""
+    """Return whether this is the elected lane of the warpgroup's first warp.
+
+    elect.sync tells ptxas that a single lane runs. After a comparison of %tid, ptxas would wrap
+    every TMA copy in a loop over the active lanes.
+    """
     return builder.and_(
         builder.icmp_unsigned(
             "==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)
@@ -22,7 +25,7 @@ def elected(builder: Any) -> Any:
 
 
 def elected_in_warp(builder: Any) -> Any:
-    """Return whether this is the elected lane of its warp, which is the same lane each time."""
+    """Return whether this is the elected lane of its warp, which is always the same lane."""
     one = nb.emit_asm(
         builder,
         nb.i32,
@@ -47,7 +50,7 @@ def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
     operation = function.typing_key
     if not hasattr(operation, "ptx"):
         raise TypeError(
-            f"each_warp takes an operation that is one PTX statement, got {operation!r}"
+            f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
     inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
     context, builder, values = yield nb.types.void(function, *args)

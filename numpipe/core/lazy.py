@@ -1,5 +1,5 @@
-"""Names of a package that are imported when they are first used: a call whose kernel was compiled
-before imports little."""
+"""Names of a package that are imported on first use, so that a call of a compiled kernel imports
+little."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package (PEP 562); `homes` has its names, with spaces
-    between, by their module.
+    """Return the ``__getattr__`` of a package (PEP 562). `homes` maps modules to the names in them,
+    separated by spaces.
 
     >>> names("numpipe.core", {"symbols": "symbol axis_of"})("symbol")("ring 1")
     'ring_201'

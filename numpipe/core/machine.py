@@ -1,11 +1,12 @@
-"""The machine a kernel runs on when it runs in CPython: what one warpgroup of a Hopper SM can do.
+"""The interface of the machine that a kernel runs on in CPython: what one warpgroup of a Hopper SM
+can do.
 
-Operations (`op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per
-warpgroup; nothing below the simulator knows more of it than this file. Addresses are byte offsets
-in the CTA's dynamic shared memory.
+Operations (`op`) call methods of ``current()``. The simulated SM implements `Machine`, with one
+object per warpgroup, and code below the simulator uses only this interface. Addresses are byte
+offsets in the CTA's dynamic shared memory.
 
-A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says which of them execute the
-next operations:
+A thread of control is a warpgroup of four warps, or 128 lanes. `lanes` determines which of them
+execute the next operations:
 
 ========  ==========================================================  ===================
 lanes     executed by                                                 entered by
@@ -26,6 +27,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..arch.products import Product
 from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
@@ -37,17 +39,18 @@ EVICTION_POLICIES = ("evict_first", "evict_last")
 
 @dataclass(frozen=True, eq=False)
 class TensorMap:
-    """A CUtensorMap: an array in GMEM, the box that one copy moves, and how the box lies in SMEM.
+    """A CUtensorMap: an array in GMEM, the box that one copy moves, and the layout of the box in
+    SMEM.
 
-    `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in
-    elements, outermost first too. A box row (the innermost dimension, `box[-1]` elements) is
-    `row_bytes` wide and rows follow each other without gaps; with `swizzle` in (32, 64, 128) the
-    16-byte chunk index is XORed with the row index as the hardware does it: address bits [4, 4+b)
-    ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as zeros
-    (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a
-    store writes whole 16-byte chunks: past the end of a row that is no multiple of 16 bytes it
-    overwrites what follows, unless the rows are `padded`. `flipped`: `array` is the transpose of
-    the kernel's, for reports.
+    `array` and `box` are in NumPy order (innermost, contiguous dimension last). Coordinates are in
+    elements, also outermost first. A row of the box (the innermost dimension, `box[-1]` elements)
+    is `row_bytes` wide, and rows follow each other without gaps. If `swizzle` is 32, 64 or 128, the
+    16-byte chunk index is XORed with the row index as in the hardware: address bits [4, 4+b) ^=
+    bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as zeros
+    (`fill="nan"`: NaN) and never written, but their bytes still count towards the barrier. A store
+    writes whole 16-byte chunks, so at the end of a row that is not a multiple of 16 bytes it
+    overwrites what follows, unless the rows are `padded`. `flipped` means that `array` is the
+    transpose of the kernel's array, for reports.
     """
 
     array: np.ndarray
@@ -60,18 +63,17 @@ class TensorMap:
 
     @property
     def nbytes(self) -> int:
-        """Bytes one copy moves into SMEM, out-of-bounds elements included."""
+        """Bytes that one copy moves into SMEM, including out-of-bounds elements."""
         return int(np.prod(self.box)) * self.array.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Mma:
-    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: the type
-    of B, if not A's.
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator.
 
     `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64),
-    one per 32 bytes of K, as 64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor");
-    `a_major` / `b_major` are "k" or "mn".
+    one per 32 bytes of K, as 64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor").
+    `a_major` and `b_major` are "k" or "mn". `b_dtype` is the type of B if it differs from A's.
     """
 
     n: int
@@ -86,7 +88,8 @@ class InFlight(Protocol):
     """An accumulator that a wgmma may still be writing."""
 
     def read(self) -> np.ndarray:
-        """float32 or int32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
+        """Return a float32 or int32 array. Raises PipelineRace unless `wgmma_wait` has covered the
+        group."""
 
 
 class WorkCounter(Protocol):
@@ -95,11 +98,11 @@ class WorkCounter(Protocol):
 
     def draw(self, cta: int) -> int:
         """Add 1 atomically for a CTA, and return a work index of the launch that no other CTA
-        has."""
+        gets."""
 
     def ended(self, cta: int, what: str) -> str | None:
-        """Note that a CTA has ended a loop or, with "", itself; return how that differs from what
-        another CTA did, or None."""
+        """Record that a CTA has ended a loop or, for "", that the CTA itself has ended. Return how
+        that differs from what another CTA did, or None."""
 
 
 class Machine(Protocol):
@@ -115,65 +118,64 @@ class Machine(Protocol):
     grid: tuple[int, int, int]
     """gridDim (x, y, z)"""
     rank: int
-    """of the CTA in its cluster"""
+    """rank of the CTA in its cluster"""
     unit: Any
-    """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
+    """the kernel's axes, rings, slots and staging memory (numpipe.plan.unit.Unit)"""
     gpu: int | None
-    """the number of its GPU, in a kernel with semaphores"""
+    """number of its GPU, in a kernel with semaphores"""
     moves: bool
-    """whether copies move anything, and shared memory holds it"""
+    """whether copies move data, and shared memory holds it"""
 
     @property
     def deal(self) -> WorkCounter: ...
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Run ``function(*args)`` in these lanes, which must be among those that execute now ("one"
-        inside "all", never back)."""
+        """Run ``function(*args)`` in these lanes, which must be a subset of the executing ones
+        ("one" inside "all", not the reverse)."""
 
     def collective(self, operation: str) -> None:
-        """Report unless all lanes execute: `operation` is ``.aligned``."""
+        """Report an error unless all lanes execute, because `operation` is ``.aligned``."""
 
     # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
-        """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising
-        a live one is an error."""
+        """Initialize an mbarrier, in one lane. `name` is for reports, e.g.
+        ``ready[2] of a, b @ gemm.py:41``. Reinitializing one that is in use is an error."""
 
     def mbar_init_at_entry(
         self, address: int, count: int, name: str = "", *, observed: bool = False
     ) -> None:
-        """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before
+        """Declare an mbarrier that the kernel's entry initializes, fences and synchronizes before
         any warpgroup runs.
 
-        Every warpgroup that uses it declares it, for all CTAs of the cluster; another count at the
-        same address is an error. With `observed`, so is a phase that completes before anybody has
-        waited for the one before, and at the end a phase that has begun, or that nobody has waited
-        for.
+        Every warpgroup that uses it declares it, for all CTAs of the cluster; a different count at
+        the same address is an error. If `observed`, two more things are errors: a phase that
+        completes before anybody has waited for the previous one, and, at the end, a phase that has
+        begun or that nobody has waited for.
         """
 
     def mbar_inval(self, address: int) -> None: ...
 
     def mbar_arrive(self, address: int, count: int = 1) -> None:
-        """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than
-        pending is an error."""
+        """Arrive `count` times in every executing lane (128, 4 or 1 lanes). More arrivals than are
+        pending are an error."""
 
     def mbar_arrive_remote(self, address: int, wide: bool = False) -> None:
-        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it
-        arrives some time later.
+        """Do what `mbar_arrive` does on an mbarrier of any CTA of the cluster, at an address from
+        `map_shared`. The arrival takes effect some time later.
 
-        `wide`: with the cluster's scope, so that those who wait may load what was stored before
-        (`smem_fetch`).
+        `wide`: use cluster scope, so that waiters may load what was stored before (`smem_fetch`).
         """
 
     def mbar_arrive_expect_tx_remote(self, address: int, nbytes: int) -> None:
-        """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of
-        `map_shared`; some time later."""
+        """Do what `mbar_arrive_expect_tx` does on an mbarrier of any CTA of the cluster, at an
+        address from `map_shared`, some time later."""
 
     def mbar_arrive_cluster(
         self, address: int, ranks: Sequence[int], alike: bool, wide: bool = False
     ) -> None:
-        """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
+        """Arrive simultaneously on the mbarriers at this address in several CTAs.
 
-        `alike`: whoever arrives on one of them arrives on all, so they complete their phases
+        `alike`: everyone who arrives on one of them arrives on all, so they complete their phases
         together.
         """
 
@@ -181,31 +183,31 @@ class Machine(Protocol):
         """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
 
     def mbar_test(self, address: int, parity: int) -> bool:
-        """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires
-        like a wait."""
+        """Return whether the phase with this parity has completed (test_wait.parity). Never blocks;
+        True acquires like a wait."""
 
     def mbar_wait(self, address: int, phase: int, step: int = -1) -> None:
         """Block until phase number `phase` (0, 1, …; -1 is complete from the start) has completed.
 
-        Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is
-        the one meant: another one is a stale (or missed) phase and raises PipelineRace. All
-        executing lanes' warps acquire. `step` is the ring's step counter, for reports (-1: not a
-        ring).
+        Blocks by ``phase & 1`` alone, as the hardware does, then checks that the phase reached is
+        the intended one. Another one is a stale (or missed) phase, and raises PipelineRace. The
+        warps of all executing lanes acquire. `step` is the ring's step counter, for reports (-1:
+        not a ring).
         """
 
     # ---- clusters
     def map_shared(self, address: int, rank: int) -> int:
-        """Return the address in the cluster's window of the byte at `address` in the CTA of this
+        """Return the address in the cluster's window of the byte at `address` in the CTA with this
         rank."""
 
     def cluster_arrive(self) -> None: ...
 
     def cluster_wait(self) -> None:
-        """Block until every warpgroup of the cluster has arrived, or ended."""
+        """Block until every warpgroup of the cluster has arrived or ended."""
 
     def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-        """Report unless all `parties` CTAs of the cluster that come here with this key bring the
-        same value; `what` names it."""
+        """Report an error unless all `parties` CTAs of the cluster that call this with the same key
+        pass the same value; `what` names it."""
 
     # ---- fences and named barriers
     def fence_mbarrier_init(self) -> None: ...
@@ -219,30 +221,30 @@ class Machine(Protocol):
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
-        """`bar_sync`, and return whether "any", or "all", of the warpgroup's values are true
-        (barrier.red)."""
+        """Do what `bar_sync` does, and return whether "any", or "all", of the warpgroup's values
+        are true (barrier.red)."""
 
     def grid_dependency_wait(self) -> None:
-        """griddepcontrol.wait by the executing lanes: arrays that kernels ahead in the stream use
-        may be read and written."""
+        """Execute griddepcontrol.wait in the executing lanes. Afterwards, arrays that earlier
+        kernels of the stream use may be accessed."""
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
-        """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is
-        a deadlock."""
+        """Change the number of registers. `inc` blocks until the SM's pool has them; a budget that
+        can never be granted is a deadlock."""
 
     # ---- TMA (cp.async.bulk.tensor)
     def tma_load(
         self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
     ) -> None:
-        """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane.
+        """Start an asynchronous copy of a box from GMEM to SMEM, which completes `tensor.nbytes` on
+        mbar. One lane.
 
-        `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are
-        bits of it; 0: to this CTA.
-        """
+        `ctas`: bit mask of the ranks of CTAs of the cluster to copy to, at the same addresses and
+        mbarriers; 0: only this CTA."""
 
     def bulk_load(self, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
-        """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM;
-        completes them on mbar. One lane."""
+        """Start an asynchronous copy of the first `nbytes` of a one-dimensional array to SMEM,
+        which completes them on mbar. One lane."""
 
     def tma_store(
         self,
@@ -252,12 +254,12 @@ class Machine(Protocol):
         reduction: str = "",
         once: bool = False,
     ) -> None:
-        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
+        """Start an asynchronous copy of a box from SMEM to GMEM, as part of the lane's open bulk
+        group. One lane.
 
         `reduction` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines each element
-        with the copy's, atomically. `once`: this is the last read of these bytes; another one
-        before they are written again is an error.
-        """
+        with the copied one, atomically. `once`: this is the last read of these bytes; another read
+        before they are written again is an error."""
 
     def bulk_commit(self) -> None: ...
 
@@ -271,11 +273,10 @@ class Machine(Protocol):
     def wgmma(
         self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
     ) -> InFlight:
-        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time
-        until waited for.
+        """Issue the batch, which adds rows of A x B^T to the accumulator. It may read SMEM at any
+        time until waited for.
 
-        `a`: A from registers, (rows, K) of `mma.dtype`; the A descriptors say nothing then.
-        """
+        `a`: A from registers, (rows, K) of `mma.dtype`; the A descriptors are then unused."""
 
     def wgmma_commit(self) -> None: ...
 
@@ -283,10 +284,14 @@ class Machine(Protocol):
         """Block until at most `pending` of this warpgroup's newest committed groups are in
         flight."""
 
+    def product_cycles(self, halves: int, product: Product) -> None:
+        """Let time pass as a product of warps takes it: of `halves` multiply-adds of 16-bit
+        elements, or as much work of others."""
+
     # ---- generic proxy accesses by the warps of the warpgroup
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
-        """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values`
-        uint8 (4, n, 16)."""
+        """Write from each warp: `chunks` is an int array (4, n) of byte addresses of 16-byte
+        chunks, `values` is uint8 (4, n, 16)."""
 
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         """Return the bytes at `chunks` (warps, n) as uint8 (warps, n, 16)."""
@@ -294,31 +299,32 @@ class Machine(Protocol):
     def smem_send(
         self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str
     ) -> None:
-        """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the
-        mbarrier at `mbar` there."""
+        """Do what `smem_write` does in another CTA of the cluster (st.async). The data lands some
+        time later, on the mbarrier at `mbar` there."""
 
     def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
         """Return the `nbytes` at each of the byte addresses (warps, n), as uint8 (warps, n,
         nbytes)."""
 
     def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
-        """`smem_load` from the shared memory of another CTA of the cluster (ld.shared::cluster)."""
+        """Load like `smem_load` from the shared memory of another CTA of the cluster
+        (ld.shared::cluster)."""
 
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
-        """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses
+        """Write elements from each warp: uint8 (warps, n, bytes per element) to the byte addresses
         (warps, n)."""
 
     def smem_update(
         self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str
     ) -> None:
-        """Each warp combines values (warps, n) with the elements at these byte addresses,
+        """Combine values (warps, n) from each warp with the elements at these byte addresses,
         atomically (``red.shared``)."""
 
     def store_word(self, address: int, value: int) -> None:
-        """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
+        """Execute st.shared.b32 in the executing lane, for counters passed between warpgroups."""
 
     def load_word(self, address: int) -> int:
-        """ld.shared.b32 by the executing lanes."""
+        """Execute ld.shared.b32 in the executing lanes."""
 
     def gmem_write(
         self,
@@ -328,12 +334,11 @@ class Machine(Protocol):
         what: str,
         reduction: str = "",
     ) -> None:
-        """Direct stores of the warpgroup to the array called `what`: ``array[index] = values``, by
-        ints and slices.
+        """Store directly from the warpgroup to the array called `what`: ``array[index] = values``,
+        where the index consists of ints and slices.
 
-        `reduction`: each element is combined with its value, atomically (``red.global``), as in
-        `tma_store`.
-        """
+        `reduction`: combine each element with its value atomically (``red.global``), as in
+        `tma_store`."""
 
     def gmem_scatter(
         self,
@@ -344,47 +349,49 @@ class Machine(Protocol):
         values: np.ndarray,
         what: str,
     ) -> None:
-        """Direct stores to places of their own: what `values` has i-th along dimension `axis` goes
-        to ``places[i]`` there.
+        """Store directly to indexed places: item i of `values` along dimension `axis` goes to
+        ``places[i]`` of that dimension.
 
-        `values` has the array's dimensions; `index` has slices for the others, inside the array.
-        """
+        `values` has the array's dimensions; `index` has slices for the other dimensions, inside the
+        array."""
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Direct loads of the warpgroup from the array called `what`: ``array[index]``, all of it
-        inside the array."""
+        """Load directly to the warpgroup from the array called `what`: ``array[index]``, which must
+        be inside the array."""
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
-        """st.release.gpu of 1 to ``flags[index]``, by one lane; reports call the flag `what`."""
+        """Execute st.release.gpu of 1 to ``flags[index]`` in one lane; reports call the flag
+        `what`."""
 
     def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
-        """ld.acquire.gpu of ``flags[index]`` by one lane until it is set; then set it to 0."""
+        """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to
+        0."""
 
     # ---- other GPUs
     def gpu_begin(self) -> None:
-        """Tell all GPUs that the launch of this one has begun, by one lane of it."""
+        """Tell all GPUs that the launch on this one has begun, in one lane of it."""
 
     def gpu_await_begin(self) -> None:
-        """Wait until the launches of all GPUs have begun: their memory may be touched from then
-        on."""
+        """Wait until the launches on all GPUs have begun. After that, their memory may be
+        accessed."""
 
     def gpu_of(self, rank: int, what: str) -> int:
-        """Return the number of a GPU; one that the mesh does not have is an error, which begins
-        with `what`."""
+        """Return the number of a GPU. If the mesh does not have it, this is an error whose message
+        begins with `what`."""
 
     def semaphore_signal(
         self, semaphores: np.ndarray, index: int, rank: int, add: int, what: str
     ) -> None:
-        """red.release.sys.add to semaphore `index` of GPU `rank`, by one lane; reports call the
-        array `what`."""
+        """Execute red.release.sys.add on semaphore `index` of GPU `rank` in one lane; reports call
+        the array `what`."""
 
     def semaphore_wait(self, semaphores: np.ndarray, index: int, value: int, what: str) -> None:
-        """ld.acquire.sys of the own GPU's semaphore `index` by one lane, until `value` has been
-        added to it in this launch."""
+        """Execute ld.acquire.sys of this GPU's semaphore `index` in one lane, until `value` has
+        been added to it in this launch."""
 
     def fence_proxy_async_global(self) -> None:
-        """Make the ordinary stores to arrays of which the executing lanes know visible to the async
-        proxy."""
+        """Make the ordinary stores to arrays that the executing lanes have seen visible to the
+        async proxy."""
 
     def each_lane(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
@@ -394,7 +401,7 @@ class Machine(Protocol):
 
     # ---- observation
     def round(self) -> None:
-        """Begin a round of a `while` loop: one that never ends is an error."""
+        """Begin an iteration of a `while` loop. A loop that never ends is an error."""
 
     def note(self, event: str, **details: Any) -> None:
         """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring,
@@ -402,14 +409,14 @@ class Machine(Protocol):
 
 
 class Lane(Protocol):
-    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`), and can do only what
-    is here."""
+    """One lane of a warpgroup that runs its own code (`Machine.each_lane`). It can only do what is
+    defined here."""
 
     lane: int
     """index in the warpgroup"""
 
     def round(self) -> None:
-        """Begin a round of a `while` loop."""
+        """Begin an iteration of a `while` loop."""
 
     warpgroup: int
     role: Any
@@ -437,7 +444,7 @@ class Lane(Protocol):
         what: str,
         reduction: str = "",
     ) -> None:
-        """Write an element of an array (st.global), or combine one number with it, atomically
+        """Write an element of an array (st.global), or combine a number with it atomically
         (red.global)."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
@@ -452,12 +459,12 @@ _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe mach
 
 
 def current() -> Machine:
-    """Return the warpgroup that is executing; RuntimeError outside a simulated kernel."""
+    """Return the executing warpgroup. Raises RuntimeError outside a simulated kernel."""
     try:
         return _current.get()
     except LookupError:
         raise RuntimeError(
-            "this operation works inside a kernel only: call it from a @numpipe.kernel function"
+            "this operation only works inside a kernel: call it from a @numpipe.kernel function"
         ) from None
 
 
@@ -469,8 +476,8 @@ def check_policy(what: str, policy: object) -> None:
 def failure(
     error: type[SimulationError], hazard: str, message: str, fix: str, did: str, **where: Any
 ) -> SimulationError:
-    """Return an error of an operation above the simulator, with a report; its `reports.Party` has
-    `did` and `where`."""
+    """Return an error of an operation above the simulator, with a report; `did` and `where` are
+    fields of its `reports.Party`."""
     machine, result = current(), error(message)
     now = Party(did, machine.warpgroup, machine.role.name, machine.cta, **where)
     result.report = Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix)
@@ -478,5 +485,5 @@ def failure(
 
 
 def enter(machine: Machine) -> None:
-    """Make `machine` current in this thread of control (a greenlet has a context of its own)."""
+    """Make `machine` current in this thread of control (each greenlet has its own context)."""
     _current.set(machine)

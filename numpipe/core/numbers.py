@@ -1,5 +1,5 @@
-"""Python's builtins on the numbers of kernels, in both executions: ``min``, ``int``, ``range``, …
-with the types of `arith`."""
+"""Python's builtins on the numbers of kernels, on the GPU and simulated: ``min``, ``int``,
+``range``, … with the types of `arith`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from .op import Op, op
 
 
 def range_type(*kinds: Kind) -> np.dtype:
-    """Return the type of a range's numbers: int32, or int64 where a bound is wider."""
+    """Return the type of a range's numbers: int32, or int64 if a bound is wider."""
     dtype = common(INT32, *kinds)
     if dtype not in (INT32, INT64):
         raise SpecError(
-            f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a "
-            "float"
+            f"range takes integers that fit int64, got {spelled(*kinds)}: int(x) truncates a float"
         )
     return dtype
 
@@ -43,17 +42,17 @@ def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
             values = values[0]
         kinds = [kind(v) for v in values]
         if any(k is None for k in kinds):
-            # a tile's, element by element
+            # a tile operand works element by element
             own = next((getattr(v, f"_{name}") for v in values if hasattr(v, f"_{name}")), None)
             return functools.reduce(own, values) if own else otherwise(builtin, *values)
         dtype = common(*kinds)
-        # of numbers that compare false, as NaN, the first
+        # of numbers that compare as false, such as NaN, the first one is returned
         return dtype.type(builtin([as_type(v, dtype) for v in values]))
 
     return named(
         operation,
         name,
-        f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by "
+        f"``{builtin.__name__}(…)`` of two or more numbers, or of a tuple; for tiles, element by "
         "element",
     )
 
@@ -64,8 +63,8 @@ greatest = _extreme("greatest", max)
 
 @op
 def cast(value: Any, dtype: str) -> Any:
-    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by
-    truncation."""
+    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …; floats are truncated to
+    integers."""
     to = np.dtype(dtype)
     check_number(dtype, value)
     _kinds(dtype, value)
@@ -80,15 +79,14 @@ def cast(value: Any, dtype: str) -> Any:
                 + (
                     "wrap it silently"
                     if np.issubdtype(type(value), np.integer)
-                    else "make an undefined value of it"
+                    else "convert it to an undefined value"
                 )
             )
         return to.type(int(value))
 
 
 def check_number(dtype: str, value: Any) -> None:
-    """Raise SpecError for a register tile, or the Numba type of one, that is converted as a number
-    is."""
+    """Raise SpecError for a register tile, or its Numba type, in a conversion of a number."""
     form = getattr(value, "form", None)
     if form is not None and dtype != "bool":
         raise SpecError(
@@ -98,16 +96,16 @@ def check_number(dtype: str, value: Any) -> None:
 
 
 def not_a_number(what: str, actual: str) -> SpecError:
-    """Return the error of `cast`, `rounded` and `counting` for an operand that is no number."""
+    """Return the error of `cast`, `rounded` and `counting` for an operand that is not a number."""
     return SpecError(f"{what}(…) takes a number, got {actual}")
 
 
 def _kinds(what: str, *values: Any) -> list[Kind]:
-    """Return the kinds of the operands of `what`; SpecError for one that is no number."""
+    """Return the kinds of the operands of `what`. Raises SpecError for one that is not a number."""
     kinds = [kind(value) for value in values]
     if any(k is None for k in kinds):
         for value in values:
-            if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
+            if hasattr(value, "_steers"):  # a tile or an inert value raises its own error
                 value._steers()
         raise not_a_number(what, " and ".join(type(v).__name__ for v in values))
     return kinds
@@ -115,7 +113,7 @@ def _kinds(what: str, *values: Any) -> list[Kind]:
 
 @op
 def rounded(value: Any) -> Any:
-    """``round(x)``: the nearest integer, of two the even one, as int32; of a tile
+    """``round(x)``: the nearest integer as int32, with ties to even; for a tile,
     `mathematics.nearest`."""
     if hasattr(value, "__round__") and kind(value) is None:  # a tile
         return otherwise(round, value)
@@ -138,7 +136,7 @@ class Range:
 
 @op
 def counting(*bounds: Any) -> Range:
-    """``range(…)``: int32 numbers, int64 where a bound is."""
+    """``range(…)`` of int32 numbers, or int64 if a bound is int64."""
     dtype = range_type(*_kinds("range", *bounds))
     values = [as_type(b, dtype) for b in bounds]
     if len(values) == 3 and values[2] == 0:
@@ -156,8 +154,8 @@ def length(value: Any) -> Any:
 
 @op
 def number(value: Any, literals: int = 0) -> Any:
-    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too;
-    other values stay."""
+    """Convert a constant to a run-time value: a Python int to int32, a float to float32, also in
+    tuples; other values are unchanged."""
     if type(value) is tuple:
         return tuple([number(v) for v in value])
     return (

@@ -132,7 +132,7 @@ def _number(_context: Any, value: Any, *literals: Any) -> Any:
 
 
 def _run_time_type(ty: Any, literals: Any = 0) -> Any:
-    """Return the type that a constant has at run time; other values keep theirs."""
+    """Return the type that a constant has at run time; other values keep their type."""
     if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
         parts = [_run_time_type(t) for t in ty]
         return ty if parts == list(ty) else nb.types.Tuple(parts)

@@ -1,31 +1,32 @@
-"""How an operation gets its two meanings.
+"""Operations, and how each gets its two implementations.
 
-An operation is a plain Python function: its body is what it does on the simulated SM. Its CUDA
-meaning is attached to the same object and registered with Numba only when a compile first meets it:
+An operation is a plain Python function, whose body is what it does on the simulated SM. Its CUDA
+implementation is attached to the same object, and registered with Numba when a compile first uses
+it:
 
-* ``@ptx(...)``: one PTX statement, written beside the function (the intrinsics);
+* ``@ptx(...)``: one PTX statement, written next to the function (the intrinsics);
 * ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with
   ``@cuda_meaning(operation)``;
 * ``@formula``: int32 arithmetic, which a compile runs on LLVM values instead of numbers;
-* ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
+* ``@helper``: the function's own source is compiled (the ring, the tile orders).
 
-An operation also says what the AST pass (`compile.lift`) has to know to write a call of it, so that
-the pass has no tables of operations: ``@op(context=True, site=True, numpy=np.cumsum,
+An operation also declares what the AST pass (`compile.lift`) needs to know to write a call of it,
+so that the pass has no tables of operations: ``@op(context=True, site=True, numpy=np.cumsum,
 method="cumsum")``.
 
 =========  =========================================================================================
-context    its first parameter is the kernel's `Context`, which the pass fills in; called without
-           one it raises RuntimeError
-site       its second parameter is the place of the call in the user's source, which the pass fills
-           in too
-numpy      the function of NumPy that means this operation in a kernel, or a tuple of them
-method     the method of register tiles that means it
-products   "issues": a call is a group of products, which run on behind it; "waits": it waits for
-           those of its first argument, or for all but the newest groups, as many as its second
-           argument says
+context    its first parameter is the kernel's `Context`, which the pass inserts; called without it,
+           it raises RuntimeError
+site       its second parameter is the position of the call in the user's source, which the pass
+           also inserts
+numpy      the NumPy function that denotes this operation in a kernel, or a tuple of them
+method     the method of register tiles that denotes it
+products   "issues": a call is a group of products, which are still running when it returns;
+           "waits": it waits for the products of its first argument, or for all but the newest
+           groups, whose number is its second argument
 =========  =========================================================================================
 
-Users, and `inspect.signature`, see the parameters without the hidden ones.
+Users, and `inspect.signature`, see the parameters without the inserted ones.
 
 >>> @helper
 ... def twice(x):
@@ -55,27 +56,28 @@ AnyOp = TypeVar("AnyOp", bound="Op[..., Any]")
 Products = Literal["", "issues", "waits"]
 
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
-"""operations by the functions of NumPy that mean them"""
+"""operations by the NumPy functions that denote them"""
 BY_METHOD: dict[str, Op[..., Any]] = {}
-"""operations by the methods of register tiles that mean them"""
+"""operations by the methods of register tiles that denote them"""
 
 
 def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -> RuntimeError:
-    """Return the error for a call, outside of a kernel, of a name that works inside one only."""
-    return RuntimeError(f"numpipe.{name} works inside a kernel only{how}")
+    """Return the error for a call outside of a kernel of a name that only works inside one."""
+    return RuntimeError(f"numpipe.{name} only works inside a kernel{how}")
 
 
 class Hidden:
-    """The argument that a kernel passes to operations with ``context=True``: the base of
+    """The argument that a kernel passes to operations with ``context=True``; the base class of
     `plan.context.Context`."""
 
 
 class Op(Generic[P, R]):
-    """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered
-    lazily)."""
+    """A function with an implementation in CPython (its body) and one on the GPU (a typer, which is
+    registered lazily)."""
 
     of_one_kernel = False
-    """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
+    """whether only one kernel can call it, so that Numba's data about it is deleted with that
+    kernel"""
     bounded: Op[..., Any] | None = None
     """the operation that kernels with ``CompilerParams(debug=True)`` call instead"""
 
@@ -95,7 +97,7 @@ class Op(Generic[P, R]):
         self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
         BY_NUMPY.update(
-            (meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,))
+            (alias, self) for alias in (numpy if isinstance(numpy, tuple) else (numpy,))
         )
         if method:
             BY_METHOD[method] = self
@@ -117,8 +119,8 @@ class Op(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> Op[P, R]:
-        """Return the operation itself, as for a function: nodes of the AST pass hold operations,
-        and are copied."""
+        """Return the operation itself, as for a function, because nodes of the AST pass contain
+        operations and are copied."""
         return self
 
     def __repr__(self) -> str:
@@ -126,8 +128,8 @@ class Op(Generic[P, R]):
 
     @property
     def _numba_type_(self) -> Any:
-        """Numba asks a value for its type through this attribute: the first question registers the
-        CUDA meaning."""
+        """The Numba type of the operation. Numba reads this attribute of a value; the first access
+        registers the CUDA implementation."""
         added = INSTRUMENTATION.get()
         if added.debug and self.bounded is not None:
             return self.bounded._numba_type_
@@ -136,19 +138,19 @@ class Op(Generic[P, R]):
         return self._types[added]
 
     def _meaning(self) -> Any:
-        """Return a new Numba type of this operation."""
+        """Create a Numba type for this operation."""
         from . import numba as nb
 
         if self.typer is None:
             importlib.import_module(self.function.__module__ + "_cuda")
         if self.typer is None:
-            raise NotImplementedError(f"{self!r} has no CUDA meaning")
+            raise NotImplementedError(f"{self!r} has no CUDA implementation")
         return nb.operation_type(self, self.function.__name__, self.typer)
 
 
 class Helper(Op[P, R]):
-    """A function compiled from its own source; callable from kernels and other helpers in both
-    executions."""
+    """A function compiled from its own source, which kernels and other helpers can call on the GPU
+    and simulated."""
 
     def _meaning(self) -> Any:
         from . import numba as nb
@@ -157,12 +159,12 @@ class Helper(Op[P, R]):
 
 
 class Formula(Op[P, R]):
-    """An operation whose source both executions run, on numbers and on LLVM values
-    (`formula_cuda.Value`).
+    """An operation with one source for the GPU and the simulation, which runs on numbers or on LLVM
+    values (`formula_cuda.Value`).
 
-    Parameters annotated ``Any`` are int32, those annotated ``int`` or ``str`` compile-time
-    constants; of any other the compiled source sees what ``compiled`` of its Numba type returns. It
-    returns an int32 (``Any``), a bool or None.
+    Parameters annotated ``Any`` are int32; those annotated ``int`` or ``str`` are compile-time
+    constants; for any other, the compiled source gets what the method ``compiled`` of its Numba
+    type returns. The result is an int32 (``Any``), a bool or None.
     """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -196,7 +198,8 @@ def formula(
 
 
 def formula(function: Any = None, /, *, context: bool = False) -> Any:
-    """Make an operation of int32 arithmetic that is written once; `context`: as of an `op`."""
+    """Create an operation of int32 arithmetic that is written only once; `context` as for an
+    `op`."""
     return (
         Formula(function)
         if function is not None
@@ -216,7 +219,7 @@ def op(
 
 @overload
 def op(
-    *, context: Literal[True], numpy: Any = (), method: str = ""
+    *, context: Literal[True], numpy: Any = (), method: str = "", products: Products = ""
 ) -> Callable[[Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
 
 
@@ -227,8 +230,8 @@ def op(
 
 
 def op(function: Any = None, /, **metadata: Any) -> Any:
-    """Make an operation whose CUDA meaning stands in the module ``<module>_cuda``; `metadata` as in
-    the table above."""
+    """Create an operation whose CUDA implementation is in the module ``<module>_cuda``; `metadata`
+    as in the table above."""
     return Op(function) if function is not None else lambda function: Op(function, **metadata)
 
 
@@ -241,7 +244,7 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 
 
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
-    """Make an operation of a function that the GPU runs as it is written; `context`: as of an
+    """Create an operation from a function that the GPU runs as it is written; `context` as for an
     `op`."""
     return (
         Helper(function)
@@ -266,7 +269,7 @@ def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 
 def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
-    """Make an operation that a kernel's entry calls, which CPython never runs."""
+    """Create an operation that only a kernel's entry calls, and that CPython never runs."""
 
     def entry_only(*args: Any) -> Any:
         raise NotImplementedError("entry code only")
@@ -275,7 +278,7 @@ def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
 
 
 def of_one_kernel(operation: AnyOp) -> AnyOp:
-    """Return an operation, marked as one that no other kernel can call."""
+    """Mark an operation as one that no other kernel can call, and return it."""
     operation.of_one_kernel = True
     return operation
 
@@ -292,15 +295,15 @@ def ptx(
     check: Callable[..., None] | None = None,
     **operands: str,
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Give a function the meaning of a PTX statement.
+    """Implement a function by a PTX statement.
 
-    `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to
-    its register class: r, l and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a
-    compile-time constant, and - an argument of the simulator that the statement never sees.
+    `text` refers to operands as ``$name`` and to the result as ``$ret``. `operands` maps each
+    parameter to its register class: r, l and h have 32, 64 and 16 bits, and f is a float32; n is an
+    immediate, which is a compile-time constant, and - is an argument for the simulator only.
     `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError
-    for values that the statement cannot have, in both executions. "$gate " marks an instruction
-    that a kernel with ``CompilerParams(debug=True)`` omits after a wait timed out.
+    for values that the statement cannot have, on the GPU and simulated. "$gate " marks an
+    instruction that a kernel with ``CompilerParams(debug=True)`` omits after a wait timed out.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
@@ -328,11 +331,11 @@ def ptx(
 
 
 def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
-    """Return the typer of a PTX operation without result, executed where one more int32 argument is
-    0.
+    """Return the typer of a PTX operation without a result, executed only where an additional int32
+    argument is 0.
 
-    The predicate is in the statement: a branch around it would put what follows on a divergent
-    path, where ptxas serialises wgmma (note C7519).
+    The predicate is in the statement. A branch around the statement would put the code after it on
+    a divergent path, where ptxas serializes wgmma (note C7519).
     """
     statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
     operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
@@ -347,8 +350,8 @@ def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
 
 
 def immediate(operation: str, parameter: str, ty: Any) -> Any:
-    """Return the value of an operand that is part of the statement's text, by its Numba type;
-    SpecError for a run-time value."""
+    """Return the value of an operand that is part of the statement's text, given its Numba type.
+    Raises SpecError for a run-time value."""
     from . import numba as nb
 
     try:
@@ -358,14 +361,14 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
 
 
 def constant(operation: str, parameter: str, value: Any) -> Any:
-    """Return a compile-time constant, which comes as itself or as its Numba type; SpecError for a
+    """Return a compile-time constant, given as a value or as its Numba type. Raises SpecError for a
     run-time value."""
     return known(value, operation, parameter)
 
 
 @functools.singledispatch
 def known(value: Any, operation: str, parameter: str) -> Any:
-    """Return a constant of the simulated SM, where run-time values are NumPy scalars; of Numba
+    """Return a constant of the simulated SM, where run-time values are NumPy scalars; for Numba
     types this is `immediate`."""
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.generic):
@@ -375,7 +378,7 @@ def known(value: Any, operation: str, parameter: str) -> Any:
 
 @functools.singledispatch
 def called(argument: Any) -> str:
-    """Return how a message names an argument: by its class, or by its Numba type; an inert value by
+    """Return how a message names an argument: by its class or Numba type, or for an inert value by
     what it is."""
     return argument.what if isinstance(argument, Inert) else type(argument).__name__
 
@@ -441,8 +444,8 @@ def _ptx_typer(
 
 
 def check(function: Callable[P, None]) -> Op[P, None]:
-    """Make an operation without code: `function` only looks at the arguments, or asks the same of
-    their Numba types."""
+    """Create an operation without code: `function` only checks the arguments, or their Numba
+    types."""
 
     def typer(_context: Any, *types: Any) -> Any:
         from . import numba as nb
@@ -454,8 +457,8 @@ def check(function: Callable[P, None]) -> Op[P, None]:
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Give a typer these parameters behind the typing context: Numba reads them from its signature,
-    and may pass them by name."""
+    """Give a typer these parameters after the typing context, because Numba reads them from its
+    signature and may pass them by name."""
     signature = inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,9 +1,8 @@
-"""Work that is done as a whole: no signal ends it half way, and a forked child knows if it has a
-part.
+"""Guards for work that must not be interrupted by a signal, or split by a fork.
 
-Python forgets a module whose import was interrupted, and keeps the modules that it had imported: an
-import that begins again registers a second time what they have registered. A forked child has one
-thread, and the locks that its parent's other threads held.
+If an import is interrupted, Python forgets the module but keeps the modules that it had imported,
+so repeating the import registers everything from them a second time. A forked child has only one
+thread, but also the locks held by its parent's other threads.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from ..diagnostics.errors import TargetError
 
 _Fix = TypeVar("_Fix", bound=Callable[[], Any])
 _FIRST = 4
-"""how many compiles of a process turn their objects into old ones"""
+"""number of compiles per process after which objects are moved to the old generation"""
 _compiles = itertools.count()
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects; collecting took up to a
-    third of the time.
+    """Compile without garbage collection. Numba creates very many objects, and collecting took up
+    to a third of the time.
 
-    The objects of the first compiles of a process are turned into old ones: the collector would
-    look through young ones at once, and again soon after. Those of later compiles are not, or
-    garbage would stay: full collections do not know how much there is. Where a program has frozen
-    objects nothing is done: they would be unfrozen with ours.
+    The objects of a process's first compiles are moved to the old generation; otherwise the
+    collector would scan them at once, and again soon after. Objects of later compiles are not
+    moved, because garbage among them would remain: full collections do not know how much there is.
+    If a program has frozen objects, nothing is moved, because its objects would be unfrozen too.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -51,9 +50,10 @@ def uncollected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep signals waiting: Python's handlers for them, Ctrl-C's among them, are called at the end.
+    """Delay signals: Python's handlers, including the one for Ctrl-C, are called at the end of the
+    block.
 
-    Python calls handlers in the main thread only, so there is nothing to do in others.
+    Python only calls handlers in the main thread, so in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -76,21 +76,21 @@ def uninterrupted() -> Iterator[None]:
 
 
 def in_child(fix: _Fix) -> _Fix:
-    """Have a forked child call this first: it renews locks that other threads held, and what a fork
-    does not carry over."""
+    """Register a function that a forked child calls first, to replace locks that other threads held
+    and anything else that a fork does not preserve."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=fix)
     return fix
 
 
 class Compiles:
-    """The compiles that run in this process."""
+    """The compiles that are running in this process."""
 
     def __init__(self) -> None:
         self._running: Counter[int] = Counter()
-        """how many compiles, one inside another, each thread is in; by its ident"""
+        """depth of nested compiles of each thread, by thread ident"""
         self.cut = False
-        """whether this process was forked in the middle of another thread's compile"""
+        """whether this process was forked during another thread's compile"""
 
     @contextlib.contextmanager
     def one(self, what: str) -> Iterator[None]:
@@ -100,8 +100,8 @@ class Compiles:
         """
         if self.cut:
             raise TargetError(
-                f"{what}: this process was forked in the middle of another thread's compile, and "
-                "has a part of the compiler only; fix: fork before, or start processes with "
+                f"{what}: this process was forked during another thread's compile, and has only a "
+                "part of the compiler; fix: fork earlier, or start processes with "
                 "multiprocessing.get_context('spawn')"
             )
         thread = threading.get_ident()
@@ -112,7 +112,8 @@ class Compiles:
             self._running[thread] -= 1
 
     def in_child(self) -> None:
-        """Note in a forked child, where only the thread that forked is left, what others did."""
+        """In a forked child, where only the forking thread exists, record whether other threads
+        were compiling."""
         thread = threading.get_ident()
         own = self._running.pop(thread, 0)
         self.cut = self.cut or any(self._running.values())

@@ -1,5 +1,5 @@
-"""Frozen records read from JSON: each value is checked against the type of its field, and nothing
-else is made."""
+"""Frozen dataclasses read from JSON. Each value is checked against the type of its field, and no
+other objects are created."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 def parsed(text: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and
-    texts nested too deeply."""
+    """Parse a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and texts that are
+    nested too deeply."""
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant} is not a JSON number")
 
     try:
         return json.loads(text.decode("utf8"), parse_constant=refuse)
@@ -32,12 +32,13 @@ def parsed(text: bytes) -> Any:
 
 
 def record(kind: type[T], value: Any, **given: Any) -> T:
-    """Undo ``dataclasses.asdict``: make a record of this dataclass from what `parsed` returned, and
-    from fields that are `given`.
+    """Undo ``dataclasses.asdict``: create an instance of this dataclass from the result of `parsed`
+    and from `given` fields.
 
-    Fields are bools, strings, floats and ints from 0 on, element types by name, tuples of these
-    (arrays in JSON), dictionaries, Literals, records, or such or None. Raises ValueError that names
-    the first field whose value is of another type, and fields that are missing or unknown.
+    Fields can be bools, strings, floats and non-negative ints, element types by name, tuples of
+    these (arrays in JSON), dictionaries, Literals, records, or one of these or None. Raises
+    ValueError that names the first field whose value has the wrong type, or a missing or unknown
+    field.
 
     >>> from numpipe.launch import MapRequest
     >>> record(
@@ -103,4 +104,4 @@ def _typed(
         if isinstance(value, dict)
         else repr(value)[:60]
     )
-    raise ValueError(f"{where or 'it'} is {shown}, no {name}")
+    raise ValueError(f"{where or 'it'} is {shown}, not {name}")

@@ -1,4 +1,4 @@
-"""Names that users chose, as the code of a kernel, its symbols and file systems take them."""
+"""Encoding of user-chosen names for code, symbols and file systems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def symbol(name: str, mark: str = "_") -> str:
-    """Spell a name for LLVM, PTX and file systems: bytes that are no ASCII letter, digit or `_`
+    """Encode a name for LLVM, PTX and file systems: bytes other than ASCII letters, digits and `_`
     become `mark` and two hex digits.
 
     >>> symbol("gemm"), symbol("größe"), symbol("gemm[64]")
@@ -30,7 +30,7 @@ def program_symbol(what: str, dimension: int) -> str:
 
 
 def axis_of(symbol: str) -> str:
-    """Return the axis that an `axis_symbol` is about."""
+    """Return the axis that an `axis_symbol` refers to."""
     spelled = re.sub(r"^np_axis_(index|size)_", "", symbol)
     return re.sub(
         r"(\$[0-9a-f]{2})+", lambda m: bytes.fromhex(m[0].replace("$", "")).decode(), spelled

@@ -1,10 +1,10 @@
-"""What numpipe says when something is wrong: errors, hazards by name, reports, the log.
+"""Errors, hazard names, reports, and the log.
 
-Read `errors` first: the types of errors, and `Position`, which stamps a message with the user's
-line. `hazards` names what can go wrong in a pipeline, and `reports` holds what was found; the
-simulated SM fills one, and so does the host when a kernel with ``debug=True`` hangs. `frames`
-shortens tracebacks, `source` keeps the text of functions, `format` is the language of
-`debug_print`, `log` prints where the time of calls goes, and `progress_bar` shows how far
-something is. Nothing here knows of kernels, rings or arrays: a message is written where the mistake
-is found.
+Start with `errors`, which has the error types and `Position`, which adds the user's line to a
+message. `hazards` names the mistakes that a pipeline can have, and `reports` describes one that was
+found; both the simulated SM and the host (when a kernel with ``debug=True`` hangs) create reports.
+`frames` shortens tracebacks, `source` keeps the text of functions, `format` implements the format
+strings of `debug_print`, `log` prints where the time of calls goes, and `progress_bar` shows
+progress. Nothing here depends on kernels, rings or arrays: messages are written where mistakes are
+found.
 """

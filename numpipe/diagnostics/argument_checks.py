@@ -1,5 +1,5 @@
-"""What arguments of public functions may be, as a check and in words: one error for all, before
-anything else is done.
+"""Rules for the arguments of public functions: a check together with its description, and one form
+of error for all.
 
 >>> def slept(seconds, times=1):
 ...     require("slept", locals(), seconds=finite(above=0), times=whole(1) | NONE)
@@ -25,8 +25,8 @@ from .errors import SpecError
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value may be: `texts` complete "must be", `holds` is asked about values of any kind
-    and raises nothing."""
+    """A rule for a value. `texts` complete the sentence "must be …", and `holds` accepts values of
+    any kind without raising."""
 
     texts: tuple[str, ...]
     holds: Callable[[Any], bool]
@@ -40,15 +40,15 @@ class Rule:
 
 
 def require(where: str, values: Mapping[str, Any], **rules: Rule) -> None:
-    """Raise SpecError for the first of `values`, a function's ``locals()`` or a record's
-    ``vars(self)``, that breaks its rule."""
+    """Raise SpecError for the first of `values` that breaks its rule. `values` is a function's
+    ``locals()`` or a record's ``vars(self)``."""
     for name, rule in rules.items():
         if not rule.holds(values[name]):
             raise SpecError(f"{where}: {name} must be {rule}, got {told(values[name])}")
 
 
 class _Short(reprlib.Repr):
-    """Short texts of values; of an array its type and shape, of what has no text its class."""
+    """Short representations of values: type and shape for arrays, the class if repr() fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,21 +60,21 @@ class _Short(reprlib.Repr):
             if isinstance(x, np.ndarray):
                 return f"<{type(x).__name__} of {x.dtype} {x.shape}>"
             return super().repr1(x, level).encode("utf8", "backslashreplace").decode()
-        except Exception:  # a class may say anything of its values
+        except Exception:  # a class's __repr__ may raise anything
             return f"<{type(x).__name__}>"
 
 
 told = _Short().repr
-"""Returns a value as errors tell it: ``told(np.zeros(3))`` is ``<ndarray of float64 (3,)>``."""
+"""Formats a value for errors: ``told(np.zeros(3))`` is ``<ndarray of float64 (3,)>``."""
 
 
 def is_int(value: Any) -> bool:
-    """Whether a value is an integer and no bool."""
+    """Return whether a value is an integer and not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def whole(least: int | None = None, most: int | None = None) -> Rule:
-    """An int, NumPy's too, and no bool."""
+    """Return the rule for an int or NumPy integer, not a bool."""
     bounds = "" if least is None else f" >= {least}" if most is None else f" of {least}…{most}"
     return Rule(
         (f"an int{bounds}",),
@@ -85,7 +85,7 @@ def whole(least: int | None = None, most: int | None = None) -> Rule:
 
 
 def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
-    """A finite number, NumPy's too, and no bool."""
+    """Return the rule for a finite Python or NumPy number, not a bool."""
     bounds = f" > {above}" if above > -math.inf else f" >= {least}" if least > -math.inf else ""
     return Rule(
         (f"a finite number{bounds}",),
@@ -97,12 +97,12 @@ def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
 
 
 def word(*words: str) -> Rule:
-    """One of a few strings."""
+    """Return the rule for one of several strings."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words)
 
 
 def a(*kinds: type, text: str = "") -> Rule:
-    """An object of one of these classes."""
+    """Return the rule for an instance of one of these classes."""
     return Rule(
         (text,) if text else tuple(f"a {kind.__name__}" for kind in kinds),
         lambda value: isinstance(value, kinds),
@@ -110,7 +110,7 @@ def a(*kinds: type, text: str = "") -> Rule:
 
 
 def each(rule: Rule, count: int | None = None) -> Rule:
-    """A tuple or a list of values that keep a rule."""
+    """Return the rule for a tuple or list whose items satisfy `rule`."""
     return Rule(
         (f"a tuple or list{'' if count is None else f' of {count}'}, each {rule}",),
         lambda value: (
@@ -122,7 +122,7 @@ def each(rule: Rule, count: int | None = None) -> Rule:
 
 
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:
-    """Return a dtype; SpecError for what names none."""
+    """Return `dtype` as a NumPy dtype. Raises SpecError if it does not name one."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def element_type(where: str, dtype: Any) -> np.dtype[Any]:
 def _is_path(value: Any) -> bool:
     try:
         return isinstance(value, (str, os.PathLike)) and b"\0" not in os.fsencode(value) != b""
-    except (TypeError, ValueError):  # another PathLike, a lone surrogate
+    except (TypeError, ValueError):  # e.g. PathLike without a path, or a lone surrogate
         return False
 
 

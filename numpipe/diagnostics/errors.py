@@ -1,5 +1,5 @@
-"""The errors that numpipe raises: a small family. A message says what is wrong, where, which
-numbers disagree, and the fix."""
+"""The errors that numpipe raises. A message gives the mistake, its place, the numbers that
+disagree, and the fix."""
 
 from __future__ import annotations
 
@@ -29,67 +29,66 @@ __all__ = [
 
 
 class NumpipeError(Exception):
-    """Base of every error numpipe raises on purpose."""
+    """Base class of all errors that numpipe raises on purpose."""
 
 
 class SpecError(NumpipeError, ValueError):
-    """An argument, spec or option is wrong; raised before anything is compiled or launched."""
+    """An invalid argument, spec or option; raised before anything is compiled or launched."""
 
 
 class CompileError(NumpipeError):
-    """The kernel's source cannot be compiled; the message starts with the user's ``file:line``."""
+    """Source of a kernel that cannot be compiled; the message starts with the user's
+    ``file:line``."""
 
 
 class SerializedWgmma(CompileError):
-    """ptxas would wait for each product before the next one begins: half of the speed, with right
-    results.
+    """Products that ptxas would serialize, waiting for each one before the next begins.
 
-    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that
-    causes it. With ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
-    """
+    Results would be correct, but at half the speed. The message has ptxas's code (C75xx) and
+    numpipe's name for it, at the line of the statement that causes it. With
+    ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled anyway."""
 
 
 class ImageError(NumpipeError, ValueError):
-    """Bytes are not the image of a compiled kernel: they are damaged, of another version of
-    numpipe, or something else. Or a file that `numpipe.load` read holds no machine code for a
-    call."""
+    """Bytes that are not a valid image of a compiled kernel: damaged, written by another version of
+    numpipe, or something else. Also raised if a file that `numpipe.load` read has no machine code
+    for a call."""
 
 
 class TargetError(NumpipeError, RuntimeError):
-    """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to
+    """A target that cannot run here: no GPU, not sm_90, a broken driver, or too much work to
     simulate."""
 
 
 class JitRefused(NumpipeError, RuntimeError):
-    """A call would have to compile its kernel first, which `numpipe.jit` or ``NUMPIPE_JIT=error``
-    does not allow."""
+    """A call that would have to compile its kernel first, which `numpipe.jit` or
+    ``NUMPIPE_JIT=error`` does not allow."""
 
 
 class LaunchError(NumpipeError, RuntimeError):
-    """The driver refused a launch or reported a failure of an earlier one."""
+    """A launch that the driver refused, or a failure of an earlier launch that it reported."""
 
 
 class SimulationError(NumpipeError, RuntimeError):
-    """A kernel broke a rule of the machine on the simulated SM.
+    """A violation of a rule of the hardware, found on the simulated SM.
 
-    `report` says the same in fields (`numpipe.reports.Report`); None where the kernel itself raised
-    the error.
-    """
+    `report` has the same content in fields (`numpipe.reports.Report`). It is None if the kernel
+    itself raised the error."""
 
     report: Report | None = None
 
 
 class PipelineRace(SimulationError):
-    """Nothing orders two accesses: a slot is read or refilled too early, a phase is stale, or a
-    fence is missing."""
+    """Two conflicting accesses without an order between them: a slot is read or refilled too early,
+    a phase is stale, or a fence is missing."""
 
 
 class PipelineDeadlock(SimulationError):
-    """Every warpgroup waits and nothing is in flight."""
+    """A state in which every warpgroup waits and nothing is in flight."""
 
 
 def at(filename: str, line: int, message: str) -> str:
-    """Stamp a message with the user's line, in the ``file:line:`` form that editors understand."""
+    """Prefix a message with the user's line, in the ``file:line:`` form that editors understand."""
     return f"{filename}:{line}: {message}"
 
 
@@ -98,10 +97,9 @@ def at(filename: str, line: int, message: str) -> str:
 class Position:
     """A piece of the user's source, which an error underlines.
 
-    Lines count from 1, columns from 0 in characters, and `end_column` is behind the last one.
-    `text` is the first line as it was when the source was read, so that a file that changed since,
-    or is gone, is shown as it ran. Without `text` an error says ``file:line`` only.
-    """
+    Lines count from 1, columns from 0 in characters; `end_column` is exclusive. `text` is the first
+    line as it was when the source was read, so that errors show what ran even if the file has since
+    been edited or deleted. Without `text`, an error gives only ``file:line``."""
 
     filename: str
     line: int
@@ -112,23 +110,23 @@ class Position:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file's full path and the line, for profilers; text that is in no file keeps the name
-        that Python gave it."""
+        """The file's full path and the line, for profilers. Source that is not in a file keeps the
+        name that Python gave it."""
         return (
             self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)
         ), self.line
 
     @property
     def columns(self) -> tuple[int, int]:
-        """Return the first column to underline in `text`, and the one behind the last: at most up
-        to the end of the code."""
+        """The columns to underline in `text`, as a half-open range that ends at most at the end of
+        the code."""
         start = min(self.column, len(self.text))
         if self.end_line == self.line and start < self.end_column <= len(self.text):
             return start, self.end_column
         return start, start + _code_length(self.text[start:])
 
     def snippet(self) -> str:
-        """Return the line and, below it, carets; "" where the text is not known.
+        """Return the line with carets below it, or "" if the text is unknown.
 
         >>> print(Position("k.py", 3, 4, 3, 9, "x = first + 1").snippet())
             x = first + 1
@@ -138,8 +136,8 @@ class Position:
         if start >= end:
             return ""
         margin = len(self.text) - len(self.text.lstrip())
-        # carets move as far as the characters above: a tab stays a tab, and a wide character takes
-        # two columns
+        # the padding must be as wide as the text above it: tabs stay tabs, wide characters take two
+        # columns
         ahead = "".join(c if c == "\t" else " " * _width(c) for c in self.text[margin:start])
         carets = "^" * sum(map(_width, self.text[start:end]))
         return f"{INDENT}{self.text.strip()}\n{INDENT}{ahead}{carets}"
@@ -157,7 +155,7 @@ INDENT = "    "
 
 
 def _width(character: str) -> int:
-    """Return how many columns of a terminal a character takes."""
+    """Return the number of terminal columns that a character takes."""
     if (
         character == "\t"
         or unicodedata.combining(character)
@@ -168,17 +166,17 @@ def _width(character: str) -> int:
 
 
 def _code_length(text: str) -> int:
-    """Return the length of a piece of a line without the comment at its end."""
+    """Return the length of a piece of a line, without a trailing comment."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 text = text[: token.start[1]]
                 break
-    except (tokenize.TokenError, SyntaxError):  # a bracket or a string that another line closes
+    except (tokenize.TokenError, SyntaxError):  # a bracket or string continues on another line
         pass
     return len(text.rstrip().removesuffix("\\").rstrip())
 
 
 for _name in __all__:
-    # where users find them, and what tracebacks show
+    # the public module, where users find them, is the one that tracebacks should show
     globals()[_name].__module__ = "numpipe.errors"

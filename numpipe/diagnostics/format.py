@@ -1,5 +1,5 @@
-"""The format strings of `debug_print`: one small language, spelled alike by CPython and by the
-GPU's printf.
+"""The format strings of `debug_print`, a subset of Python's that the GPU's printf prints
+identically.
 
 A field is ``{}`` or ``{:[align][sign][0][width][.precision][type]}``, the part of Python's format
 specification that C's printf spells the same way:
@@ -43,7 +43,7 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True)
 class Field:
-    """One ``{…}`` of a format: its number, its text as `written`, and its parts."""
+    """One ``{…}`` field of a format: its number, its text as `written`, and its parsed parts."""
 
     number: int
     written: str
@@ -55,10 +55,10 @@ class Field:
     type: str
 
     def conversion(self, kind: Kind) -> str:
-        """Return printf's conversion for a value of this kind, without a length modifier: ``%-5d``,
-        ``%.3f``, ``%s``.
+        """Return the printf conversion for a value of this kind, without a length modifier:
+        ``%-5d``, ``%.3f``, ``%s``.
 
-        Raises SpecError for a value that the field does not take.
+        Raises SpecError for a value that the field does not accept.
         """
         what = f"debug_print: field {self.number} {self.written}"
         letter = self.type or {"int": "d", "float": "g"}.get(kind, "s")
@@ -74,21 +74,22 @@ class Field:
 
 
 def parse(format: Any) -> tuple[str | Field, ...]:
-    """Return a format's text and fields, in order; SpecError for a format that the two executions
-    would not print alike."""
+    """Return the text and fields of a format, in order. Raises SpecError for a format that the GPU
+    and the simulation would print differently."""
     if not isinstance(format, str):
-        raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
+        raise SpecError(f"debug_print: the format must be a compile-time string, got {format!r}")
     if any(ord(c) < 32 and c != "\t" for c in format):
         raise SpecError(
-            f"debug_print: {format!r} has a control character: a call prints one line, which ends "
-            "by itself"
+            f"debug_print: {format!r} has a control character: each call prints one line, and the "
+            "newline is added automatically"
         )
     parts: list[str | Field] = []
     try:
         pieces = list(string.Formatter().parse(format))
     except ValueError as error:
         raise SpecError(
-            f"debug_print: {format!r} is no format: {error} (a brace is written {{{{ or }}}})"
+            f"debug_print: {format!r} is not a valid format: {error} (write a brace as "
+            f"{{{{ or }}}})"
         ) from None
     for text, name, spec, conversion in pieces:
         if text:
@@ -112,14 +113,14 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
     match = _SPEC.fullmatch(spec)
     if conversion or match is None:
         raise SpecError(
-            f"{what} is not printed alike on the GPU and simulated: a field is {{}} or "
+            f"{what} would be printed differently on the GPU and simulated: a field is {{}} or "
             "{:[<>][+ ][0][width][.precision][d x X f e E g G]}"
         )
     part = match.groupdict(default="")
     if part["zero"] and (not part["width"] or part["align"]):
-        raise SpecError(f"{what}: 0 fills numbers up to a width, and goes with no alignment")
+        raise SpecError(f"{what}: 0 pads numbers to a width, and cannot be combined with alignment")
     if part["precision"] and part["type"] not in tuple("feEgG"):
-        raise SpecError(f"{what}: a precision needs f, e or g: {{:.3f}}")
+        raise SpecError(f"{what}: a precision requires f, e or g: {{:.3f}}")
     if part["sign"] and part["type"] in tuple("xX"):
         raise SpecError(f"{what}: hexadecimal numbers are printed without a sign")
     return Field(
@@ -135,7 +136,7 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
 
 
 def fields(parts: tuple[str | Field, ...], values: int) -> None:
-    """Raise SpecError unless there is a value for each field and a field for each value."""
+    """Raise SpecError unless the numbers of fields and values are equal."""
     expected = sum(isinstance(part, Field) for part in parts)
     if expected != values:
         raise SpecError(
@@ -143,17 +144,17 @@ def fields(parts: tuple[str | Field, ...], values: int) -> None:
         )
     if values > MOST:
         raise SpecError(
-            f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} "
-            "beside the line's prefix"
+            f"debug_print: {values} values in one line: printf on the GPU takes at most {MOST} in "
+            "addition to the line's prefix"
         )
 
 
 MOST = 28
-"""vprintf takes 32 arguments, four of which are the indices of the CTA and the warpgroup"""
+"""vprintf takes 32 arguments, of which four are the indices of the CTA and the warpgroup"""
 
 
 def kind_of(value: Any) -> Kind | None:
-    """Return the kind as which a Python or NumPy value is printed; None if it is no scalar."""
+    """Return the kind that a Python or NumPy value is printed as, or None if it is not a scalar."""
     if isinstance(value, (bool, np.bool_)):
         return "bool"
     if isinstance(value, (int, np.integer)):
@@ -167,8 +168,8 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def render(field: Field, value: Any) -> str:
-    """Return a value as the field prints it; for a value that the memory role lacks, see
-    `missing`."""
+    """Format a value as the field prints it; see `missing` for values that the memory role does not
+    have."""
     kind = kind_of(value)
     assert kind is not None
     conversion = field.conversion(kind)
@@ -188,7 +189,7 @@ def render(field: Field, value: Any) -> str:
             return conversion % (int(value) & (1 << max(32, bits)) - 1)
     number = float(value)
     if not math.isfinite(number):
-        # printf pads words with blanks
+        # printf pads inf and nan with spaces, not zeros
         conversion = conversion.replace("0", "", 1) if field.zero else conversion
     return conversion % number
 

@@ -1,5 +1,5 @@
-"""Tracebacks show the user's call, the user's lines in the kernel, and the message; numpipe's own
-frames between them are cut."""
+"""Shortening of tracebacks to the user's call, the user's lines in the kernel, and the message;
+numpipe's own frames are removed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from typing import ParamSpec, TypeVar
 from .errors import NumpipeError
 
 VARIABLE = "NUMPIPE_TRACEBACK"
-"""environment variable: "full" keeps all frames, for those who look for a mistake in numpipe"""
+"""environment variable: "full" keeps all frames, for debugging numpipe itself"""
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_THROUGH = frozenset({_PACKAGE, "ast", "contextlib", "functools"})
-"""top-level modules whose frames say nothing to a user: a kernel's source is read by visitors of
-`ast`"""
+"""top-level modules whose frames are removed; `ast` is among them because its visitors read a
+kernel's source"""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a public entry point whose NumpipeErrors leave it without numpipe's own frames.
+    """Decorate a public entry point so that its NumpipeErrors show none of numpipe's own frames.
 
-    Where an error of Python's is the cause, its frames above the user's lines are cut, and the
-    frames below them stay.
+    If a Python error is the cause, its frames above the user's lines are removed and the frames
+    below them are kept.
     """
 
     @functools.wraps(function)
     def entry(*args: _P.args, **named: _P.kwargs) -> _R:
         try:
-            return function(*args, **named)  # NUMPIPE_TRACEBACK=full shows the frames below
+            return function(*args, **named)  # NUMPIPE_TRACEBACK=full keeps the internal frames
         except NumpipeError as error:
             shorten(error)
             raise
@@ -43,11 +43,11 @@ def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def shorten(error: BaseException) -> None:
-    """Unlink frames of numpipe from the tracebacks of an error that is being handled, and of its
+    """Remove numpipe's frames from the tracebacks of an error that is being handled, and of its
     causes."""
     if os.environ.get(VARIABLE) == "full":
         return
-    top = error.__traceback__  # the frame that handles it: an `except` adds it first
+    top = error.__traceback__  # the handling frame, which `except` adds first
     if top is not None:
         _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])
     while (
@@ -56,7 +56,7 @@ def shorten(error: BaseException) -> None:
         parts = list(_parts(cause.__traceback__))
         users = [i for i, part in enumerate(parts) if not _ours(part)]
         if error.__cause__ is None and (isinstance(cause, NumpipeError) or not users):
-            error.__suppress_context__ = True  # the error says the same, with its place
+            error.__suppress_context__ = True  # the error has the same content, with its place
             return
         if users:
             _link(parts[users[0] :])
@@ -65,7 +65,7 @@ def shorten(error: BaseException) -> None:
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the user's line: that of the innermost frame that is not numpipe's."""
+    """Warn at the user's line, which is the innermost frame outside of numpipe."""
     names = (
         str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe())
     )

@@ -1,15 +1,15 @@
-"""``NUMPIPE_LOG=compile,launch`` prints lines on stderr that say where the time of calls goes.
+"""The log that ``NUMPIPE_LOG=compile,launch`` prints on stderr, which shows where the time of calls
+goes.
 
 ===========  =======================================================================================
-``compile``  a kernel compiled: milliseconds of each part, registers, spills, machine code
-``launch``   a kernel loaded, a plan for new shapes made, a tensor map encoded, a launch: how long
-             each took the host
+``compile``  a compiled kernel: milliseconds of each part, registers, spills, machine code
+``launch``   a loaded kernel, a plan for new shapes, an encoded tensor map, a launch: time on the
+             host
 ``all``      both
 ===========  =======================================================================================
 
-The variable is read when something is made that later calls use again (a compile, a plan, a launch
-of new arrays). What was made while it was not set stays silent, and costs a call nothing.
-"""
+The variable is read when an object that later calls reuse is created (a compile, a plan, a launch
+of new arrays). Objects created while it was not set never print, and have no overhead."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORDS = ("compile", "launch")
 
 
 def on(word: str) -> bool:
-    """Return whether the environment asks for lines of this kind. Raises SpecError for a word that
-    is not known."""
+    """Return whether the environment enables lines of this kind. Raises SpecError for an unknown
+    word."""
     setting = os.environ.get(VARIABLE)
     if not setting:
         return False
@@ -36,7 +36,7 @@ def on(word: str) -> bool:
     if unknown:
         raise SpecError(
             f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of "
-            f"{', '.join(WORDS)} with commas between them, or all"
+            f"{', '.join(WORDS)}, separated by commas, or all"
         )
     return word in words or "all" in words
 
@@ -46,7 +46,7 @@ def say(word: str, text: str) -> None:
 
 
 class Timed:
-    """A stopwatch, which is true where the environment asks for lines of this kind.
+    """A stopwatch, which is true if the environment enables lines of this kind.
 
     >>> timed = Timed("launch")
     >>> if timed:
@@ -61,17 +61,17 @@ class Timed:
         return self._on
 
     def say(self, text: str) -> None:
-        """Print the text, and the time since this was made."""
+        """Print the text, and the time since the stopwatch was created."""
         say(self.word, f"{text}: {spell(time.perf_counter() - self._begin)}")
 
 
 def spell(seconds: float) -> str:
-    """Return a time as "12.3 ms" or "4.5 µs"."""
+    """Format a time as "12.3 ms" or "4.5 µs"."""
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
 def launches(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """Wrap a function that launches a kernel: each call prints a line."""
+    """Wrap a function that launches a kernel so that each call prints a line."""
 
     def launch(*arguments: Any) -> Any:
         begin = time.perf_counter()

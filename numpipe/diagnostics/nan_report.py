@@ -1,16 +1,16 @@
-"""What is said of a NaN that a kernel stores, by the simulator and of a record of the GPU alike."""
+"""The message about a NaN that a kernel stores, for the simulator and for records of the GPU."""
 
 from __future__ import annotations
 
 FIX = (
-    "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm below 0, elements "
-    "that nobody has written"
+    "look for its origin: inf - inf, 0 * inf, 0 / 0, a root or logarithm of a negative number, "
+    "or elements that were never written"
 )
 
 
 def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:
-    """Return the message for the first of `count` NaN that are stored to `target`, at a place of a
-    tile, a vector, or a number.
+    """Return the message for `count` NaNs stored to `target`, of which the first is at `place` of a
+    tile or a vector (empty for a number).
 
     >>> said("c[…]", (3, 17), 1).partition(": ")[0]
     "'c[…] = …' stores a NaN, element (3, 17) of the tile"

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, by tqdm where that is installed."""
+"""A progress bar on stderr, using tqdm if it is installed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def progress_bar(text: str, shown: bool | None = None, **options: Any) -> Any:
-    """Return a bar of tqdm: a context manager with `update`, `close` and `n`.
+    """Return a tqdm bar, a context manager with `update`, `close` and `n`.
 
-    text     stands before the bar
-    shown    default: where stderr is a terminal
+    text     label before the bar
+    shown    whether to show it; default: only if stderr is a terminal
     options  for tqdm: total, unit, delay in seconds
 
-    Where tqdm is not installed the bar shows nothing.
+    If tqdm is not installed, nothing is shown.
 
     >>> with progress_bar("warmup: compile", total=2) as bar:
     ...     bar.update()

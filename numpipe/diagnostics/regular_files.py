@@ -1,7 +1,6 @@
-"""Files that come from anywhere, read only if they are regular and small enough, and written whole.
+"""Safe reading and atomic writing of files: only regular files of limited size are read.
 
-A reader would wait forever for a pipe or a device.
-"""
+A pipe or a device could block the reader forever."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from pathlib import Path
 def content(path: Path, most: int, own: bool = False) -> bytes:
     """Return the bytes of a file.
 
-    own  whether it must belong to this user, and may not be a link
+    own  whether to require that the file belongs to this user and is not a link
 
-    Raises OSError, with its name, where there is none or it may not be read; ValueError for a
-    folder, a pipe, a device, for more than `most` bytes, and for what `own` refuses.
+    Raises OSError, with the file's name, if it does not exist or cannot be read. Raises ValueError
+    for a folder, a pipe, a device, more than `most` bytes, and what `own` refuses.
     """
     more = getattr(os, "O_NONBLOCK", 0) | (os.O_NOFOLLOW if own else 0)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-                raise ValueError(f"it is no file, or has more than {most} bytes")
+                raise ValueError(f"it is not a regular file, or has more than {most} bytes")
             if own and status.st_uid != os.getuid():
                 raise ValueError("it belongs to another user")
             return file.read()
@@ -38,7 +37,7 @@ def content(path: Path, most: int, own: bool = False) -> bytes:
 
 
 def put(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file in one step: readers find the old one or the new one, never a part."""
+    """Write a file atomically: readers find the old or the new content, never a part."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

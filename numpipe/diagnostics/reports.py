@@ -1,9 +1,9 @@
-"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to fix it; as an
-object, text or JSON.
+"""`Report`, the description of a hazard that was found: who did what, to which bytes, where, and
+how to fix it.
 
-The simulated SM fills one, and so does the host when a kernel on the GPU that was built with
-``debug=True`` did not end: a deadlock reads the same in both (`numpipe.traces.deadlocks`).
-"""
+A report is available as an object, text or JSON. The simulated SM creates one, and so does the host
+if a GPU kernel built with ``debug=True`` does not end; deadlocks read the same in both
+(`numpipe.traces.deadlocks`)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Line:
     function: str
 
     def __str__(self) -> str:
-        # nested functions are numbered where they are lifted out of a kernel
+        # functions nested in a kernel get a number when they are lifted out of it
         name = re.sub(r"__\d+$", "", self.function)
         return f"{os.path.basename(self.filename)}:{self.line} in {name}"
 
 
 @dataclass(frozen=True)
 class Party:
-    """One side of a report: an access, or a warpgroup that waits.
+    """One side of a report: an access, or a waiting warpgroup.
 
     did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @
              gemm.py:41 phase 0 step 1``
     lines    the user's lines, innermost first
-    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a warpgroup
-             that waits, what it waits for
+    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a waiting
+             warpgroup, what it waits for
     lo, hi   the range of shared-memory bytes, or None
-    gpu      the GPU of a kernel of several; None: there is one
+    gpu      the GPU, for a kernel of several GPUs; otherwise None
     """
 
     did: str
@@ -62,28 +62,27 @@ class Party:
 
     @property
     def name(self) -> str:
-        """Return ``warpgroup 0 (compute)``."""
+        """``warpgroup 0 (compute)``."""
         return f"warpgroup {self.warpgroup} ({self.role})"
 
     @property
     def where(self) -> str:
-        """Return ``CTA (1, 0, 0)``, with its GPU where there are several."""
+        """``CTA (1, 0, 0)``, followed by its GPU if there are several."""
         return f"CTA {self.cta}" + ("" if self.gpu is None else f" of GPU {self.gpu}")
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """The state of an mbarrier when nobody could go on: arrivals and bytes that its phase still
-    misses.
+    """State of an mbarrier in a deadlock: the arrivals and bytes that its phase still lacks.
 
     expected       bytes announced in this phase
-    arrived        (warpgroup's name, arrivals) in this phase, as far as known
+    arrived        (name of the warpgroup, arrivals) in this phase, as far as known
     waiters        warpgroups that wait for this phase
     kind           "ready" or "consumed" in a pipeline's ring, "own" for a `numpipe.Barrier`, "sums"
-                   for the exchange between CTAs of a cluster (`numpipe.combine`), "" where unknown
-    ring, slot, step   its place in a pipeline's ring; this phase brings, or frees, the tiles of the
+                   for the exchange between CTAs of a cluster (`numpipe.combine`), "" if unknown
+    ring, slot, step   its place in a pipeline's ring; this phase fills, or frees, the tiles of the
                    step
-    known          whether what it misses is known; on the GPU, in a cluster, it is not
+    known          whether the missing arrivals are known; False for a cluster on the GPU
     """
 
     name: str
@@ -105,10 +104,10 @@ class Barrier:
 class Report:
     """A hazard that was found.
 
-    hazard   its name (`numpipe.hazards`)
-    text     the whole message of the error
-    now      the access or warpgroup at which the hazard was found; before: the access that it
-             conflicts with, if any
+    hazard   its name (see `numpipe.hazards`)
+    text     the full message of the error
+    now      the access or warpgroup at which the hazard was found; before: the conflicting earlier
+             access, if there is one
     waiting, barriers   the warpgroups and barriers of a deadlock
     cause    why it is a mistake; fix: what to write instead
     """
@@ -124,9 +123,9 @@ class Report:
     kernel: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report in dicts, lists, strings and numbers, as they come out of its JSON."""
+        """Return the report as dicts, lists, strings and numbers, as parsed from its JSON."""
         return json.loads(self.json())  # type: ignore[no-any-return]
 
     def json(self) -> str:
-        """Return the report as JSON, in one line."""
+        """Return the report as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))

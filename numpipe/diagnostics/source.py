@@ -1,9 +1,8 @@
-"""The text of a function as it was when the function was made.
+"""The source of a function as it was when the function was defined.
 
-Kernels are rewritten when they are first used, maybe long after they were defined. By then their
-file may have been edited, or the cell of a notebook run again: so a decorator remembers the text at
-once.
-"""
+Kernels are rewritten when they are first used, possibly long after they were defined. By then their
+file may have been edited, or their notebook cell run again, so decorators store the source at
+once."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _ATTRIBUTE = "__numpipe_source__"
 def remember(function: Callable[..., Any]) -> None:
     """Attach the lines of its file to a function that has just been defined, if Python finds them.
 
-    Where the function ends is only known after tokenizing it, which waits for the first `lines`.
+    Finding the function's end requires tokenizing, which is deferred to the first call of `lines`.
     """
     if getattr(function, _ATTRIBUTE, (None,))[0] is not function.__code__:
         with contextlib.suppress(OSError, TypeError):
@@ -27,15 +26,15 @@ def remember(function: Callable[..., Any]) -> None:
 
 
 def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
-    """Return the lines of a function with its decorators, and the number of the first; OSError or
-    TypeError if it has none."""
+    """Return the lines of a function, including its decorators, and the number of the first. Raises
+    OSError or TypeError if there is no source."""
     return remembered(function) or inspect.getsourcelines(function)
 
 
 def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
-    """Return what `remember` attached, as `lines` returns it; None if it attached nothing."""
+    """Return what `remember` attached, in the form of `lines`, or None."""
     code, text, first, whole_file = getattr(function, _ATTRIBUTE, (None, [], 0, False))
-    if code is not function.__code__:  # tools that reload modules give old functions new code
+    if code is not function.__code__:  # module reloaders put new code into old functions
         return None
     if whole_file:
         text = inspect.getblock(text[first:])
@@ -44,7 +43,7 @@ def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
 
 
 def missing(function: Callable[..., Any]) -> str:
-    """Return a text that says why a function has no source, and how to fix that."""
+    """Return a message that explains why a function has no source, and how to fix it."""
     filename = function.__code__.co_filename
     if filename == "<stdin>":
         return (
@@ -53,18 +52,18 @@ def missing(function: Callable[..., Any]) -> str:
         )
     if filename.startswith("<timed "):
         return (
-            "IPython keeps no source of a cell under %%time: define it in a cell above, without "
+            "IPython keeps no source of a cell with %%time: define it in an earlier cell, without "
             "the magic"
         )
     if filename == "<string>":
         return "it was made by exec() or 'python -c': write it to a file"
     if filename.startswith("<"):
         return (
-            f"nothing in Python's linecache is called {filename}: write it to a file; what "
-            f"generates source enters it there, linecache.cache[{filename!r}] = (len(text), None, "
-            f"text.splitlines(True), {filename!r}), before it runs it"
+            f"Python's linecache has no entry {filename}: write it to a file, or set "
+            f"linecache.cache[{filename!r}] = (len(text), None, "
+            f"text.splitlines(True), {filename!r}) before running generated source"
         )
     return (
-        "the file cannot be read, or is not the one that was compiled: run python where the file "
-        "is, and import it again"
+        "the file cannot be read, or is not the one that was compiled: run python in the folder of "
+        "the file, and import it again"
     )

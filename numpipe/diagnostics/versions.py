@@ -6,7 +6,7 @@ import contextlib
 
 
 def installed(*packages: str) -> dict[str, str]:
-    """Return the versions of these distributions, without those that are not installed."""
+    """Return the versions of these distributions; those that are not installed are omitted."""
     import importlib.metadata
 
     found = {}

@@ -1,2 +1,2 @@
-"""numpipe inside other frameworks: `numpipe.torch` and `numpipe.jax`. Each is imported when it is
-first asked for."""
+"""Integrations with other frameworks: `numpipe.torch` and `numpipe.jax`, each imported on first
+use."""

@@ -1,16 +1,17 @@
-"""A kernel as it is written, compiled for types and Statics, and called.
+"""Kernels: definition, calls, compiled variants, and export to files.
 
-Here belongs what lies between a call's arguments and a compile, a launch or a simulation: options
-and parameters, outputs, the steps of a call, the bound call. How code is rewritten and compiled is
-`compile`'s, how a launch is made and repeated `launch`'s. Read `decorator` for the options, then
-`call_records`, which names the steps of a call, `definition`, `calls` and `planned_calls`, which
-take them, `kernel` and `variants`; `warmup` compiles before calls, `jit` says whether a call may.
+This package holds everything between the arguments of a call and a compile, a launch or a
+simulation: options, parameters, outputs, the steps of a call, and bound calls. Rewriting and
+compiling the source is in `compile`; launching and relaunching is in `launch`. Start with
+`decorator` for the options, then read `call_records`, which names the steps of a call,
+`definition`, `calls` and `planned_calls`, which perform them, and `kernel` and `variants`. `warmup`
+compiles kernels before they are called, and `jit` decides whether a call may compile.
 
-A kernel in a file: `archive` is the form, `exporting` writes it, `loading` makes a kernel of it.
-`sources` writes the text of functions of shapes, `expressions` checks it, and `evaluation` computes
-its value.
+Kernels in files: `archive` defines the format, `exporting` writes it, and `loading` reads it.
+`sources` writes functions of shapes as text, `expressions` validates that text, and `evaluation`
+evaluates it.
 
-A compile serves a *variant*: dtypes, ranks, major orders, Statics, and for each array whether TMA
-can address it. Shapes are run-time values. A parameter that the source stores to is an output,
-which a call checks and copies back.
+Each compile produces a *variant*, for a combination of dtypes, ranks, major orders, Statics, and
+whether TMA can address each array. Shapes are run-time values. A parameter that the source stores
+to is an output, which a call checks and copies back.
 """

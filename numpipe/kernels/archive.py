@@ -1,11 +1,11 @@
-"""The file that `Kernel.export` writes and `numpipe.load` reads: a manifest and images.
+"""The file format of `Kernel.export` and `numpipe.load`: a manifest and machine code.
 
-The first line is a `Manifest` as JSON: the kernel's parameters and options, its functions of shapes
-and its signatures. The machine code of each signature follows, as `plan.image` has it, in the
-order of the manifest's entries. ``head -1 k.numpipe | jq`` shows the manifest.
+The first line is a `Manifest` as JSON, with the kernel's parameters and options, its functions of
+shapes and its signatures. ``head -1 k.numpipe | jq`` shows it. The machine code of each signature
+follows, in the format of `plan.image` and in the order of the manifest's entries.
 
-The host evaluates nothing of a file but its functions of shapes, which are `Expression`s: a small,
-checked part of Python. Statics are compared with the text that describes them.
+The only code of a file that the host evaluates is its functions of shapes. They are `Expression`s,
+a small, checked subset of Python. Statics are compared by the text that describes them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ..plan.folded_grids import MOST
 from ..plan.image import Image
 from ..plan.plans import ArrayArg
 
-VERSION = 3
+VERSION = 4
 MOST_BYTES = 1 << 30
-"""of a file"""
+"""maximum size of a file"""
 MOST_LISTED = 20
-"""signatures that a message lists"""
+"""maximum number of signatures that a message lists"""
 Texts = tuple[tuple[str, str], ...]
-"""names of Statics, and descriptions of their values"""
+"""names of Statics, with descriptions of their values"""
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of a kernel.
 
-    kind     "array": one without a default, which may be a scalar too; the last one may be a
+    kind     "array": without a default. It may also be a scalar, and the last one may be a
              workspace.
-             "scalar" and "keyword": a run-time scalar, which a call may pass by position, or not.
+             "scalar", "keyword": a run-time scalar that calls may, or may not, pass by position.
              "static"; "left out": one of ``without=``
-    default  the text of a constant, as `described` returns it; None: it has none
+    default  text of a constant, as `described` returns it; None: no default
     """
 
     name: str
@@ -55,7 +55,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of shapes: the kernel's option, the Statics that it takes, and its text."""
+    """A function of shapes: the kernel option it was passed as, the Statics that it takes, and its
+    text."""
 
     option: Literal["grid", "out_type", "workspace", "choose"]
     statics: Texts
@@ -67,7 +68,7 @@ class Entry:
     """A signature of a kernel, with its machine code.
 
     scalars  types of the run-time scalars, in the order in which the kernel takes them
-    size     bytes of its image; `sha256` is their digest
+    size     number of bytes of its image; `sha256` is the image's digest
     """
 
     arrays: tuple[ArrayArg, ...]
@@ -79,13 +80,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that a file says of its kernel, but for the machine code.
+    """Everything in a file except for the machine code.
 
-    grid       CTAs; None: a function, or `persistent` with `ctas` CTAs where there is none
-    tiled      dimensions of the grid of a kernel over tiles, and how many of them are parallel
-    stores     parameters that it may store to; `seen`: those whose stores were seen
-    target     the architecture of the machine code
-    made_with  versions of what compiled it, by name
+    grid       numbers of CTAs; None: given by a grid function, or else `persistent` with `ctas`
+    CTAs
+    tiled      for a kernel over tiles: the grid's rank, and the number of parallel dimensions
+    stores     parameters that it may store to; `seen`: those with a store in the source
+    target     architecture of the machine code
+    made_with  versions of the packages that compiled it, by name
     """
 
     version: int
@@ -112,7 +114,7 @@ class Manifest:
     def shown(
         self, arrays: Iterable[ArrayArg], scalars: Iterable[str], statics: Iterable[tuple[str, str]]
     ) -> str:
-        """Return a signature as people read it."""
+        """Format a signature for messages."""
         passed = {each.name: each for each in arrays if not each.own}
         names = [name for name in self.names("array") if name not in passed]
         names = names[: len(names) - self.workspace] + self.names("scalar", "keyword")
@@ -127,62 +129,63 @@ class Manifest:
 
     @property
     def workspace(self) -> bool:
-        """Whether its last array is a workspace, whose shape a function of shapes says."""
+        """Whether its last array is a workspace, whose shape is given by a function of shapes."""
         return any(each.option == "workspace" for each in self.functions)
 
     def check(self) -> None:
         """Raise ValueError for a manifest that no export writes."""
         names = [each.name for each in self.parameters]
         if self.target not in {target.name for target in TARGETS.values()}:
-            raise ValueError(f"it is for {self.target[:50]!r}, which numpipe does not know")
+            raise ValueError(f"its target {self.target[:50]!r} is unknown to this numpipe")
         if len({*names}) < len(names) or not all(map(str.isidentifier, [self.kernel, *names])):
-            raise ValueError("two of its parameters have one name, or one has none")
+            raise ValueError("two of its parameters have the same name, or a name is invalid")
         if not self.names("array") or not self.entries:
             raise ValueError("it has no arrays, or no signatures")
         if self.tiled is not None and not 0 <= self.tiled[1] <= self.tiled[0] <= MOST:
-            raise ValueError("its grid has no such dimensions")
+            raise ValueError("the dimensions of its grid are invalid")
 
 
 def _shown(array: ArrayArg) -> str:
-    barred = ", with rows that TMA cannot store" if not array.tma_store else ""
-    barred = barred if array.tma else ", which TMA cannot address"
+    restriction = ", with rows that TMA cannot store" if not array.tma_store else ""
+    restriction = restriction if array.tma else ", which TMA cannot address"
     order = " column-major" if array.order == "col" else ""
-    return f"{array.name} {array.dtype.name} {array.ndim}d{order}{barred}"
+    return f"{array.name} {array.dtype.name} {array.ndim}d{order}{restriction}"
 
 
 # ---- the file
 def write(path: Path, manifest: Manifest, images: Sequence[bytes]) -> None:
-    """Write the file in one step: who reads it meanwhile finds the old one, or none."""
+    """Write the file atomically: concurrent readers find the old file or none."""
     text = json.dumps(dataclasses.asdict(manifest), default=lambda dtype: BY_DTYPE[dtype].name)
     put(path, b"".join([text.encode(), b"\n", *images]))
 
 
 class Archive:
-    """A file that was read and checked; its images are unpacked when they are first used."""
+    """A file that was read and checked. Its images are unpacked when first used."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file. Raises ImageError for one of other content, OSError for none."""
+        """Read a file. Raises ImageError if its content is invalid, OSError if it cannot be
+        read."""
         self.path = path
         try:
             line, _, images = content(path, MOST_BYTES).partition(b"\n")
             written = parsed(line)
             version = written.get("version", VERSION) if isinstance(written, dict) else VERSION
             if version != VERSION:
-                what = f"it has version {str(version)[:50]} of the form"
+                what = f"its format has version {str(version)[:50]}"
                 raise ValueError(f"{what}, and this numpipe reads version {VERSION}")
             self.manifest = record(Manifest, written)
             self.manifest.check()
             self._images: dict[str, bytes] = {}
-            """by their digests"""
+            """images by digest"""
             place = 0
             for entry in self.manifest.entries:
                 data = images[place : place + entry.size]
                 if hashlib.sha256(data).hexdigest() != entry.sha256:
-                    raise ValueError("an image is not that of its manifest")
+                    raise ValueError("an image does not match its manifest")
                 self._images[entry.sha256] = data
                 place += entry.size
             if place != len(images):
-                raise ValueError("its images have other sizes than its manifest says")
+                raise ValueError("the sizes of its images differ from its manifest")
         except ValueError as error:
             raise self.refused(error) from None
 
@@ -190,17 +193,18 @@ class Archive:
         return ImageError(f"{self.path} cannot be used: {error}; export the kernel again")
 
     def image(self, entry: Entry) -> Image:
-        """Return the machine code of a signature. Raises ImageError where it is another's."""
+        """Return the machine code of a signature. Raises ImageError if it belongs to another
+        kernel."""
         image = Image.from_bytes(self._images[entry.sha256], f"{self.path}: its machine code")
         known = [(array.name, array.order) for array in entry.arrays]
         found = list(zip(image.arrays, image.majors, strict=True))
         if found != known or image.target != self.manifest.target:
             kernel = f"{', '.join(image.arrays)} for {image.target}"
-            raise self.refused(f"it has the machine code of another kernel: of {kernel}")
+            raise self.refused(f"its machine code belongs to another kernel: {kernel}")
         return image
 
     def __str__(self) -> str:
-        """What is in the file, a line a signature."""
+        """List what is in the file, one signature per line."""
         entries = self.manifest.entries
         lines = [
             f"    {self.manifest.shown(entry.arrays, entry.scalars, entry.statics)}"

@@ -1,18 +1,18 @@
-"""A kernel's parameters, and how the arguments of a call are bound to them.
+"""The parameters of a kernel, and how the arguments of a call are bound to them.
 
 =============================================  =====================================================
 ``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may
                                                leave out the outputs
-``def k(a, c, alpha)``                         scalars behind outputs too: a call that leaves out
-                                               the outputs names them
-``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind
-                                               the outputs or by name
+``def k(a, c, alpha)``                         scalars may follow the outputs: a call that leaves
+                                               out the outputs passes them by name
+``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, passed after the
+                                               outputs or by name
 ``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a
                                                default
 ``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
 =============================================  =====================================================
 
-A call may name any of them. Parameters that a kernel is made `without` are constants, None.
+Any of them may be passed by name. Parameters that a kernel is made `without` are the constant None.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from .call_records import Bound, Statics
 
 SCALAR = (bool, int, float, np.generic)
 RESERVED = ("target", "stream", "seed", "trace", "mesh")
-"""keywords of every call; ``out`` is one too, but an array parameter of that name means the same"""
+"""keywords of every call; ``out`` is another, but an array parameter may have that name"""
 MISSING = inspect.Parameter.empty
-"""stands for the default of a parameter that has none"""
+"""default of a parameter that has none"""
 _FLOAT32 = float(np.finfo(np.float32).max)
 _EXACT = 1 << 53
-"""a float holds ints up to this one without rounding"""
+"""a float represents all ints up to this one exactly"""
 
 
 class Parameters:
-    """A kernel function's parameters, and the one place where a call's arguments are bound to
-    them."""
+    """The parameters of a kernel function, to which the arguments of calls are bound."""
 
     def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
         if not isinstance(function, FunctionType):
@@ -54,19 +53,18 @@ class Parameters:
                     code.co_filename,
                     code.co_firstlineno,
                     "a kernel must be a `def`: the source of a lambda cannot be "
-                    "told from the line around it",
+                    "separated from the rest of its line",
                 )
             )
         self.names: list[str] = []
-        """the positional parameters without a default: arrays and scalars; outputs are the last of
-        them"""
+        """positional parameters without a default: arrays and scalars, outputs last"""
         self.scalars: dict[str, Any] = {}
-        """the run-time scalars that have a default or are keyword-only, with their defaults, or
+        """run-time scalars that have a default or are keyword-only, mapped to their defaults or
         `MISSING`"""
         self.statics: dict[str, Any] = {}
-        """the Statics, with their defaults, or `MISSING`"""
+        """Statics, mapped to their defaults or `MISSING`"""
         self.positional: list[str] = []
-        """the parameters that a call may pass by position"""
+        """parameters that a call may pass by position"""
         self.without = frozenset(without)
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
@@ -77,7 +75,9 @@ class Parameters:
         for name, parameter in parameters.items():
             self._add(name, parameter, function)
         if not self.names:
-            raise SpecError(f"kernel {self.kernel}: it has no array parameters")
+            raise SpecError(
+                f"kernel {self.kernel}: it has no array parameters: write def {self.kernel}(x, …)"
+            )
         self._begin()
         self._hashable(
             [(name, value) for name, value in self._static_defaults if value is not MISSING]
@@ -93,7 +93,7 @@ class Parameters:
         positional: list[str],
         without: Collection[str],
     ) -> Parameters:
-        """Return the parameters of a kernel that comes without its function."""
+        """Return the parameters of a kernel that was loaded without its function."""
         parameters = cls.__new__(cls)
         parameters.kernel = kernel
         parameters.names = names
@@ -104,7 +104,7 @@ class Parameters:
         return parameters
 
     several = False
-    """whether the kernel is one of several GPUs"""
+    """whether the kernel runs on several GPUs"""
 
     def _begin(self) -> None:
         self._count = len(self.names)
@@ -116,13 +116,12 @@ class Parameters:
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise SpecError(
-                f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are "
-                "written out"
+                f"kernel {self.kernel}: *{name} is not supported: list each parameter of the kernel"
             )
         if name in RESERVED or (name == "out" and parameter.default is not MISSING):
             raise SpecError(
-                f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= "
-                "themselves; use another name"
+                f"kernel {self.kernel}: a parameter cannot be called '{name}', because calls take "
+                f"{name}= themselves; use another name"
             )
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
         if name in self.without:
@@ -159,20 +158,20 @@ class Parameters:
             self.positional.append(name)
 
     def hide(self, names: Iterable[str]) -> None:
-        """Add run-time scalars that the kernel passes itself; until it does they are 1."""
+        """Add run-time scalars that numpipe passes; until it does, they are 1."""
         self.scalars |= dict.fromkeys(names, 1)
 
     def reserve_last(self, option: str, example: str) -> str:
-        """Take the last array, which the kernel passes itself, off the parameters; returns its
+        """Remove the last array, which numpipe passes itself, from the parameters, and return its
         name.
 
-        Raises SpecError where it is the only one.
+        Raises SpecError if it is the only array.
         """
         if len(self.names) < 2:
             raise SpecError(
-                f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs "
-                f"and outputs, and there is only '{self.names[0]}': write def {self.kernel}(…, "
-                f"{example})"
+                f"kernel {self.kernel}: {option}= is for the last array parameter, after inputs "
+                f"and outputs, but the only parameter is '{self.names[0]}': write "
+                f"def {self.kernel}(…, {example})"
             )
         name = self.names.pop()
         self.positional.remove(name)
@@ -183,8 +182,8 @@ class Parameters:
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
         """Bind the arguments of a call.
 
-        Raises SpecError for arguments that are unknown, missing, given twice or too many, and for
-        arrays where scalars belong.
+        Raises SpecError for unknown, missing, duplicate or excess arguments, and for arrays passed
+        as scalars.
         """
         arguments = dict(zip(self.names, args, strict=False))
         if not named and len(args) <= self._count and not self._must_name:
@@ -205,12 +204,13 @@ class Parameters:
         for name in left:
             if name in self.names[:passed] or name in self.scalars:
                 raise SpecError(
-                    f"kernel {self.kernel}: argument '{name}' is given by position and by name"
+                    f"kernel {self.kernel}: argument '{name}' is given by position and by name: "
+                    "pass it once"
                 )
             if name in self.names:
                 raise SpecError(
                     f"kernel {self.kernel}: argument '{self.names[passed]}' is missing, but "
-                    f"'{name}' behind it is given"
+                    f"'{name}' after it is given"
                 )
             known = [
                 *self.names,
@@ -228,12 +228,12 @@ class Parameters:
         return Bound(arguments, statics)
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
-        """Return the Statics of a call that passes just these by name; None where one of them is no
+        """Return the Statics of a call with these named arguments, or None if one of them is not a
         Static."""
         return self._static_values(dict(named)) if named.keys() <= self.statics.keys() else None
 
     def _static_values(self, left: dict[str, Any]) -> Statics:
-        """Take the values of the Statics out of the call's keywords."""
+        """Remove the Statics from the keywords of a call, and return their values."""
         if not self.statics or (not self._must_name and left.keys().isdisjoint(self.statics)):
             return self._static_defaults
         values = []
@@ -241,7 +241,7 @@ class Parameters:
             value = left.pop(name, default)
             if value is MISSING:
                 raise SpecError(
-                    f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}="
+                    f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=…"
                 )
             if name in self.without and value is not None:
                 raise SpecError(
@@ -253,14 +253,14 @@ class Parameters:
         try:
             hash(statics)
         except TypeError:
-            self._hashable(values)  # raises the error that names the one that is not
+            self._hashable(values)  # raises an error that names the unhashable one
         return statics
 
     def _take_scalars(
         self, arguments: dict[str, Any], args: tuple[Any, ...], left: dict[str, Any]
     ) -> None:
-        """Add the scalars to the arguments: the last positional ones, then values taken out of the
-        call's keywords, else the defaults."""
+        """Add the scalars to `arguments`: the last positional ones, then keywords (removed from
+        `left`), then defaults."""
         if len(args) > len(self.positional):
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.positional)} arguments "
@@ -274,7 +274,7 @@ class Parameters:
                 value = left.pop(name, default)
                 if value is MISSING:
                     raise SpecError(
-                        f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}="
+                        f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=…"
                     )
             if not isinstance(value, SCALAR):
                 raise SpecError(
@@ -293,7 +293,7 @@ class Parameters:
             except TypeError:
                 raise SpecError(
                     f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a "
-                    f"tuple, a frozen dataclass), got {_a(value)}: there is one compile a value"
+                    f"tuple, a frozen dataclass), got {_a(value)}: each value is a separate compile"
                 ) from None
 
 
@@ -314,7 +314,7 @@ def _a(value: Any) -> str:
 
 # ---- scalars -------------------------------------------------------------------------------------
 def scalar_kind(value: Any) -> Any:
-    """Return what compilation depends on of a scalar's type: cheap, for dictionary keys."""
+    """Return what compilation depends on in a scalar's type; fast, for use in dictionary keys."""
     kind = type(value)
     if kind is float or kind is int or kind is bool:
         return kind
@@ -324,16 +324,16 @@ def scalar_kind(value: Any) -> Any:
 
 
 def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
-    """Return a scalar's type in the kernel: bool, int32 and float32 for Python's, its own for a
-    NumPy scalar.
+    """Return the type of a scalar in the kernel: bool, int32 or float32 for Python scalars, its own
+    type for a NumPy scalar.
 
-    Raises SpecError for a type that no kernel takes.
+    Raises SpecError for a type that kernels do not support.
     """
     if isinstance(value, np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a "
-                "float or a NumPy scalar of such a type"
+                f"kernel {kernel}: the scalar '{name}' must be a bool, an int, a float or a NumPy "
+                f"scalar of such a type, got {value.dtype}"
             )
         return value.dtype
     return np.dtype(
@@ -342,24 +342,25 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
 
 
 def scalar_value(value: Any, name: str, kernel: str) -> Any:
-    """Return a scalar as Python's number. Raises SpecError for an int beyond int32 and a float
-    beyond float32."""
+    """Return a scalar as a Python number. Raises SpecError for a Python int that does not fit
+    int32, or a float that does not fit float32."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, int):
         if not -(1 << 31) <= value < 1 << 31:
             raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which "
-                f"Python ints are passed: pass np.int64({value})"
+                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, the type of "
+                f"Python ints in kernels: pass np.int64({value})"
             )
     elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
         raise SpecError(
-            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which "
-            f"Python floats are passed: pass np.float64({value})"
+            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, the type of "
+            f"Python floats in kernels: pass np.float64({value})"
         )
     return value
 
 
 def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list[Any]:
-    """Return run-time scalars as Python's numbers, in order. Raises what `scalar_value` does."""
+    """Return run-time scalars as Python numbers, in order. Raises SpecError as `scalar_value`
+    does."""
     return [scalar_value(value, name, kernel) for name, value in numbers.items()]

@@ -1,4 +1,4 @@
-"""`kernel.bind(…)`: a call that is made often, with its arguments bound and its launch prepared."""
+"""`kernel.bind(…)`: prepare a call once and launch it many times."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .planned_calls import Planned, result
 
 _WATCHED = WATCH.kernels
 Place = tuple[Callable[[], int], int, str]
-"""what returns where an array is, where it was bound, its name"""
+"""function that returns an array's current address, its address when bound, and its name"""
 
 
 class BoundCall:
     """A call of a kernel with its arguments; calling it runs the kernel on them and returns what
-    the call would.
+    the call would return.
 
-    The arguments stay alive as long as it does. `bind` allocates the outputs that the call leaves
-    out, once, and each ``bound()`` writes them anew and returns them. ``bound.update(a=other)``
-    replaces an array by one of the same shape, strides and type, or a scalar by another number. On
-    arrays of the GPU ``bound()`` costs little more than the driver's own launch, allocates nothing,
-    waits for nothing and may be captured into a graph.
+    It keeps its arguments alive. `bind` allocates the outputs that the call leaves out once; each
+    ``bound()`` overwrites and returns them. ``bound.update(a=other)`` replaces an array by one of
+    the same shape, strides and type, or a scalar by another number. On GPU arrays ``bound()`` costs
+    little more than the driver's own launch, allocates nothing, never waits, and can be captured
+    into a graph.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block)
@@ -56,18 +56,19 @@ class BoundCall:
 
     @brief
     def __call__(self, stream: Any = None) -> Any:
-        """Run the call on `stream`, else on the current stream of the arrays' library. Raises what
-        a call of the kernel raises."""
+        """Run the call on `stream`, or on the current stream of the arrays' library if it is None.
+        Raises what a call of the kernel raises."""
         with naming(self.name):
             self._planned.run(stream)
         return self._result
 
     @brief
     def update(self, **arguments: Any) -> None:
-        """Replace arguments, by parameter name, outputs and scalars too.
+        """Replace arguments, including outputs and scalars, by parameter name.
 
-        An array's successor has its shape, strides, type and device; anything else is a SpecError,
-        and needs another `bind`. Launches that are queued keep the old arguments.
+        A new array must have the shape, strides, type and device of the old one; otherwise
+        SpecError is raised, and another `bind` is needed. Launches that are already queued use the
+        old arguments.
         """
         call, before = self._planned.described, self._planned
         infos, values, scalars = [*before.infos], [*before.values], [*call.numbers]
@@ -88,8 +89,8 @@ class BoundCall:
                     *(scalar for scalar in scalars if not scalar.startswith("np__")),
                 ]
                 raise SpecError(
-                    f"kernel {self.name}: a bound launch has no argument {name!r} to update; it "
-                    f"has {', '.join(known)}, and what else the call depends on wants another bind"
+                    f"kernel {self.name}: a bound call has no argument {name!r} to update; it has "
+                    f"{', '.join(known)}. To change anything else, bind another call"
                 )
         after = before._replace(infos=infos, values=values, results=results)
         with naming(self.name):
@@ -99,7 +100,7 @@ class BoundCall:
         self._planned = after
 
     def _prepare(self, call: Planned) -> None:
-        """Prepare the launch of a call; nothing for a simulated one."""
+        """Prepare the launch of a call. Simulated calls need no preparation."""
 
     def _successor(self, name: str, old: launch.ArrayInfo, array: Any) -> launch.ArrayInfo:
         new = launch.describe(array, name, self.name)
@@ -108,12 +109,12 @@ class BoundCall:
             if had != has:
                 raise SpecError(
                     f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, "
-                    f"got {has}; bind another call for it"
+                    f"got {has}; bind another call for this array"
                 )
         if launch.foreign([new]) and not launch.foreign([old]):
             raise SpecError(
                 f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} "
-                "does not know the stream of this bound call; bind another one for it, or pass a "
+                "does not know the stream of this bound call; bind another call for it, or pass a "
                 f"{type(old.owner).__name__}"
             )
         if name in self._names[len(self._names) - self._planned.plan.variant.outputs :]:
@@ -123,7 +124,7 @@ class BoundCall:
     def _number(self, name: str, kind: np.dtype, value: Any) -> Any:
         if not isinstance(value, SCALAR):
             raise SpecError(
-                f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a "
+                f"kernel {self.name}: update of {name!r}: expected a scalar ({kind}), got a "
                 f"{type(value).__name__}"
             )
         if kind.kind == "f" and scalar_kind(value) is int:
@@ -132,7 +133,7 @@ class BoundCall:
 
 
 class BoundOnGpu(BoundCall):
-    """A bound call on arrays of the GPU, with a launch for each stream that it was called on."""
+    """A bound call on GPU arrays, with a prepared launch per stream."""
 
     def _prepare(self, call: Planned) -> None:
         addresses = {
@@ -144,7 +145,7 @@ class BoundOnGpu(BoundCall):
         handle = current()
         first = call.alone(handle)
         self._places = [(where, where(), name) for name, where in addresses.items()]
-        # int() is 0
+        # int() is 0, so unused places always compare as unmoved
         places: Iterator[Place] = iter([*self._places, *[(int, 0, "")] * 3])
         self._where, self._at, _ = next(places)
         self._where1, self._at1, _ = next(places)
@@ -160,7 +161,7 @@ class BoundOnGpu(BoundCall):
     def __call__(self, stream: Any = None) -> Any:
         try:
             try:
-                # a loop costs more
+                # three comparisons are faster than a loop
                 if (
                     self._where() != self._at
                     or self._where1() != self._at1
@@ -171,7 +172,7 @@ class BoundOnGpu(BoundCall):
                     if where() != bound:
                         self._moved()
                 if stream is None and self._current() == self._stream and not _WATCHED:
-                    # what the first of `_launches` does, without a call more
+                    # calls the launcher directly, which saves the call of `Launch.__call__`
                     if code := self._launcher(*self._arguments)[0]:
                         self._first.refused(code)
                 else:
@@ -184,22 +185,22 @@ class BoundOnGpu(BoundCall):
             raise
 
     def driver_arguments(self, stream: Any = None) -> tuple[Any, Any, int, int]:
-        """Return what ``cuda.bindings.driver.cuLaunchKernelEx`` takes: (CUlaunchConfig, kernel,
-        address of the parameters, 0).
+        """Return the arguments of ``cuda.bindings.driver.cuLaunchKernelEx``: (CUlaunchConfig,
+        kernel, address of the parameters, 0).
 
-        They are valid as long as the bound call lives, and until its `update`.
+        They are valid as long as the bound call exists and is not updated.
         """
         return self._now(stream).arguments
 
     def _now(self, stream: Any) -> Launch:
-        """Return the prepared launch on a stream, or on the current stream for None."""
+        """Return the prepared launch for a stream, or for the current stream if None."""
         handle = self._current() if stream is None else launch.as_stream(stream)
         return self._launches.get(handle) or self._launches.keep(  # type: ignore[no-any-return]
             handle, self._planned.alone(handle)
         )
 
     def _moved(self) -> None:
-        """Raise the error for an array whose data is no longer where it was bound."""
+        """Raise LaunchError for an array whose data has moved since it was bound."""
         for where, bound, name in self._places:
             now = where()
             if now != bound:
@@ -209,18 +210,16 @@ class BoundOnGpu(BoundCall):
                     else f"was freed (it was at {bound:#x})"
                 )
                 raise LaunchError(
-                    f"kernel {self.name}: argument {name!r} of this bound launch: its data "
-                    f"{happened} since it was bound; tell it with bound.update({name}=…), or bind "
-                    "again"
+                    f"kernel {self.name}: the data of argument {name!r} of this bound call "
+                    f"{happened} since it was bound: call bound.update({name}=…), or bind again"
                 )
 
 
 def bind(call: Planned, out: Any) -> BoundCall:
     """Return the bound form of a call.
 
-    Raises SpecError where its output would be a new JAX array: the next call would change what the
-    user holds.
-    """
+    Raises SpecError if its output would be a new JAX array, which is immutable but would be
+    overwritten by the next call."""
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
         raise SpecError(
             f"kernel {call.kernel}: a bound call writes the same output each time, and "

@@ -1,7 +1,6 @@
 """The records of a call before it is planned: `Bound` and `Described`.
 
-Each of the three records of a call is made by one function from the one before, and nothing changes
-it afterwards:
+A call goes through three immutable records. One function makes each of them from the previous one:
 
 ===========  =====================  ================================================================
 `Bound`      `Definition.bind`      which argument each parameter has
@@ -24,8 +23,8 @@ from ..launch.mesh import Mesh
 
 
 class Statics(tuple[tuple[str, Any], ...]):
-    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are
-    different constants.
+    """The names and values of a call's Statics, for use in dictionary keys. Values of different
+    types are different: 1, True and 1.0 are three constants.
 
     >>> Statics([("n", 1)]) == Statics([("n", True)])
     False
@@ -47,7 +46,8 @@ class Statics(tuple[tuple[str, Any], ...]):
 
 
 def _types(value: Any) -> Any:
-    """Return the types in a value, with those of a dataclass' fields and of a tuple's items."""
+    """Return the type of a value, including the types of a dataclass's fields and a tuple's
+    items."""
     if isinstance(value, tuple):
         return (type(value), *[_types(v) for v in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -60,15 +60,16 @@ def _types(value: Any) -> Any:
 
 
 class Bound(NamedTuple):
-    """The arguments of a call by parameter."""
+    """The arguments of a call, by parameter name."""
 
     arguments: Mapping[str, Any]
-    """arrays and run-time scalars, with defaults; without the outputs that the call leaves out"""
+    """arrays and run-time scalars, including defaults, without the outputs that the call leaves
+    out"""
     statics: Statics
 
     def known(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a user's function of the arguments may take: `arrays` in place of the arrays,
-        scalars and Statics."""
+        """Return what a user's function of the arguments may take: scalars, Statics, and `arrays`
+        in place of the arrays."""
         return {
             **{name: arrays.get(name, value) for name, value in self.arguments.items()},
             **dict(self.statics),
@@ -76,30 +77,29 @@ class Bound(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A call with its arrays described: what its plan depends on."""
+    """A call with its arrays described: everything that its plan depends on."""
 
     bound: Bound
     arrays: Mapping[str, ArrayInfo]
-    """the arrays that are passed, also as ``out=``; outputs are the last ones"""
+    """the arrays that are passed, including those in ``out=``; outputs are last"""
     numbers: Mapping[str, Any]
     """the run-time scalars, in the order in which kernels take them"""
     missing: Sequence[str]
     """the outputs that are not passed by position or by name"""
     results: Sequence[Any] | None = None
-    """the arrays that are passed as ``out=``, one for each missing output; None: the call allocates
-    them"""
+    """the arrays passed as ``out=``, one per missing output; None: the call allocates them"""
     target: str | None = None
-    """the argument ``target=``"""
+    """the ``target=`` argument"""
     mesh: Mesh | None = None
     own: int = 0
-    """which of this process' GPUs it runs on, of those of the mesh"""
+    """index of the GPU that it runs on, among this process's GPUs of the mesh"""
 
     @property
     def known(self) -> dict[str, Any]:
-        """What a user's function of the arguments may take."""
+        """The values that a user's function of the arguments may take."""
         return self.bound.known(self.arrays)
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs that run it together; 0: it is of one GPU, without a mesh."""
+        """The number of GPUs of the mesh; 0 for a kernel of one GPU, without a mesh."""
         return 0 if self.mesh is None else self.mesh.size

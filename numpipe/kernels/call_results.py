@@ -1,5 +1,4 @@
-"""The outputs that a call returns: it allocates them as `out_type` says, or gets them as
-``out=``."""
+"""The outputs of a call, which are allocated according to `out_type` or passed as ``out=``."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from .options import MOST_SEMAPHORES, Options, parameter_names
 
 
 class Results:
-    """The outputs of one kernel, its trailing parameters, and the functions of the user that say
-    what they are."""
+    """The outputs of one kernel, which are its trailing parameters, and the user's functions that
+    describe them."""
 
     def __init__(self, arguments: Parameters, options: Options) -> None:
         self.kernel = arguments.kernel
@@ -31,7 +30,7 @@ class Results:
         self.options = options
 
     def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence[Any]:
-        """Return the arrays of ``out=``, one for each `missing` parameter."""
+        """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""
         if not missing:
             raise SpecError(
                 f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
@@ -42,13 +41,13 @@ class Results:
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
-                f"{len(missing)} parameters for it ({', '.join(missing)})"
+                f"{len(missing)} parameters for it ({', '.join(missing)}): pass one array for each"
             )
         return results
 
     def types(self, missing: Sequence[str], known: Mapping[str, Any]) -> tuple[ArrayType, ...]:
-        """Return shapes and dtypes of the outputs that a call does not pass, as out_type says of
-        its `known` arguments."""
+        """Return the ArrayTypes of the outputs that a call leaves out, by calling out_type with the
+        `known` arguments."""
         passed = self.parameters[: self.parameters.index(missing[0])]
         if self.options.out_type is None:
             raise SpecError(
@@ -67,18 +66,17 @@ class Results:
         return types
 
     def complete(self, call: Described, runs: bool) -> Described:
-        """Describe the outputs that a call leaves out, as if they were next to its first array.
+        """Describe the outputs that a call leaves out; they will be allocated like its first array.
 
-        Raises SpecError for a call that `runs` and has no array, like which they are allocated.
-        """
+        Raises SpecError if the call `runs` but passes no array to allocate them like."""
         types = self.types(call.missing, call.known)
         first = next(iter(call.arrays.values()), None)
         if first is None and runs:
-            made = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
+            suggestions = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(
-                f"kernel {self.kernel}: the call passes no array, so nothing says of which "
-                f"library, on which device, its outputs ({', '.join(call.missing)}) are to "
-                f"be: pass them, e.g. out={made if len(types) == 1 else f'({made})'}"
+                f"kernel {self.kernel}: the call passes no array, so the library and device of its "
+                f"outputs ({', '.join(call.missing)}) are unknown: pass them, e.g. "
+                f"out={suggestions if len(types) == 1 else f'({suggestions})'}"
             )
         arrays = dict(call.arrays)
         for name, each in zip(call.missing, types, strict=True):
@@ -89,8 +87,7 @@ class Results:
         return call._replace(arrays=arrays)
 
     def check(self, call: Described) -> None:
-        """Raise SpecError for arrays given as out= that have not the shapes and types of
-        out_type."""
+        """Raise SpecError if arrays passed as out= differ from out_type in shape or type."""
         if self.options.out_type is None:
             return
         for name, expected in zip(call.missing, self.types(call.missing, call.known), strict=True):
@@ -108,8 +105,8 @@ class Results:
         grid: tuple[int, int, int],
         infos: Sequence[ArrayInfo],
     ) -> tuple[int, ...]:
-        """Return the shape of the workspace that the kernel's option asks for, for a grid and the
-        arrays of these names."""
+        """Return the shape of the workspace that the kernel's option asks for, given the grid and
+        the arrays with these names."""
         workspace = self.options.workspace
         if callable(workspace):
             known = dict(zip(names, infos, strict=True)) | statics
@@ -117,7 +114,7 @@ class Results:
                 workspace,
                 "workspace",
                 known,
-                "is given arrays and Statics by the names of the kernel's "
+                "is called with arrays and Statics by the names of the kernel's "
                 f"parameters: {', '.join(known)}",
             )
             if not isinstance(workspace, Workspace):
@@ -125,17 +122,17 @@ class Results:
                     f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got "
                     f"{workspace!r}"
                 )
-        # CTAs that go through the same tiles
+        # the CTAs of a cluster with named axes process the same tiles
         together = self.options.attributes.size if self.options.cluster_names else 1
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
 
     def semaphores(self, call: Described) -> int:
-        """Return how many semaphores each GPU has in a call of a kernel of several GPUs."""
+        """Return the number of semaphores per GPU in a call of a kernel of several GPUs."""
         option = self.options.semaphores
         count = self.ask(option, "semaphores", call.known) if callable(option) else option
         if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
             raise SpecError(
-                f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got "
+                f"kernel {self.kernel}: semaphores must return an int in 0…{MOST_SEMAPHORES}, got "
                 f"{told(count)}"
             )
         return max(1, int(count))
@@ -143,14 +140,14 @@ class Results:
     def ask(
         self, function: Callable[..., Any], what: str, known: Mapping[str, Any], has: str = ""
     ) -> Any:
-        """Call a user's function with those of the `known` arguments that it takes, arrays as
-        `HostView`; `has` ends the error for one that takes others."""
+        """Call a user's function with the `known` arguments that it takes, passing arrays as
+        `HostView`. `has` replaces the end of the error for unknown parameters."""
         wanted = parameter_names(function, what)
         if unknown := [name for name in wanted if name not in known]:
-            # numpipe itself passes the names that are left out here
+            # parameters that start with np__ are internal
             shown = ", ".join(name for name in known if not name.startswith("np__"))
             has = has or (
-                f"the call knows {shown}: it is given the arguments by the names of the kernel's "
+                f"the call knows {shown}: it is called with arguments by the names of the kernel's "
                 "parameters"
             )
             raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
@@ -173,7 +170,7 @@ class Results:
             ) from error
 
     def check_signature(self, arrays: Mapping[str, ArrayInfo]) -> None:
-        """Raise SpecError for arrays whose shapes do not agree with `signature=`."""
+        """Raise SpecError if the arrays' shapes do not agree with `signature=`."""
         if self.options.signature is not None:
             self.options.signature.check(
                 self.kernel, list(arrays), [info.shape for info in arrays.values()]
@@ -182,7 +179,7 @@ class Results:
 
 @dataclass(init=False, unsafe_hash=True)
 class HostView:
-    """An array as functions of the user see it: shape and dtype, nothing else."""
+    """An array as user functions see it: only shape, dtype and ndim."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -193,7 +190,7 @@ class HostView:
 
 
 def is_array(value: Any) -> bool:
-    """Whether an argument is an array; a type such as np.float16, which may be a Static, has the
+    """Return whether an argument is an array. A type such as np.float16 is not, although it has the
     attributes of its instances."""
     return not isinstance(value, (*SCALAR, type)) and any(
         hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__")

@@ -1,7 +1,7 @@
-"""The calls of a kernel: bound, described, planned and run.
+"""The calls of a kernel: bind, describe, plan and run them.
 
-`call_records` has the records between these steps. A call that was made before on the same arrays
-takes none of them: `launch.repeats` finds its launch.
+`call_records` defines the records passed between these steps. A repeated call on the same arrays
+skips them: `launch.repeats` finds its launch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .variants import Key, Variant
 
 _TARGET = NONE | word(*launch.current_gpu.TARGET_NAMES)
 UNKNOWN = object()
-"""stands for Statics under which no call is kept"""
+"""marks Statics for which no call is cached"""
 
 
 class Calls:
@@ -37,12 +37,13 @@ class Calls:
     def __init__(
         self, definition: Definition, table: Table, make: Callable[..., Variant] = Variant
     ) -> None:
-        """`make` returns a variant for the definition, a key and the arrays' obstacles."""
+        """`make` creates a variant from the definition, a key and the reasons why TMA cannot
+        address arrays."""
         self.definition, self.table, self._get, self._make = definition, table, table.get, make
         self.repeats = Repeats(table)
         self.variants: dict[Key, Variant] = {}
         self._steering = definition.options.takes - set(definition.statics)
-        """the parameters that `grid` and `out_type` depend on"""
+        """parameters that `grid`, `out_type` and `semaphores` depend on"""
         self._steered = not self._steering.isdisjoint(definition.arguments.scalars)
 
     def variant(self, call: Described) -> Variant:
@@ -51,7 +52,7 @@ class Calls:
         variant = self.variants.get(key) or self.variants.setdefault(
             key, self._make(self.definition, key, obstacles)
         )
-        variant.obstacles = obstacles  # an error names the arrays of the newest call
+        variant.obstacles = obstacles  # errors name the arrays of the latest call
         return variant
 
     def resolve(
@@ -64,15 +65,15 @@ class Calls:
         mesh: Mesh | None = None,
         own: int = 0,
     ) -> Planned:
-        """Bind, describe and plan a call; it is the call of GPU number `own` of this process' in a
-        `mesh`."""
+        """Bind, describe and plan a call. In a `mesh`, it is the call on this process's GPU number
+        `own`."""
         definition = self.definition
         bound = definition.bind(args, named)
         return self.plan(definition.describe(bound, out, target, mesh, own), stream)
 
     def plan(self, call: Described, stream: Any = None) -> Planned:
-        """Find or make the plan of a call, and allocate the outputs that it leaves out, for a
-        launch on `stream`."""
+        """Find or create the plan of a call, and allocate the outputs that the call leaves out, for
+        a launch on `stream`."""
         definition, name, target = self.definition, self.definition.name, call.target
         arrays, numbers, missing = call.arrays, call.numbers, call.missing
         infos = [*arrays.values()]
@@ -82,7 +83,7 @@ class Calls:
             else (target, os.environ.get(launch.TARGET_VARIABLE))
         )
         kinds = [scalar_kind(value) for value in numbers.values()]
-        # some decide the grid, or stand where arrays may
+        # scalars may decide the grid, or be passed where arrays may be
         if self._steered or len(kinds) > len(definition.arguments.scalars):
             kinds += [(p, value if p in self._steering else None) for p, value in numbers.items()]
         key = (
@@ -92,7 +93,7 @@ class Calls:
             wanted,
             key_of(call.mesh),
         )
-        # a key must be hashable
+        # an invalid target may not be hashable
         plan = self.table.get(key) if target is None or isinstance(target, str) else None
         if plan is None:
             plan = self.table.keep(key, self._plan(call))
@@ -112,8 +113,8 @@ class Calls:
         return Planned(call, plan, infos, scalar_values(numbers, name), results, fresh)
 
     def constants(self, named: dict[str, Any]) -> Any:
-        """Return the object that stands for the Statics of a call with these named arguments;
-        UNKNOWN where no call had them."""
+        """Return the cached object that represents the Statics of a call with these named
+        arguments, or UNKNOWN if none is cached."""
         found = self._get((*named, *map(id, named.values())))
         return (
             self._get(self.definition.arguments.constants(named), UNKNOWN)
@@ -122,8 +123,8 @@ class Calls:
         )
 
     def keep_constants(self, named: dict[str, Any], statics: Any) -> Any:
-        """Return the object that stands for a call's Statics from now on, which has a quicker hash;
-        UNKNOWN where an argument is named that is no Static."""
+        """Return a fast-hashing object that represents a call's Statics from now on, or UNKNOWN if
+        a named argument is not a Static."""
         if self.definition.arguments.constants(named) is None:
             return UNKNOWN
         constants = self.table.get(statics) or self.table.keep(statics, object())
@@ -137,8 +138,8 @@ class Calls:
         launched: launch.Launch | Together,
         mesh: Mesh | None = None,
     ) -> None:
-        """Keep the launch of a call, of a `mesh` the calls of this process' GPUs; Statics among the
-        named arguments may determine it too."""
+        """Cache the launch of a call, or the launches of a call in a `mesh`, for reuse. Named
+        arguments are part of the cache key if all are Statics."""
         first = calls[0].described
         constants = self.keep_constants(named, first.bound.statics) if named else None
         if constants is UNKNOWN:
@@ -169,12 +170,11 @@ class Calls:
         whole: bool = False,
         mesh: Mesh | None = None,
     ) -> Described:
-        """Describe a call that is not run, with the outputs that it leaves out; an ArrayType may
-        stand for an array.
+        """Describe a call without running it, including the outputs that it leaves out. An
+        ArrayType can be passed in place of an array.
 
-        `whole`: check also what a run depends on and a compile does not, values of scalars and the
-        kernel's `signature`. Raises SpecError where they do not fit.
-        """
+        If `whole`, also check what only a run depends on: values of scalars and the kernel's
+        `signature`. Raises SpecError if they do not fit."""
         definition, results = self.definition, self.definition.results
         bound = definition.bind(args, named)
         call = definition.describe(bound, out, mesh=mesh, types=True, sizes=whole)
@@ -188,7 +188,7 @@ class Calls:
         return call
 
     def _plan(self, call: Described) -> Plan:
-        """Make the plan of a call, before its outputs are allocated."""
+        """Create the plan of a call, before its outputs are allocated."""
         timed = log.Timed("launch")
         definition, target, mesh = self.definition, call.target, call.mesh
         options, results = definition.options, definition.results
@@ -243,8 +243,8 @@ class Calls:
         )
 
     def agree(self, mesh: Mesh, call: Described, variant: Variant) -> dict[str, str]:
-        """Compare a call with those of the other ranks, where each GPU has a process; returns what
-        was compared. SpecError for what differs."""
+        """Compare a call with the calls of the other ranks, if each GPU has its own process, and
+        return what was compared. Raises SpecError for differences."""
         facts = {
             "numpipe": version("numpipe"),
             "the number of GPUs": str(mesh.size),

@@ -1,5 +1,7 @@
-"""`@numpipe.kernel`. Importing this file costs nothing: the first kernel imports what makes
-kernels."""
+"""The `@numpipe.kernel` decorator.
+
+The modules that build kernels are imported when the first kernel is defined.
+"""
 
 from __future__ import annotations
 
@@ -38,78 +40,82 @@ def kernel(
     workspace: Any = None,
     semaphores: Any = None,
 ) -> Any:
-    """Make a kernel of a Python function over references.
+    """Turn a Python function over references into a kernel.
 
-    grid              CTAs: a tuple of ints (none: one CTA), a function of the kernel's arguments
-                      (by parameter name) that returns one, or `persistent()`. Of more than three
-                      dimensions those behind the third follow the first along the GPU's x, where
-                      reports count CTAs
-    grid_names        names of the grid's axes, for `axis_index`; a function that returns more than
-                      three dimensions needs them
-    out_type          function of the arguments (by parameter name) returning an ArrayType, or a
-                      tuple of them: the trailing parameters without a default are outputs, which
-                      the call allocates and returns. Without it the caller passes them.
-    signature         shapes that belong together, in NumPy's gufunc notation:
-                      ``"(m,k),(n,k)->(m,n)"``; checked at the call
-    num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 1, for
-                      "pingpong" 2
-    wg_axis           name of the compute warpgroups' axis; default: "wg"
-    memory_registers  registers a lane of the memory role keeps (a multiple of 8, 24…256; default:
-                      40); compute warpgroups share the rest. The kernel's
-                      emit_pipeline_warp_specialized may say these three instead.
+    grid              number of CTAs: a tuple of ints (default: one CTA), a function of the kernel's
+                      arguments (by parameter name) that returns one, or `persistent()`. Dimensions
+                      beyond the third are folded into the GPU's x dimension, which is also how
+                      reports number the CTAs
+    grid_names        names of the grid's axes, for `axis_index`; required when a grid function
+                      returns more than three dimensions
+    out_type          function of the arguments (by parameter name) that returns an ArrayType or a
+                      tuple of them. The trailing parameters without a default are then outputs,
+                      which the call allocates and returns. Without it the caller passes them.
+    signature         relation between the arrays' shapes in NumPy's gufunc notation, such as
+                      ``"(m,k),(n,k)->(m,n)"``; checked by each call
+    num_compute_wgs   compute warpgroups per CTA, not counting the one that takes the memory role;
+                      default: 1, or 2 for "pingpong"
+    wg_axis           name of the axis of compute warpgroups; default: "wg"
+    memory_registers  registers per lane that the memory role keeps (a multiple of 8, 24…256;
+                      default: 40); the compute warpgroups share the rest. The kernel's
+                      emit_pipeline_warp_specialized may set these three options instead.
     warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel
-                      function in the compute role, with the registers of the launch, and each loads
-                      for itself: pipelines are single-stream there
+                      function in the compute role with the registers of the launch, and each
+                      issues its own loads; pipelines are then single-stream
     in_specs, out_specs
-                      BlockSpecs, with index maps over the kernel's whole grid: the function takes a
-                      tile for each instead of arrays, inputs before outputs (see `pipeline`), and
-                      is called at each step of a pipeline. By
+                      BlockSpecs whose index maps cover the kernel's whole grid. The function then
+                      takes one tile per BlockSpec instead of arrays, inputs before outputs, and is
+                      called at each step of a pipeline (see `pipeline`). With
                       ``CompilerParams(dimension_semantics=("parallel", …, "sequential"))`` the
-                      first dimensions of the grid are CTAs, the others the pipeline's; without, all
-                      are CTAs. `program_id` and `num_programs` are of the whole grid.
+                      leading dimensions of the grid are CTAs and the others are steps of the
+                      pipeline; by default all are CTAs. `program_id` and `num_programs` refer to
+                      the whole grid.
     compiler_params   see CompilerParams
     schedule          "cooperative": the compute warpgroups share each tile of a loop over `tiles`.
-                      "pingpong": they take turns on whole tiles, and one stores its tile while the
-                      next multiplies: the warpgroup axis has size 1 then, so that ``rows = tm //
-                      axis_size("wg")`` are all rows of the tile. Every pipeline stands in a loop
+                      "pingpong": they alternate on whole tiles, so that one stores its tile while
+                      the next multiplies. The warpgroup axis then has size 1, and ``rows = tm //
+                      axis_size("wg")`` is all rows of the tile. Every pipeline must be in a loop
                       over `tiles` or `nd_loop` of the kernel function (see
                       `numpipe.language.pipeline.pingpong`).
-    target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else
-                      "auto")
-    cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at
-                      the same time on the SMs of one GPC. The grid is a multiple of it in each
-                      dimension; at most 8 CTAs, 16 where they fit
+    target            "gpu", "sim" or "auto" (default: the environment variable NUMPIPE_TARGET, or
+                      "auto" if it is not set)
+    cluster           CTAs per cluster, an int or up to 3 of them along the grid's dimensions. The
+                      CTAs of a cluster run at the same time on the SMs of one GPC. Each dimension
+                      of the grid must be a multiple of the cluster's; at most 8 CTAs, or 16 where
+                      they fit
     cluster_names     names of the cluster's axes, for `axis_index` and for the `collective_axes` of
-                      a BlockSpec: its CTAs may load blocks for each other. Loops over `tiles` deal
-                      tiles to clusters then, not to CTAs.
+                      a BlockSpec, whose blocks the CTAs load for each other. Loops over `tiles`
+                      then assign tiles to clusters instead of CTAs.
     cooperative       True: all CTAs run at the same time, or the launch is refused
-    programmatic      programmatic dependent launch: the kernel may be launched while the one before
-                      it in the stream ends, and waits for that end before it touches global memory.
-                      False: not before that end. Default: True, for cooperative kernels False
-    without           parameters that this kernel leaves out: they are None in its source, where
-                      ``if bias is not None:`` is decided when it is compiled. So one function may
-                      be several kernels, with and without an array or a scalar
+    programmatic      programmatic dependent launch. True: the kernel may be launched while the
+                      previous kernel in the stream is finishing, and waits for it to finish before
+                      accessing global memory. False: it is launched after the previous kernel has
+                      finished. Default: True, or False for cooperative kernels
+    without           parameters to leave out of this kernel. They are None in its source, and
+                      ``if bias is not None:`` is decided at compile time, so one function can be
+                      made into several kernels, with and without an array or a scalar
     workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name)
-                      that returns one: the last array parameter is global memory for partial sums
-                      (`combine`), which numpipe allocates and calls do not pass
-    semaphores        of a kernel that runs on several GPUs at once: how many there are on each, or
-                      a function of the arguments (by parameter name) that says it. The last array
-                      parameter is an int32 array of them, which numpipe allocates and calls do not
-                      pass; calls take ``mesh=``, a `Mesh`. Such a kernel has a `persistent` grid
+                      that returns one. The last array parameter is then global memory for partial
+                      sums (`combine`), which numpipe allocates and calls do not pass
+    semaphores        for a kernel that runs on several GPUs at once: the number of semaphores per
+                      GPU, or a function of the arguments (by parameter name) that returns it. The
+                      last array parameter is then an int32 array of semaphores, which numpipe
+                      allocates and calls do not pass. Calls take ``mesh=``, a `Mesh`, and the grid
+                      must be `persistent`
 
-    Positional parameters are arrays or scalars, outputs behind inputs; scalars may stand anywhere,
-    and a call that leaves out the outputs passes those behind them by name. Parameters with a
-    default (a bool, int, float or NumPy scalar) and keyword-only ones are run-time scalars; those
-    annotated `numpipe.Static` are compile-time constants, one compile a value. Any may be passed by
-    name: for ``def k(a, b, c, alpha=1.0)`` with an out_type, call ``k(a, b)``, ``k(a, b,
-    alpha=2.0)`` or ``k(a, b, out=c)``; without, ``k(a, b, c)`` or ``k(a, b, c, 2.0)``. A Python int
-    is an int32 (a float where the default is one), a float a float32, a NumPy scalar has its own
-    type. Calls take besides ``out=``, ``target=`` and ``stream=``, those of a kernel with
-    semaphores ``mesh=``.
+    Positional parameters are arrays or scalars, with inputs before outputs. Scalars may be at any
+    position; a call that leaves out the outputs passes the scalars after them by name. Parameters
+    with a default (a bool, int, float or NumPy scalar) and keyword-only ones are run-time scalars.
+    Those annotated `numpipe.Static` are compile-time constants, and each value is a separate
+    compile. Any argument may be passed by name. For ``def k(a, b, c, alpha=1.0)`` with an out_type,
+    call ``k(a, b)``, ``k(a, b, alpha=2.0)`` or ``k(a, b, out=c)``; without an out_type, call
+    ``k(a, b, c)`` or ``k(a, b, c, 2.0)``. A Python int is passed as int32 (as a float where the
+    default is a float), a Python float as float32, and a NumPy scalar with its own type. Calls also
+    take ``out=``, ``target=`` and ``stream=``, and for kernels with semaphores ``mesh=``.
 
     Raises SpecError for arguments that do not fit, CompileError for source that cannot be compiled,
-    TargetError where the target cannot run, LaunchError when the driver fails; on the simulated SM
-    PipelineRace and PipelineDeadlock.
+    TargetError if the target cannot run, and LaunchError if the driver fails; on the simulated SM
+    also PipelineRace and PipelineDeadlock.
     """
     from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams

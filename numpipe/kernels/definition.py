@@ -1,4 +1,4 @@
-"""A kernel as it is written: a Python function, its parameters, its options, and the parameters
+"""The definition of a kernel: a Python function, its parameters, its options, and the parameters
 that its source stores to."""
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ class Definition:
         )
 
     def _begin(self, arguments: Parameters, options: Options, tiled: Tiled | None) -> None:
-        """Take what a kernel is written with."""
+        """Initialize the definition from parameters, options and, for a kernel over tiles, its
+        BlockSpecs."""
         self.arguments, self.options, self.tiled = arguments, options, tiled
         self.name = arguments.kernel
         self.parameters = arguments.names
         self.statics = arguments.statics
         self.grid = options.grid
-        """as it was given; of a kernel over tiles with its sequential dimensions"""
+        """the grid as given; for a kernel over tiles including the sequential dimensions"""
         self.own_names: tuple[str, ...] = ()
-        """the scalars that it passes itself, the last ones: the sizes of a kernel over tiles'
+        """trailing scalars that numpipe passes: for a kernel over tiles, the sizes of its
         sequential dimensions"""
         self.steps: Callable[..., tuple[int, ...]] | None = None
-        """the function of the arguments that returns these sizes"""
+        """function of the arguments that returns these sizes"""
         if self.tiled is not None:
             self.own_names = self.tiled.grid.hidden
             if self.own_names:
@@ -79,31 +80,31 @@ class Definition:
             )
             self.arguments.hide(self.own_names)
         self.grid_rank = self._rank()
-        """the grid's dimensions, where it has more than three"""
+        """number of grid dimensions, at least 3"""
         self.size_names = folded_grids.names(self.grid_rank)
-        """the last of its own scalars: the sizes of dimensions that the launch flattens"""
+        """the last of `own_names`: the sizes of the dimensions that the launch folds into x"""
         if self.size_names:
             self._pass_sizes()
         self.workspace = (
             None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
         )
-        """the name of the parameter that is the workspace"""
+        """name of the workspace parameter"""
         self._semaphores = (
             None
             if options.semaphores is None
             else self.arguments.reserve_last("semaphores", "ready")
         )
-        """the name of the parameter that is the array of semaphores"""
+        """name of the parameter that is the array of semaphores"""
         self.most = len(self.parameters) + len(self.arguments.scalars)
-        """how many arguments a call has at most, without Statics"""
+        """maximum number of arguments of a call, not counting Statics"""
         self.arguments.several = options.semaphores is not None
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
 
     # ---- its grid
     def _rank(self) -> int:
-        """Return how many dimensions the grid has, if they are more than three: of a function, as
-        many as it has names."""
+        """Return the number of grid dimensions, at least 3; for a grid function it is the number of
+        grid names."""
         grid, tiled = self.options.grid, self.tiled
         if isinstance(grid, (tuple, list)):
             return max(3, len(grid))
@@ -114,13 +115,13 @@ class Definition:
         )
 
     def _pass_sizes(self) -> None:
-        """Have the kernel pass the sizes of the dimensions that the launch flattens, behind what it
-        passes already."""
+        """Add the sizes of the dimensions that the launch folds into x to the scalars that numpipe
+        passes."""
         steps, options, name = self.steps, self.options, self.name
 
         def sizes(**arguments: Any) -> tuple[int, ...]:
             grid = options.grid(**arguments) if callable(options.grid) else options.grid
-            # what it holds `targets.ctas` checks
+            # `run_target.ctas` checks the values
             dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
             options.check_names(dims, name)
             self.check_rank(dims)
@@ -135,8 +136,8 @@ class Definition:
         self.arguments.hide(self.size_names)
 
     def check_rank(self, dims: tuple[int, ...]) -> None:
-        """Raise SpecError for a grid of other dimensions than those that the kernel was made
-        for."""
+        """Raise SpecError if the grid's number of dimensions differs from what the kernel was
+        defined with."""
         if max(3, len(dims)) != self.grid_rank:
             names = tuple(f"d{d}" for d in range(len(dims)))
             raise SpecError(
@@ -146,29 +147,32 @@ class Definition:
             )
 
     def check_mesh(self, mesh: Mesh | None) -> None:
-        """Raise SpecError for a call with a mesh of a kernel that has none, or the reverse."""
+        """Raise SpecError for a mesh passed to a kernel of one GPU, or no mesh for a kernel of
+        several."""
         if (mesh is None) == (self.options.semaphores is None):
             return
         raise SpecError(
-            f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no "
-            "semaphores: leave mesh= out, or make it with @numpipe.kernel(semaphores=…)"
+            f"kernel {self.name}: mesh= is for kernels that run on several GPUs, and this one has "
+            "no semaphores: leave mesh= out, or define the kernel with "
+            "@numpipe.kernel(semaphores=…)"
             if mesh is not None
             else (
                 f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass "
-                "mesh=, numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+                "mesh=numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
             )
         )
 
     # ---- its source
     def read(self) -> Source:
-        """Read the function's source, with the values that its module's names have now."""
+        """Read the function's source, with the current values of its module's globals."""
         from ..compile.lift.lift import read
 
         source = read(self.function)
         return source if self.tiled is None else self.tiled.source(source, self.parameters)
 
     def fingerprint(self) -> Fingerprint:
-        """Return what its machine code depends on now, beside a call's types and Statics."""
+        """Return the fingerprint of everything that its machine code depends on, apart from a
+        call's types and Statics."""
         options = self.options
         return Fingerprint(
             self.function,
@@ -184,8 +188,8 @@ class Definition:
 
     @functools.cached_property
     def stores(self) -> dict[str, list[str]]:
-        """The parameters that the kernel stores to: all that it may store to, and those whose
-        stores were seen."""
+        """The parameters that the kernel stores to: "all" that it may store to, and those "seen" to
+        be stored to."""
 
         def search() -> dict[str, list[str]]:
             from ..compile.lift.stored_parameters import stored
@@ -201,7 +205,7 @@ class Definition:
 
     @functools.cached_property
     def first_output(self) -> int:
-        """The index of the first parameter that the kernel stores to; from there on parameters are
+        """The index of the first parameter that the kernel may store to. It and all later ones are
         outputs."""
         return next(
             (i for i, name in enumerate(self.parameters) if name in self.stores["all"]),
@@ -210,13 +214,13 @@ class Definition:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The run-time scalars that calls may name, with their defaults, or `MISSING`."""
+        """The run-time scalars that calls may name, mapped to their defaults or `MISSING`."""
         scalars = self.arguments.scalars
         return {name: scalars[name] for name in scalars if name not in self.own_names}
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
-        """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the
-        parameters that are arrays."""
+        """Return the names of the run-time scalars in the order in which kernels take them;
+        `arrays` are the names of the array parameters."""
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
@@ -225,12 +229,15 @@ class Definition:
         return self.arguments.bind(args, named)
 
     def known(self, bound: Bound, view: Callable[[Any], Any] = HostView) -> dict[str, Any]:
-        """Return what a user's function of the arguments may take of a call that is not described,
-        arrays as `view` shows them; an ArrayType may stand for an array, its sizes may be
-        symbols."""
+        """Return the values that a user's function of the arguments may take, before the call is
+        described.
+
+        Arrays are converted by `view`. An ArrayType, whose sizes may be symbols, can be passed in
+        place of an array.
+        """
 
         def shown(name: str, value: Any) -> Any:
-            if type(value) in (list, tuple):  # of a kernel of several GPUs
+            if type(value) in (list, tuple):  # one array per GPU
                 return [shown(name, each) for each in value]
             if isinstance(value, SCALAR):
                 return value
@@ -251,16 +258,16 @@ class Definition:
         types: bool = False,
         sizes: bool = True,
     ) -> Described:
-        """Describe the arrays of a call, and pass the scalars that follow from their shapes.
+        """Describe the arrays of a call, and add the scalars computed from their shapes.
 
-        types  whether an ArrayType may stand for an array
-        sizes  whether these scalars are computed; else each is 1
+        types  whether an ArrayType may be passed in place of an array
+        sizes  whether to compute these scalars; if False, each is 1
         """
         self.check_mesh(mesh)
         describe = described if types else launch.describe
         arrays, numbers = {}, {}
         for name, value in bound.arguments.items():
-            # isinstance takes 0.07 µs for an array, the look-up 0.02
+            # isinstance takes 0.07 µs for an array, the look-up 0.02 µs
             if type(value) not in READERS and isinstance(value, SCALAR):
                 numbers[name] = value
             else:
@@ -279,7 +286,7 @@ class Definition:
         return Described(bound, arrays, numbers, missing, results, target, mesh, own)
 
     def check_outputs(self, numbers: Mapping[str, Any]) -> None:
-        """Raise SpecError for a scalar that stands where an output belongs."""
+        """Raise SpecError for a scalar passed where an output belongs."""
         scalars = {name for name in self.parameters if name in numbers}
         for name in scalars and scalars.intersection(self.stores["seen"]):
             behind = self.parameters[self.parameters.index(name) + 1 :]
@@ -288,24 +295,26 @@ class Definition:
                 (other for other in (*behind, *defaults) if other not in self.stores["all"]), None
             )
             raise SpecError(
-                f"kernel {self.name}: argument '{name}' is an output, which needs an array, got "
+                f"kernel {self.name}: argument '{name}' is an output and must be an array, got "
                 f"{value!r}"
                 + (
                     ""
                     if self.options.out_type is None
-                    else ": leave it out, out_type says what it is"
+                    else ": leave it out, its type is known from out_type"
                 )
                 + (
                     ""
                     if scalar is None
-                    else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"
+                    else f"; pass scalars after the outputs by name, e.g. {scalar}={value!r}"
                 )
             )
 
     def key(self, call: Described) -> tuple[tuple[Any, ...], dict[int, str]]:
-        """Return the key of the variant that a call needs, and by argument why TMA cannot address
-        an array, which its use in a pipeline raises. Host arrays are copied to padded rows, but not
-        for other GPUs to reach them."""
+        """Return the key of the variant that a call needs, and a dictionary from argument indices
+        to reasons why TMA cannot address the array.
+
+        A reason becomes an error if a pipeline uses the array. Host arrays are copied to padded
+        rows, except where other GPUs access them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output :]
@@ -345,8 +354,8 @@ class Definition:
 
 
 def ends_whole(info: launch.ArrayInfo) -> bool:
-    """Return whether an array's rows, its columns if it is column-major, end at a multiple of 16
-    bytes.
+    """Return whether the rows of an array (or its columns, if it is column-major) end at a multiple
+    of 16 bytes.
 
     >>> narrow = np.zeros((8, 3), np.float16)
     >>> (
@@ -360,7 +369,7 @@ def ends_whole(info: launch.ArrayInfo) -> bool:
 
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
-    """Describe an array, or the one that an ArrayType stands for."""
+    """Describe an array, or the array that an ArrayType describes."""
     return (
         launch.info_of_zeros(value.shape, value.dtype)
         if isinstance(value, ArrayType)

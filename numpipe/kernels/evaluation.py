@@ -1,10 +1,9 @@
-"""The value of a function of a file, computed within a budget.
+"""Evaluation of a function from a file, within a budget of steps.
 
-`expressions` has checked the function's nodes. Python evaluates them without builtins, with two
-changes that `_Budgeted` makes: each value is counted, and operations that could compute for long,
-make something large or read an attribute are calls of the functions here, which refuse that before
-it happens. `NAMES` are the functions and classes that a text may use.
-"""
+`expressions` has already checked the function's syntax. Python evaluates it without builtins, after
+`_Budgeted` makes two changes. Each value is counted, and operations that could take long, create
+large values or read attributes are replaced by calls of the functions in this module, which raise
+before doing so. `NAMES` maps the functions and classes that a text may use."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from ..plan.specs import ArrayType, Workspace
 from .call_results import HostView
 
 MOST_STEPS = 20_000
-"""nodes that a call evaluates, and items of their values"""
+"""budget of a call: evaluated nodes plus items of their values"""
 MOST_BITS = 1 << 13
-"""of an integer: no shape needs more"""
+"""size limit of an integer; no shape needs more"""
 
 _BUILTIN: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, Exception, IndexError, KeyError),
@@ -39,16 +38,17 @@ _BUILTIN: tuple[type[Exception], ...] = (
 ERRORS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _BUILTIN} | {
     name: getattr(errors, name) for name in errors.__all__
 }
-"""the exceptions that a text may raise, by name"""
+"""exceptions that a text may raise, by name"""
 
 
 class TooMuch(Exception):
-    """An evaluation used up its budget."""
+    """Raised when an evaluation exceeds its budget."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A Static as a file describes it: the value of calls that leave the Static out."""
+    """A class instance passed as a Static, as text: the value that calls get if they leave the
+    Static out."""
 
     text: str
 
@@ -86,7 +86,7 @@ def _prod(values: Any, *, start: Any = 1) -> Any:
 
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, (str, bytes)):
-        raise TypeError("% formats no text in a function of shapes: use an f-string")
+        raise TypeError("% does not format text in a function of shapes: use an f-string")
     return a % b
 
 
@@ -108,7 +108,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: _power,
     ast.LShift: _shifted,
 }
-"""operations with a bound"""
+"""operations that need a size limit"""
 _SAME: tuple[Any, ...] = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, int, isinstance, len, list, max, min),
     *(range, repr, reversed, sorted, str, sum, tuple, zip, np.dtype, np.integer, np.floating),
@@ -121,13 +121,13 @@ _BOUNDED: dict[Any, Any] = {
     round: _round,
     int.bit_length: operator.methodcaller("bit_length"),
 }
-"""functions of the user, and what is called in their place"""
+"""functions that user code may call, mapped to their replacements"""
 SPELLED: dict[int, str] = {id(each): each.__name__ for each in (*_SAME, *_BOUNDED)}
-"""what a text calls an object of the user's, by the object's id"""
+"""id of an object that user code may name, mapped to its name in a text"""
 NAMES: dict[str, Any] = {each.__name__: each for each in _SAME} | {
     each.__name__: bounded for each, bounded in _BOUNDED.items()
 }
-"""what the names in a text are"""
+"""names in a text, mapped to their values"""
 for _element in ELEMENTS.values():
     _name = "bool_" if _element.name == "bool" else _element.name
     SPELLED |= {id(_element.dtype.type): _name}
@@ -137,13 +137,13 @@ ATTRIBUTES: dict[str, tuple[type, ...]] = {
     **{"shape": (HostView, ArrayType), "dtype": (HostView, ArrayType), "ndim": (HostView,)},
     **dict.fromkeys(("itemsize", "kind", "name"), (np.dtype,)),
 }
-"""the attributes that a text may read, and of what"""
+"""attributes that a text may read, and the types that have them"""
 _SEQUENCES = (tuple, list, dict, str, bytes, range)
 _LARGE = (int, *_SEQUENCES)
-"""the types of values that count more than one"""
+"""types whose values count as more than one step"""
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 _FORMAT = re.compile(r"([^\d{}]?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
-"""a format of a value in a message, of a width of at most 99"""
+"""format specification of an f-string, with a width of at most 99"""
 
 
 # ---- the value
@@ -154,7 +154,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _called(function: Any, *values: Any, **named: Any) -> Any:
-    """Call a function, or convert a number to an element type."""
+    """Call a function, or convert a number to an element type if `function` is a dtype."""
     if not isinstance(function, np.dtype):
         return function(*values, **named)
     [number] = values
@@ -170,13 +170,14 @@ def _formatted(value: Any, conversion: int, form: str) -> str:
 
 
 class _Budget:
-    """The steps that are left to a call."""
+    """The remaining steps of a call."""
 
     def __init__(self) -> None:
         self.left = MOST_STEPS
 
     def spent(self, value: Any) -> Any:
-        """Count a value, and the items in it: a comparison or a copy takes as long."""
+        """Count a value and its items, because comparing or copying it takes time proportional to
+        them."""
         self.left -= 1
         parts = [value] if isinstance(value, _LARGE) else []
         while parts:
@@ -199,10 +200,9 @@ class _Budget:
 
 
 class _Budgeted(ast.NodeTransformer):
-    """Puts calls of the functions here into the functions of a text.
+    """Inserts calls of this module's functions into the functions of a text.
 
-    Their names begin with a space, so that no text can spell them.
-    """
+    The names of these functions start with a space, so that no text can contain them."""
 
     def visit(self, node: ast.AST) -> Any:
         node = super().visit(node)
@@ -255,13 +255,13 @@ _GLOBALS: dict[str, Any] = {
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
-    """Return the parameters of a function of a text."""
+    """Return the parameter names of a function in a text."""
     return [each.arg for each in function.args.args]
 
 
 def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
-    """Return the code of functions that `expressions.check` has accepted, of their parameters and
-    their bodies alone. Raises SyntaxError and ValueError."""
+    """Compile functions that `expressions.check` has accepted. Only their parameters and bodies are
+    used. Raises SyntaxError and ValueError."""
     plain: list[ast.stmt] = []
     for function in functions:
         args = [ast.arg(name) for name in parameters(function)]
@@ -276,7 +276,7 @@ def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
 
 
 def evaluate(code: CodeType, name: str, values: Iterable[Any]) -> Any:
-    """Call a function of a text. Raises what it raises, and TooMuch."""
+    """Call a function of a text. Raises TooMuch, and whatever the function raises."""
     functions = _GLOBALS | {" spent": _Budget().spent}
     exec(code, functions)
     return functions[name](*values)

@@ -1,5 +1,5 @@
-"""`Kernel.export`: a kernel compiled for some signatures, in a file that `numpipe.load` makes a
-kernel of (`loading`)."""
+"""`Kernel.export`: compile a kernel for given signatures and write a file, which `numpipe.load`
+reads (see `loading`)."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def export(
     signatures: tuple[Any, ...],
     choose: Callable[..., Any] | None,
 ) -> None:
-    """Write the file of the kernel whose calls these are: see `Kernel.export`."""
+    """Write the export file of the kernel that `calls` belongs to (see `Kernel.export`)."""
     what = f"kernel {calls.definition.name}: export"
     if calls.definition.options.semaphores is not None:
         raise SpecError(
             f"{what}: a file holds kernels of one GPU, and this one has semaphores: compile it "
-            "where it is called, numpipe.warmup does so ahead of calls"
+            "where it is called; numpipe.warmup compiles it ahead of calls"
         )
     require("export", locals(), path=PATH, choose=FUNCTION | NONE)
-    if not Path(path).parent.is_dir():  # before what takes long
+    if not Path(path).parent.is_dir():  # before the slow part
         folder = str(Path(path).parent)
         raise FileNotFoundError(errno.ENOENT, f"{what}: there is no such folder", folder)
     if not signatures:
@@ -59,7 +59,7 @@ def export(
 
 
 class _Export:
-    """A file that is being made."""
+    """An export file under construction."""
 
     def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
         self.definition, self.described = calls.definition, calls.described
@@ -76,9 +76,9 @@ class _Export:
         """Compile the kernel for a signature, with the Statics that `choose` returns for it."""
         if not isinstance(signature, (tuple, list)):
             raise SpecError(
-                f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, "
-                f"or (args, named), got {type(signature).__name__}: write export(path, (a, b)), "
-                "with a comma for a single one: (a,)"
+                f"{self.what}: a signature must be a tuple of a call's arguments, arrays or "
+                f"ArrayTypes, or (args, named), got {type(signature).__name__}: write "
+                "export(path, (a, b)), or export(path, (a,)) for a single argument"
             )
         args, named = tuple(signature), {}
         if (
@@ -109,7 +109,7 @@ class _Export:
         return choice
 
     def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> None:
-        """Note a function of shapes for the values of these Statics."""
+        """Record a function of shapes for these values of the Statics."""
         what = f"kernel {self.definition.name}: {option}"
         taken: dict[str, Any] = {}
         if callable(function):
@@ -132,8 +132,8 @@ class _Export:
             first, _ = self._entries[key]
             if first.key != variant.key and first.image.cubin != variant.image.cubin:
                 raise SpecError(
-                    f"{self.what}: a file cannot tell {dict(first.statics)} from "
-                    f"{dict(variant.statics)}, and their machine code differs: give the classes "
+                    f"{self.what}: {dict(first.statics)} and {dict(variant.statics)} have the "
+                    "same text in a file, but their machine code differs: give the classes "
                     "different names"
                 )
             return
@@ -199,7 +199,7 @@ class _Export:
 
 
 class _Element:
-    """An element type in a signature of the command line: ``float16[512, 512]`` is an array."""
+    """An element type in a command-line signature, where ``float16[512, 512]`` is an array."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -209,10 +209,10 @@ class _Element:
 
 
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments that a command line gives as source, with ``float16[512, 512]`` for an
-    array; `names` has other names.
+    """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
+    an array; `names` defines additional names.
 
-    Raises SpecError for what is no list of arguments.
+    Raises SpecError if the text is not a list of arguments.
 
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
@@ -222,13 +222,13 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     def arguments(*args: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return args, named
 
-    why: object = "it is no list of arguments"
+    why: object = "it is not a list of arguments"
     try:
         call = ast.parse(f"np__arguments({text})", mode="eval")
         if isinstance(call.body, ast.Call) and isinstance(call.body.func, ast.Name):
             known = {**names, **elements, "np__arguments": arguments}
             return eval(compile(call, text, "eval"), known)  # type: ignore[no-any-return]
-    except Exception as error:  # of whatever the text calls
+    except Exception as error:  # raised by whatever the text calls
         why = f"{type(error).__name__}: {error}"
     raise SpecError(
         f'signature {text!r}: {why}; write a call\'s arguments, e.g. "float16[64, 64], n=3"'

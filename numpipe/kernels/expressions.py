@@ -1,7 +1,7 @@
-"""Functions of shapes as text, which a file can hold: a small part of Python.
+"""Functions of shapes as text that a file can hold, in a small subset of Python.
 
-`sources` writes the text of a user's out_type, grid, workspace or choose. What the function
-captured is a constant in it, and user functions that it calls stand before it::
+`sources` writes the text of a user's out_type, grid, workspace or choose. Captured values become
+constants, and user functions that it calls come first::
 
     def blocks(n, side=64):
         return cdiv(n, side)
@@ -12,10 +12,10 @@ captured is a constant in it, and user functions that it calls stand before it::
             raise ValueError(f"two dimensions are expected, got {x.shape}")
         return (blocks(x.shape[0]), blocks(x.shape[1], side=128))
 
-`ast` parses a text, and `check` accepts only the nodes in `_NODES` and the names in `NAMES`. The
-rest of Python is not there: no builtins, no attributes but a few, no loops but comprehensions, and
-a function calls earlier ones only. What is left is computed within a budget (`evaluation`) and
-gives numbers, strings, tuples, lists, dictionaries, `ArrayType` and `Workspace`.
+`ast` parses a text, and `check` accepts only the nodes in `_NODES` and the names in `NAMES`.
+Nothing else of Python is available: no builtins, only a few attributes, no loops except
+comprehensions, and only calls of earlier functions. `evaluation` evaluates the rest within a
+budget, to numbers, strings, tuples, lists, dictionaries, `ArrayType` and `Workspace`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from .evaluation import (
 )
 
 MOST_TEXT = 1 << 14
-"""characters of a text: Python's parser takes stack for each"""
+"""characters of a text; Python's parser uses stack for each of them"""
 MOST_DEPTH = 60
-"""nodes inside each other"""
+"""maximum nesting of nodes"""
 
 
 class Unsupported(Exception):
-    """A node that a text cannot hold: `what` the function does there, and the `fix`."""
+    """Raised for a node that a text cannot hold: `what` the function does there, and the `fix`."""
 
     def __init__(self, node: ast.AST, what: str, fix: str) -> None:
         super().__init__(what)
@@ -72,16 +72,17 @@ _NODES = (
     *(ast.Subscript, ast.Slice, ast.GeneratorExp, ast.ListComp, ast.comprehension),
     *(ast.JoinedStr, ast.FormattedValue, ast.arg, ast.keyword),
 )
-"""the nodes of a text, beside names, tuples, dictionaries, attributes and calls"""
+"""node types that a text may contain, in addition to names, tuples, dictionaries, attributes and
+calls"""
 FIX = (
-    "a file holds assignments, if, return, raise and assert, operators and comprehensions, "
-    "functions of your own of these, min, max, sum, len, range, zip, math.ceil, math.prod, "
+    "a file can hold assignments, if, return, raise and assert, operators and comprehensions, "
+    "your own functions of these, min, max, sum, len, range, zip, math.ceil, math.prod, "
     "numpipe.cdiv and the like, and constants"
 )
 
 
 def bound_names(function: ast.AST) -> set[str]:
-    """Return the parameters of a function, and the names that it assigns."""
+    """Return the names of a function's parameters and of the variables that it assigns."""
     return {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)} | {
         node.id
         for node in ast.walk(function)
@@ -90,7 +91,8 @@ def bound_names(function: ast.AST) -> set[str]:
 
 
 def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
-    """Raise Unsupported for a node that no text can hold; it may call `earlier` functions."""
+    """Raise Unsupported for a node that no text can hold. The function may call `earlier`
+    functions."""
     local = bound_names(function)
     nodes: list[tuple[ast.AST, int]] = [(function.args, 0), *((part, 0) for part in function.body)]
     while nodes:
@@ -122,16 +124,16 @@ def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
 
 
 def _shown(node: ast.AST) -> str:
-    """Return how a message shows a node: by its text, or by its kind where that is long."""
+    """Format a node for a message: as source, or as its type if the source is long."""
     text = ast.unparse(node) if isinstance(node, ast.expr) else ""
     return text if 0 < len(text) <= 60 and "\n" not in text else f"a node {type(node).__name__}"
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A function of shapes of a file: it is called with the arguments that its signature names.
+    """A function of shapes from a file; it is called with the arguments that its signature names.
 
-    It returns what the user's function returns, or raises what that raises.
+    It returns, or raises, what the user's function does.
 
     >>> half = Expression("def half(a):\\n    return (a.shape[0] // 2,)", "k.numpipe: grid")
     >>> half(a=HostView(ArrayType((10,), np.float16)))
@@ -140,11 +142,11 @@ class Expression:
 
     text: str
     what: str
-    """what messages call it"""
+    """how messages refer to it"""
 
     @cached_property
     def _functions(self) -> tuple[CodeType, ast.FunctionDef]:
-        """The code of the functions, and the last of them, which is called.
+        """The code of the functions, and the last function, which is the one to call.
 
         Raises ImageError for a text that `sources` does not write.
         """
@@ -157,7 +159,7 @@ class Expression:
                     *functions,
                     *NAMES,
                 }:
-                    raise ValueError("it is no list of functions")
+                    raise ValueError("it is not a list of functions")
                 check(function, functions)
                 functions[function.name] = function
             if not functions:
@@ -179,17 +181,17 @@ class Expression:
             return evaluate(code, function.name, [known[name] for name in parameters(function)])
         except (TooMuch, RecursionError, MemoryError):
             raise ImageError(
-                f"{self.what} cannot be used: it computes more than any function of shapes needs"
+                f"{self.what} cannot be used: it exceeds the budget of a function of shapes"
             ) from None
 
 
 # ---- constants
 def described(value: Any, what: str, of_class: Callable[[str], str] = lambda text: text) -> str:
-    """Return the text of a Static's value, by which a file's are compared with a call's.
+    """Return the text that describes the value of a Static, which files and calls are compared by.
 
-    A class is known by its name and fields only, so that a process needs none of the one that wrote
-    the file; `of_class` makes another text of that of an instance. Raises SpecError, which begins
-    with `what`, for a value that no text describes.
+    A class is identified by its name and fields only, so that a loading process does not need the
+    class itself. `of_class` is applied to the texts of class instances. Raises SpecError, with a
+    message that starts with `what`, for a value that cannot be described.
 
     >>> described((1, np.dtype("float16"), np.float32(2), True), "the Static 'cfg'")
     '(1, float16, float32(2.0), True)'
@@ -237,14 +239,15 @@ def described(value: Any, what: str, of_class: Callable[[str], str] = lambda tex
 
 
 def constant_of(text: str) -> Any:
-    """Return the value that a text of `described` is of, or a `Described` where it is of a class.
+    """Return the value that a text made by `described` represents, or a `Described` for a class
+    instance.
 
     >>> constant_of("float('inf')"), constant_of("Config(tm=128)")
     (inf, Config(tm=128))
     """
     try:
         value = Expression(f"def value():\n    return {text}", "a constant")()
-        hash(value)  # a call's Statics are keys
+        hash(value)  # Statics are dictionary keys
         return value
     except Exception:
         return Described(text)

@@ -1,5 +1,7 @@
-"""`numpipe.jit`: whether a call may compile, or is refused. A call that finds its kernel in memory
-or on disk compiles nothing."""
+"""`numpipe.jit`: allow or refuse compilation during calls.
+
+A call that finds its compiled kernel in memory or on disk is never refused.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,21 @@ _POLICY: ContextVar[str | None] = ContextVar("numpipe.jit", default=None)
 
 
 class jit(contextlib.ContextDecorator):
-    """Say what a call does that would have to compile its kernel first: ``with
-    numpipe.jit("error"):``, or around a function as ``@numpipe.jit("error")``.
+    """Set what a call does if its kernel is not compiled yet.
 
-    "error"  it raises JitRefused, with the lines that compile the kernel ahead of the call
+    Use it as ``with numpipe.jit("error"):``, or as a decorator, ``@numpipe.jit("error")``.
+
+    "error"  raise JitRefused, with the lines that compile the kernel ahead of the call
              (`warmup`, `Kernel.export`)
-    "warn"   it compiles, with a RuntimeWarning at the line of the call
-    "allow"  it compiles
+    "warn"   compile, with a RuntimeWarning at the line of the call
+    "allow"  compile
 
-    The innermost one holds, in the context that entered it (as `numpy.errstate`: other threads have
-    their own). Where there is none the environment's ``NUMPIPE_JIT`` holds, for all threads;
-    without it calls compile. It is about calls on a GPU, by ``kernel(…)`` and `Kernel.bind`. What
-    asks for a compile gets it: `warmup`, `Kernel.compiled`, `Kernel.inspect`, `autotune`,
-    `explain`, and the check that what was simulated compiles. Raises SpecError for another word.
+    The innermost one applies, in the context that entered it (like `numpy.errstate`, it does not
+    affect other threads). Without one, the environment variable ``NUMPIPE_JIT`` applies to all
+    threads; if that is not set, calls compile. It applies to calls on a GPU, by ``kernel(…)`` and
+    `Kernel.bind`. Functions that compile explicitly are not affected: `warmup`, `Kernel.compiled`,
+    `Kernel.inspect`, `autotune`, `explain`, and the check that a simulated kernel compiles. Raises
+    SpecError for any other word.
 
     >>> with numpipe.jit("error"):
     ...     y = double(x)  # compiled before, or refused
@@ -48,7 +52,7 @@ class jit(contextlib.ContextDecorator):
 
     def __init__(self, policy: str) -> None:
         if not isinstance(policy, str) or policy not in POLICIES:
-            kernel = "; a kernel is made by @numpipe.kernel" if callable(policy) else ""
+            kernel = "; to define a kernel, use @numpipe.kernel" if callable(policy) else ""
             raise SpecError(
                 f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got "
                 f"{policy!r}{kernel}"
@@ -66,11 +70,11 @@ class jit(contextlib.ContextDecorator):
         _POLICY.reset(self._before.pop())
 
     def _recreate_cm(self) -> jit:
-        return jit(self.policy)  # each call of a decorated function has its own
+        return jit(self.policy)  # one instance per call of a decorated function
 
 
 class Variant(Protocol):
-    """What is asked of a `variants.Variant` here."""
+    """The part of `variants.Variant` that `check` uses."""
 
     key: Any
 
@@ -78,8 +82,7 @@ class Variant(Protocol):
 
 
 def check(definition: Definition, call: Described, variant: Variant) -> None:
-    """Raise JitRefused for a call whose variant is not compiled, or warn of it, as the policy
-    says."""
+    """Raise JitRefused or warn, as the policy says, if the variant of a call is not compiled."""
     policy = _POLICY.get()
     if (chosen := policy or os.environ.get(VARIABLE) or "allow") == "allow":
         return
@@ -113,7 +116,7 @@ def check(definition: Definition, call: Described, variant: Variant) -> None:
         ""
         if same
         else (
-            "with the arrays of this call: an ArrayType stands for one whose last dimension is "
+            "with the arrays of this call: an ArrayType describes an array whose last dimension is "
             "contiguous and whose rows TMA can address\n"
         )
     )
@@ -134,12 +137,10 @@ def check(definition: Definition, call: Described, variant: Variant) -> None:
 
 
 def suggested(definition: Definition, call: Described, variant: Variant) -> tuple[str, str, bool]:
-    """Return a call's positional arguments and its named ones as source, a tuple and a dictionary
-    ("" where there are none).
+    """Return source for a call's positional arguments (a tuple) and its named ones (a dictionary,
+    or "" if there are none), and whether ArrayTypes replace the arrays.
 
-    ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else
-    the arrays' own names do.
-    """
+    They do if they lead to the same variant; otherwise the source has the arrays' own names."""
     zeros = {
         name: launch.info_of_zeros(info.shape, info.dtype) for name, info in call.arrays.items()
     }
@@ -174,7 +175,7 @@ def suggested(definition: Definition, call: Described, variant: Variant) -> tupl
 
 
 def spelled(value: Any) -> str:
-    """Return a value as source, by the names under which programs import types.
+    """Return a value as source, with types spelled as programs usually import them.
 
     >>> spelled(ArrayType((64, 64), np.float16)), spelled(np.float32), spelled(3)
     ('numpipe.ArrayType((64, 64), "float16")', 'np.float32', '3')

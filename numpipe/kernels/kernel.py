@@ -1,8 +1,9 @@
-"""`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
+"""`Kernel`, the object that `@numpipe.kernel` returns.
 
 A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which
-both keep their results. A call is bound, described, planned and run (`call_records`). A call on
-device arrays that was made before is launched again: a few dictionary look-ups and one driver call.
+both cache their results. A call is bound, described, planned and run (see `call_records`). A
+repeated call on the same device arrays reuses its launch, which takes a few dictionary look-ups and
+one driver call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["Kernel"]
 
 
 def check_kernel(what: str, kernel: Any) -> None:
-    """Raise SpecError for what is no kernel."""
+    """Raise SpecError if `kernel` is not a `Kernel`."""
     require(what, locals(), kernel=a(Kernel, text="a kernel, as @numpipe.kernel makes it"))
 
 
@@ -45,13 +46,14 @@ class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
-        # first: what a function has in its __dict__ hides nothing of the kernel's
+        # first, so that an entry of the function's __dict__ does not overwrite an attribute of the
+        # kernel
         functools.update_wrapper(self, function)
         self.function = function
         self._begin(Definition(function, options))
 
     def _begin(self, definition: Definition, variant: Callable[..., Variant] = Variant) -> None:
-        """Take a definition; `variant` makes the variants of the kernel."""
+        """Initialize the kernel from a definition; `variant` is called to create its variants."""
         self.definition, self.name, self.options = definition, definition.name, definition.options
         self.parameters, self.statics = definition.parameters, definition.statics
         self._table = Table()
@@ -63,19 +65,19 @@ class Kernel:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
 
     def __reduce__(self) -> str:
-        """Pickle a kernel as a function is: by its name, by which other processes import it."""
+        """Pickle the kernel by its qualified name, as Python pickles functions."""
         return self.function.__qualname__
 
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
-        """Raise SpecError: kernels are not launched like this here."""
+        """Raise SpecError: kernels are not launched by subscription."""
         raise SpecError(
-            f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call "
-            f"{self.name}(…): the grid and the warpgroups are said once, @numpipe.kernel(grid=…, "
-            "num_compute_wgs=…), a stream is passed as stream="
+            f"kernel {self.name}: {self.name}[…](…) is numba.cuda's launch syntax. Call "
+            f"{self.name}(…) instead: set the grid and the warpgroups once, in "
+            "@numpipe.kernel(grid=…, num_compute_wgs=…), and pass a stream as stream="
         )
 
-    __iter__ = None  # without it Python would iterate by __getitem__
+    __iter__ = None  # otherwise Python would try to iterate by __getitem__
 
     def __call__(
         self,
@@ -87,8 +89,8 @@ class Kernel:
         mesh: Any = None,
         **named: Any,
     ) -> Any:
-        """Run the kernel; returns the outputs it allocated (or `out`). With a `mesh` it runs on
-        each of its GPUs."""
+        """Run the kernel and return the outputs that it allocated (or `out`). With a `mesh`, run it
+        on each GPU of the mesh."""
         try:
             try:
                 if mesh is not None:
@@ -103,12 +105,12 @@ class Kernel:
             except DriverError as error:
                 raise of_kernel(error, self.name) from error
         except NumpipeError as error:
-            shorten(error)  # NUMPIPE_TRACEBACK=full shows the frames below
+            shorten(error)  # NUMPIPE_TRACEBACK=full keeps the internal frames
             raise
 
     @brief
     def together(self, mesh: Mesh, args: Sequence[Any], stream: Any = None) -> Together | None:
-        """Run the kernel on a mesh; returns the launches that make the call again, None where GPUs
+        """Run the kernel on a mesh. Return the launches that repeat the call, or None if the GPUs
         are simulated."""
         if (notes := noted_calls.taken()) is not None:
             notes.calls.append(noted_calls.Noted(self, tuple(args), {"mesh": mesh}, None))
@@ -125,12 +127,14 @@ class Kernel:
         mesh: Any = None,
         **named: Any,
     ) -> BoundCall:
-        """Prepare a call that is made often: ``bound()`` launches it, see `BoundCall`. SpecError
-        for a kernel of several GPUs."""
+        """Prepare a call that is repeated often: ``bound()`` launches it (see `BoundCall`).
+
+        Raises SpecError for a kernel of several GPUs.
+        """
         if mesh is not None or self.options.semaphores is not None:
             raise SpecError(
-                f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call "
-                "that was made before is a few look-ups"
+                f"kernel {self.name}: bind is only for kernels of one GPU: call the kernel with "
+                "mesh= instead; a repeated call takes only a few look-ups"
             )
         with naming(self.name):
             return bind(self._calls.resolve(args, named, out, target, None), out)
@@ -148,20 +152,27 @@ class Kernel:
         mesh: Any = None,
         **named: Any,
     ) -> Any:
-        """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time
-        order); a text is the name of one that `numpipe.verify` has found.
+        """Run the kernel on the simulated SM.
 
-        `trace` is a numpipe.Trace that collects events, or the name of a file for them,
-        ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is written also when the run ends
-        in a race or a deadlock. `ctas` is the number of CTAs of a `persistent` grid, which has 2
-        otherwise; SpecError for another grid. `limit` is the number of seconds that the run may
-        take, an hour if None: SpecError as soon as the first CTA's control flow, or the CTAs that
-        have run, say that all of them take longer. `mesh` is a `numpipe.Mesh.simulated`, on whose
-        GPUs a kernel with semaphores runs.
+        seed   int: run in a random legal schedule; None: run in virtual-time order; str: the name
+        of a
+               schedule that `numpipe.verify` found
+        trace  a numpipe.Trace that collects events, or the name of a file to write them to,
+               ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is also written if the run
+               ends
+               in a race or a deadlock
+        ctas   number of CTAs of a `persistent` grid (default: 2)
+        limit  seconds that the run may take (default: one hour). SpecError is raised as soon as the
+               control flow of the first CTA, or the time that finished CTAs took, shows that the
+               whole
+               grid would take longer
+        mesh   a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs
+
+        Raises SpecError for `ctas` if the grid is not `persistent`.
         """
         from ..traces.trace import collecting
 
-        if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
+        if ctas is not None and self.takes("ctas"):  # the kernel's own parameter
             named["ctas"], ctas = ctas, None
         if limit is not None and self.takes("limit"):
             named["limit"], limit = limit, None
@@ -187,7 +198,7 @@ class Kernel:
         mesh: Any = None,
         **named: Any,
     ) -> Any:
-        """Run on the simulated SM, for a judge; `trace` is a Trace."""
+        """Run on the simulated SM under the checks of `judge`; `trace` is a Trace."""
         if mesh is not None:
             return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)[0]
         return self._run(args, named, out, "sim", None, seed, trace, judge)
@@ -203,16 +214,16 @@ class Kernel:
         trace: Any = None,
         judge: Judge | None = None,
     ) -> Any:
-        """Make a call that was not made before."""
+        """Run a call for which no launch is cached."""
         if (notes := noted_calls.taken()) is not None:
             notes.calls.append(noted_calls.Noted(self, args, named, out))
             return out
         call = self._calls.resolve(args, named, out, target, stream)
         launched = call.run(stream, seed, trace, judge)
         if launched is not None and len(call.values) == len(self.definition.own_names):
-            if call.values:  # they follow from the arrays' shapes
+            if call.values:  # they are computed from the arrays' shapes
                 launched = call.alone(launched.stream)
-            # ops, which pass descriptions, keep their own calls
+            # ops, which pass descriptions, cache their own calls
             if ArrayInfo not in map(type, call.described.bound.arguments.values()):
                 self._calls.learn((call,), named, launched)
         return result((call,), out)
@@ -220,28 +231,33 @@ class Kernel:
     # ---- inspection
     @brief
     def compiled(self, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Built:
-        """Return the compiled kernel for arguments of these types, with what the compiler made on
-        the way; an ArrayType may stand for an array. Of a `mesh` only the size counts. Needs no
-        GPU."""
+        """Return the compiled kernel for arguments of these types, with the compiler's intermediate
+        results.
+
+        An ArrayType can be passed in place of an array. Only the size of a `mesh` matters. Needs no
+        GPU.
+        """
         return self.variant(args, named, out, mesh=mesh).built
 
     @brief
     def inspect(
         self, what: str, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any
     ) -> Any:
-        """Return the kernel compiled for these arguments, for people to read; an ArrayType may
-        stand for an array. Of a `mesh` only the size counts. Needs no GPU.
+        """Return a readable view of the kernel compiled for these arguments.
+
+        An ArrayType can be passed in place of an array. Only the size of a `mesh` matters. Needs no
+        GPU.
 
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
-        "source"                the rewritten kernel function, which both executions run
-        "resources"             a `Resources`: registers, spills, shared memory and what it is for,
-                                barriers, tensor maps, bytes of machine code, seconds of the
-                                compile; print it for a table
-        "gate"                  what the build gate finds wrong with the machine code: empty when it
-                                passes
+        "source"                the rewritten kernel function, which the GPU and the simulation run
+        "resources"             a `Resources`: registers, spills, shared memory by purpose,
+        barriers,
+                                tensor maps, bytes of machine code, seconds of the compile; print it
+                                for a table
+        "gate"                  the build gate's findings about the machine code; empty if it passes
 
-        Raises SpecError for another word, TargetError where a tool is missing, and the compile's
-        errors. The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
+        Raises SpecError for any other word, TargetError if a tool is missing, and the errors of the
+        compile. The underlying Numba kernel is ``kernel.compiled(*args).kernel``.
 
         >>> print(matmul.inspect("resources", a, b))
         """
@@ -256,23 +272,25 @@ class Kernel:
         *signatures: Any,
         choose: Callable[..., Any] | None = None,
     ) -> None:
-        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load`
-        makes the same callable.
+        """Compile the kernel for the given signatures and write it to a file for `numpipe.load`.
 
-        There it needs neither the kernel's source nor Numba nor a compiler.
+        The loaded kernel is called in the same way. It needs neither the kernel's source nor Numba
+        nor a compiler.
 
-        signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a
-                    tuple and a dictionary of its named ones, Statics and ``out`` among them; shapes
-                    and scalars of calls may be others
+        signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or a pair
+        of
+                    such a tuple and a dictionary of named arguments, including Statics and ``out``.
+                    Later calls may use other shapes and scalars
         choose      function of arrays and scalars (by parameter name) that returns Statics as a
-                    dictionary, for calls that pass none. Each signature that passes none is
-                    compiled with the Statics that `choose` returns for its shapes, so give one for
-                    each choice. Without it such calls have the defaults
+                    dictionary, for calls that pass none. Each signature without Statics is compiled
+                    with those that `choose` returns for its shapes, so give one signature per
+                    choice.
+                    Without `choose` such calls use the defaults
 
-        The file holds machine code, the rules for arguments, the options of launches, the source of
-        grid, out_type, workspace and `choose` with what they captured as constants, and versions.
-        It is replaced in one step. Raises SpecError for a function or a Static that a file cannot
-        hold, FileNotFoundError for a folder that is missing, and what a compile raises.
+        The file holds machine code, the rules for arguments, the launch options, the source of
+        grid, out_type, workspace and `choose` with captured values as constants, and versions. An
+        existing file is replaced atomically. Raises SpecError for a function or a Static that a
+        file cannot hold, FileNotFoundError for a missing folder, and the errors of a compile.
 
         >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
         >>> @numpipe.kernel(
@@ -300,18 +318,18 @@ class Kernel:
         mesh: Any = None,
         whole: bool = False,
     ) -> Described:
-        """Describe a call with these arguments that is not run, as `Calls.described` does."""
+        """Describe a call with these arguments without running it (see `Calls.described`)."""
         args, named, out = one_of(mesh, self.definition, args, named, out)
         return self._calls.described(args, named, out, whole=whole, mesh=mesh)
 
     def variant(self, *call: Any, **options: Any) -> Variant:
-        """Return the variant that a call needs which is not run; arguments as for
+        """Return the variant that a call would need, without running it; arguments as for
         `Kernel.described`."""
         return self._calls.variant(self.described(*call, **options))
 
     # ---- its parameters
     def takes(self, name: str) -> bool:
-        """Whether a parameter has this name."""
+        """Return whether the kernel has a parameter with this name."""
         return (
             name in self.parameters
             or name in self.statics
@@ -338,7 +356,7 @@ class Kernel:
         *args: Any,
         **named: Any,
     ) -> Any:
-        """Call a function with those arguments of a call that its parameters name; it gets arrays
-        as `view` shows them."""
+        """Call `function` with the arguments of a call that its parameters name, with arrays
+        converted by `view`."""
         bound = self.definition.arguments.bind(args, named)
         return self.definition.results.ask(function, what, self.definition.known(bound, view))

@@ -1,10 +1,9 @@
-"""`numpipe.load`: a kernel of a file that `Kernel.export` wrote. It is called as the kernel was,
-without its source and a compiler.
+"""`numpipe.load`: load a kernel from a file that `Kernel.export` wrote.
 
-Calls, outputs, bound calls and launches are those of any kernel. What differs is where things come
-from: parameters and options from the file's manifest, machine code from its images, functions of
-shapes from its expressions.
-"""
+A loaded kernel is called like the original, but needs neither its source nor a compiler. Calls,
+outputs, bound calls and launches work as for any kernel. Only the origin of their parts differs:
+parameters and options come from the file's manifest, machine code from its images, and functions of
+shapes from its expressions."""
 
 from __future__ import annotations
 
@@ -35,23 +34,24 @@ from .variants import Key, Variant
 __all__ = ["load"]
 
 MOST_ANSWERS = 1024
-"""of a function of shapes, that are kept for calls with the same shapes"""
+"""results of a function of shapes that are cached for calls with the same shapes"""
 
 
 @brief
 def load(path: str | os.PathLike[str]) -> Kernel:
-    """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into
-    graphs as the kernel was.
+    """Load a kernel from a file that `Kernel.export` wrote. It is called, bound and captured into
+    graphs like the original.
 
-    Calls may have any shapes, and the types, layouts and Statics that the file holds machine code
-    for: a Static is equal to one of the file's if its class has the same name and its fields the
-    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler. Of the file the
-    host evaluates only functions of shapes: checked syntax, without builtins, within a budget.
-    There is no simulated SM for it, because the file holds no source.
+    Calls may have any shapes, but only the types, layouts and Statics that the file has machine
+    code for. A Static equals one in the file if its class has the same name and its fields have the
+    same values. Loading needs NumPy, ml_dtypes and cuda-bindings, but not Numba or a compiler. The
+    only code of the file that the host evaluates is its functions of shapes: checked syntax,
+    without builtins, within a budget. The kernel cannot be simulated, because the file holds no
+    source.
 
-    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be
-    read. A call raises ImageError, with a list of what is in the file, where that holds no machine
-    code for it, and TargetError where it needs a GPU or the source.
+    Raises ImageError for a damaged or unrelated file, and OSError for a file that cannot be read. A
+    call raises ImageError, with a list of what is in the file, if the file holds no machine code
+    for it, and TargetError if it needs a GPU or the source.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> grid = lambda x: (x.shape[0] // 64,)
@@ -87,11 +87,11 @@ class Loaded(Kernel):
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)}) of {self.archive.path}>"
 
     def __reduce__(self) -> Any:
-        """Pickle it as what other processes load: the file."""
+        """Pickle the kernel as the path of its file, which other processes load."""
         return load, (self._place,)
 
     def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
-        """Return the variant for a key. Raises ImageError where the file has none."""
+        """Return the variant for a key. Raises ImageError if the file does not have it."""
         arrays = key[0]
         scalars = tuple(dtype.name for dtype in key[1])
         statics = _texts(dict(key[2]))
@@ -103,7 +103,7 @@ class Loaded(Kernel):
         raise _absent(self.archive, call + "".join(f" ({each})" for each in obstacles.values()))
 
     def export(self, path: Any, /, *signatures: Any, choose: Any = None) -> NoReturn:
-        what = "cannot be exported again; copy the file, or export it where its source is"
+        what = "cannot be exported again; copy the file, or export it where the source is"
         raise _sourceless(self.archive, what)
 
 
@@ -123,13 +123,13 @@ def _absent(archive: Archive, call: str) -> ImageError:
 
 
 def _texts(statics: Mapping[str, Any]) -> Texts:
-    """Return descriptions of a call's Statics, which are compared with those of a file."""
+    """Return descriptions of a call's Statics, for comparison with the descriptions in a file."""
 
     def text(value: Any) -> str:
         try:
             return described(value, "")
         except SpecError:
-            return repr(value)  # no file has it
+            return repr(value)  # matches no file
 
     return tuple((name, text(value)) for name, value in statics.items())
 
@@ -149,7 +149,7 @@ class _Definition(Definition):
             for kinds in (("scalar", "keyword"), ("static", "left out"))
         )
         if not all(value is MISSING or isinstance(value, SCALAR) for value in scalars.values()):
-            raise SpecError("the default of a scalar is none")
+            raise SpecError("the default of a scalar is not a scalar")
         arguments = Parameters.of(
             manifest.kernel,
             manifest.names("array"),
@@ -184,16 +184,14 @@ class _Definition(Definition):
         self._begin(arguments, options, tiled)
 
     def read(self) -> NoReturn:
-        what = (
-            "runs on a GPU only, not on the simulated SM, and nothing can look at it or compile it"
-        )
+        what = "runs on a GPU only, not on the simulated SM, and cannot be inspected or compiled"
         raise _sourceless(self.archive, what)
 
     def fingerprint(self) -> NoReturn:
         self.read()
 
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
-        """Bind a call's arguments, and choose Statics where it passes none."""
+        """Bind a call's arguments, and choose the Statics if the call passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
             bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
             choice = self.results.ask(self._choose, "choose", self.known(bound))
@@ -204,7 +202,7 @@ class _Definition(Definition):
 
 
 class _ByStatics:
-    """A function of shapes: an `Expression` for each value of the Statics that it takes."""
+    """A function of shapes, with one `Expression` for each value of the Statics that it takes."""
 
     def __init__(self, archive: Archive, option: str) -> None:
         self._archive = archive
@@ -218,8 +216,8 @@ class _ByStatics:
             for statics, each in expressions.items()
         }
         self.__signature__ = next(iter(expressions.values())).__signature__
-        # shapes, types and scalars determine an answer: a call like an earlier one evaluates
-        # nothing
+        # shapes, types and scalars determine the result, so a call like an earlier one skips the
+        # evaluation
         keep = functools.lru_cache(MOST_ANSWERS, typed=True)
         self._known = {statics: keep(each.__call__) for statics, each in expressions.items()}
         self._statics = [name for name, _ in next(iter(self._known))]
@@ -263,7 +261,7 @@ class _Variant(Variant):
         return self.definition.read()  # raises TargetError
 
     def shown(self, what: str) -> Any:
-        self.find()  # "resources" and "sass" are shown of it
+        self.find()  # needed for "resources" and "sass"
         if what not in ("resources", "sass"):
             raise _sourceless(
                 self._archive, f"has no {what!r} to inspect, only 'resources' and 'sass'"

@@ -1,10 +1,9 @@
-"""Calls of kernels of several GPUs: each GPU of the mesh gets a `Planned` call of its own, and all
-of them run at once.
+"""Calls of kernels that run on several GPUs: one `Planned` call per GPU of the mesh, run together.
 
-Where one process has all GPUs an array argument is a list of arrays, one for each GPU, and so are
-outputs; scalars and Statics are one for all. Every GPU has arrays of the same shapes, strides and
-types, so that all of them run one variant on one grid, and a kernel may take a peer's array for its
-own. Where each GPU has a process the ranks compare what they are about to launch, once for each
+If one process has all GPUs, each array argument and each output is a list with one array per GPU,
+while scalars and Statics apply to all. All GPUs have arrays of the same shapes, strides and types.
+They therefore run the same variant on the same grid, and a kernel can address a peer's array like
+its own. If each GPU has its own process, the ranks compare what they are about to launch, once per
 kind of call (`Calls.agree`).
 """
 
@@ -30,7 +29,7 @@ from .simulation_checks import Judge
 
 
 class OnMesh:
-    """The calls of one kernel on the GPUs of meshes."""
+    """The calls of one kernel on meshes."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls, self.definition, self._repeats = calls, calls.definition, calls.repeats
@@ -47,9 +46,9 @@ class OnMesh:
         trace: Any = None,
         judge: Judge | None = None,
     ) -> tuple[Any, Together | None]:
-        """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays,
-        and the launches that make it again: None where GPUs are simulated, or there is nothing to
-        launch."""
+        """Run a call on all GPUs of a mesh. Return its outputs, each a list with one array per GPU,
+        and the launches that repeat the call (None if the GPUs are simulated or there is nothing to
+        launch)."""
         if target is None and self._repeats.any:
             constants = self.calls.constants(named) if named else None
             launches, out = self._repeats.find_on(mesh, constants, args, out, stream)
@@ -78,7 +77,7 @@ class OnMesh:
         return result(calls, out, mesh.rank is None), launches
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
-        """Raise SpecError for a target or a stream that a mesh has not."""
+        """Raise SpecError for a target or a stream that the mesh does not support."""
         kernel = f"kernel {self.definition.name}"
         if mesh.gpus is None:
             if target == "gpu":
@@ -97,13 +96,13 @@ class OnMesh:
             )
 
     def _launch(self, mesh: Mesh, calls: Sequence[Planned], stream: Any) -> Together:
-        """Launch the calls of this process' GPUs."""
+        """Launch the calls of this process's GPUs."""
         first, kernel = calls[0], f"kernel {self.definition.name}"
         plan, gpus, controls = first.plan, mesh.gpus, mesh.controls
         assert gpus is not None and controls is not None and plan.prepared is not None
         if launch.COLLECTING.now is not None:
             raise SpecError(
-                f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on "
+                f"{kernel}: a JAX program can only hold kernels of one GPU, and this one runs on "
                 f"{mesh!r}: call it outside of jax.jit"
             )
         streams = (
@@ -113,8 +112,8 @@ class OnMesh:
         )
         if len(streams) != len(calls):
             raise SpecError(
-                f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of "
-                f"each GPU, got {told(stream)}"
+                f"{kernel}: stream= with {mesh!r} must be a list of {len(calls)} streams, one per "
+                f"GPU, got {told(stream)}"
             )
         arrays = [call.infos for call in calls]
         key = (
@@ -156,8 +155,8 @@ class OnMesh:
 def split(
     definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any], out: Any
 ) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
-    """Return positional arguments, named ones and ``out`` of each GPU of this process. Raises
-    SpecError for what is no list of its arrays."""
+    """Return the positional arguments, named arguments and ``out`` of each GPU of this process.
+    Raises SpecError for an argument that is not a list of one array per GPU."""
     if mesh.rank is not None:
         return [(tuple(args), named, out)]
 
@@ -176,7 +175,7 @@ def split(
             else told(value)
         )
         raise SpecError(
-            f"kernel {definition.name}: argument '{name}' under {mesh!r} must be a list of "
+            f"kernel {definition.name}: argument '{name}' with {mesh!r} must be a list of "
             f"{mesh.size} arrays, one for each GPU, got {got}"
         )
 
@@ -209,8 +208,8 @@ def split(
 
 
 def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
-    """Raise SpecError unless the arrays of all GPUs have the same shapes, strides and types, and so
-    the same variant and grid."""
+    """Raise SpecError unless the arrays of all GPUs have the same shapes, strides and types, so
+    that all GPUs run the same variant on the same grid."""
     first = calls[0]
     plan = first.plan
     for gpu, call in enumerate(calls):
@@ -219,8 +218,8 @@ def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
                 if (want := getattr(one, what)) != (got := getattr(other, what)):
                     raise SpecError(
                         f"kernel {definition.name}: argument '{array.name}' of GPU {gpu} has "
-                        f"{what} {got}, and of GPU 0 {want}: all GPUs of a mesh have arrays of "
-                        "the same shapes and layouts"
+                        f"{what} {got}, but of GPU 0 {want}: pass arrays of the same shapes and "
+                        "layouts on all GPUs of a mesh"
                     )
         if call.plan.variant is not plan.variant or call.plan.grid != plan.grid:
             reason = next(
@@ -228,8 +227,8 @@ def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
                 f"grids {call.plan.grid} and {plan.grid}",
             )
             raise SpecError(
-                f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid "
-                f"than GPU 0: {reason}"
+                f"kernel {definition.name}: GPU {gpu} needs different machine code or a different "
+                f"grid than GPU 0: {reason}"
             )
 
 
@@ -240,8 +239,8 @@ def one_of(
     named: dict[str, Any],
     out: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Return the arguments of the first GPU, for a call that is not run; a single array or an
-    ArrayType may stand for those of all GPUs."""
+    """Return the arguments of the first GPU, for a call that is not run. A single array or an
+    ArrayType can be passed in place of a list for all GPUs."""
     if mesh is None:
         return args, named, out
     check_mesh(mesh, definition.name)

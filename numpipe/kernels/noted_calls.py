@@ -1,9 +1,7 @@
-"""Calls of kernels that are noted instead of made: what a function of arrays would launch, for
-`numpipe.explain` of an op.
+"""Recording of kernel calls instead of running them, for `numpipe.explain` of an op.
 
-While notes are taken, a kernel's call with a target notes itself and runs nothing, and ops allocate
-nothing (`ops.op_outputs`).
-"""
+While `noting` is active, a kernel call that names a target is recorded and runs nothing, and ops
+allocate nothing (`ops.op_outputs`)."""
 
 from __future__ import annotations
 
@@ -21,12 +19,11 @@ from ..launch.array_info import ArrayInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _places = itertools.count(1)
-"""of arrays that are not there: each begins 2**40 bytes behind the one before, so that none
-overlap"""
+"""counter for the addresses of imagined arrays, which are 2**40 bytes apart so that none overlap"""
 
 
 class Noted(NamedTuple):
-    """A call that was not made."""
+    """A call that was recorded instead of run."""
 
     kernel: Any
     args: tuple[Any, ...]
@@ -36,19 +33,19 @@ class Noted(NamedTuple):
 
 @dataclass
 class Notes:
-    """What was noted: calls, and why operands are copied before."""
+    """The recorded calls, and the reasons why operands are copied first."""
 
     calls: list[Noted] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
 
 
 OPS: list[Any] = []
-"""functions of arrays whose calls can be noted"""
+"""functions of arrays whose calls can be recorded"""
 
 
 def noted(op: F) -> F:
-    """Add an op to those whose calls can be noted: it allocates, and says what it copies, by
-    `ops.op_outputs` alone."""
+    """Register an op whose calls can be recorded; it allocates, and reports copies, only through
+    `ops.op_outputs`."""
     OPS.append(op)
     return op
 
@@ -59,8 +56,8 @@ _taken: ContextVar[Notes | None] = ContextVar("numpipe notes", default=None)
 def imagined(
     shape: Sequence[int], dtype: Any, strides: Sequence[int] | None = None, offset: int = 0
 ) -> ArrayInfo:
-    """Describe an array of a GPU that is not there, contiguous by default; `offset`: where it
-    begins behind a line of memory."""
+    """Describe a nonexistent GPU array, contiguous by default. It begins `offset` bytes after an
+    aligned address."""
     dtype = np.dtype(dtype)
     dense = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     strides = tuple(dense if strides is None else strides)
@@ -70,13 +67,13 @@ def imagined(
 
 
 def taken() -> Notes | None:
-    """Return the notes that are being taken; None where calls are made."""
+    """Return the active notes, or None if calls are not being recorded."""
     return _taken.get()
 
 
 @contextlib.contextmanager
 def noting() -> Iterator[Notes]:
-    """Take notes while it lasts."""
+    """Record calls inside the with block."""
     notes = Notes()
     token = _taken.set(notes)
     try:

@@ -21,17 +21,17 @@ from ..plan.specs import CompilerParams, Persistent, Workspace
 from ..plan.split import Split, SplitOptions
 
 _ARRAY = r"\((?:\w+(?:,\w+)*)?\)"
-"""an array in a signature"""
+"""regular expression of one array in a signature"""
 MOST_SEMAPHORES = 1 << 20
-"""of a kernel"""
+"""per kernel and GPU"""
 _LEAST = Split(1, "", 24)
-"""the split that asks for least, so that other options fit to it"""
+"""the smallest split, to check the other options against"""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Shapes that belong together, in NumPy's gufunc notation: the names of each array's
-    dimensions; a number stands for itself.
+    """Shape relation in NumPy's gufunc notation: the names of each array's dimensions. A number is
+    a fixed size.
 
     >>> Signature.parse("(m,k),(n,k)->(m,n)").outputs
     (('m', 'n'),)
@@ -46,8 +46,8 @@ class Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
             raise SpecError(
-                f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. "
-                "'(m,k),(n,k)->(m,n)'"
+                "signature must be a string in NumPy's gufunc notation, e.g. '(m,k),(n,k)->(m,n)', "
+                f"got {told(text)}"
             )
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
@@ -59,12 +59,12 @@ class Signature:
         return cls(text, dims(left), dims(right))
 
     def check(self, kernel: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raise SpecError for shapes that do not agree; `names` are all arrays of a call, `shapes`
-        those of the first of them."""
+        """Raise SpecError if shapes do not agree. `names` are all arrays of a call, `shapes` the
+        shapes of the leading ones."""
         groups = self.inputs + self.outputs
         if len(names) != len(groups):
             raise SpecError(
-                f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the "
+                f"kernel {kernel}: signature {self.text!r} describes {len(groups)} arrays, the "
                 f"call has {len(names)} ({', '.join(names)})"
             )
         sizes: dict[str, tuple[int, str]] = {}
@@ -91,14 +91,14 @@ class Signature:
 
 @dataclass(frozen=True)
 class Options:
-    """The options that `kernel` was given."""
+    """The options passed to `kernel`."""
 
     grid: Any
     grid_names: tuple[str, ...]
     out_type: Any
     signature: Signature | None
     split: SplitOptions
-    """num_compute_wgs, wg_axis and memory_registers; None: the kernel's pipelines say them"""
+    """num_compute_wgs, wg_axis and memory_registers; a None is set by the kernel's pipelines"""
     warp_specialized: bool
     compiler_params: CompilerParams
     target: str | None
@@ -106,17 +106,17 @@ class Options:
     out_specs: Any = None
     schedule: str = "cooperative"
     attributes: Attributes = PLAIN
-    """of each launch"""
+    """attributes of each launch"""
     cluster_names: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    """parameters of the function that this kernel has not"""
+    """parameters of the function that this kernel leaves out"""
     workspace: Any = None
     semaphores: Any = None
-    """how many there are, or a function of the arguments; None: a kernel of one GPU"""
+    """number per GPU, or a function of the arguments; None: a kernel of one GPU"""
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
-        """Return the options for a kernel without that parameter, where `workspace` is none
-        (``split=None``, a cluster's axis)."""
+        """Leave out the workspace parameter if the `Workspace` is empty (``split=None``, or a
+        cluster's axis)."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty
@@ -129,7 +129,7 @@ class Options:
 
     @property
     def takes(self) -> set[str]:
-        """The arguments that the functions `grid`, `out_type` and `semaphores` are called with."""
+        """Names of the arguments that the functions `grid`, `out_type` and `semaphores` take."""
         functions = self.grid, self.out_type, self.semaphores
         return {
             name
@@ -139,7 +139,7 @@ class Options:
         }
 
     def check(self, kernel: str, parameters: int) -> None:
-        """Raise SpecError for options that no call could have."""
+        """Raise SpecError for options that are invalid for every call."""
         self.split.check(kernel)
         if not isinstance(self.compiler_params, CompilerParams):
             raise SpecError(
@@ -164,13 +164,13 @@ class Options:
             and len(self.signature.inputs + self.signature.outputs) > parameters
         ):
             raise SpecError(
-                f"kernel {kernel}: signature {self.signature.text!r} speaks of "
+                f"kernel {kernel}: signature {self.signature.text!r} describes "
                 f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has "
                 f"{parameters} parameters"
             )
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(
-                f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of "
+                f"kernel {kernel}: memory_registers={self.split.memory_registers} is an option of "
                 "the memory role, which warp_specialized=False leaves out: leave "
                 "memory_registers out too"
             )
@@ -199,8 +199,8 @@ class Options:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs
-        share nothing."""
+        """The cluster arguments of a `KernelShape`; empty if the cluster's axes have no names,
+        because its CTAs then share nothing."""
         return (
             {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names}
             if self.cluster_names
@@ -208,14 +208,15 @@ class Options:
         )
 
     def _check_semaphores(self, kernel: str) -> None:
-        """Raise SpecError for semaphores that no kernel has."""
+        """Raise SpecError for an invalid number of semaphores, or options that exclude
+        semaphores."""
         if self.semaphores is None:
             return
         require(f"kernel {kernel}", vars(self), semaphores=whole(1, MOST_SEMAPHORES) | FUNCTION)
         if self.workspace is not None:
             raise SpecError(
-                f"kernel {kernel}: semaphores= and workspace= both are for the last array "
-                "parameter: a kernel has one of them; leave one out"
+                f"kernel {kernel}: semaphores= and workspace= both use the last array parameter, "
+                "so a kernel can have only one of them: leave one out"
             )
         if not isinstance(self.grid, Persistent):
             raise SpecError(
@@ -225,50 +226,52 @@ class Options:
             )
 
     def _check_schedule(self, kernel: str) -> None:
-        """Raise SpecError for a schedule that is none, or that has nothing to schedule."""
+        """Raise SpecError for an unknown schedule, or for a schedule on a kernel without warpgroups
+        to schedule."""
         if self.schedule == "cooperative":
             return
         what = f"kernel {kernel}: schedule={self.schedule!r}"
         if not self.warp_specialized:
             raise SpecError(
-                f"{what} with warp_specialized=False: compute warpgroups take turns on what the "
+                f"{what} with warp_specialized=False: it alternates compute warpgroups on what the "
                 "memory role loads; leave warp_specialized out"
             )
         if self.in_specs is not None or self.out_specs is not None:
             raise SpecError(
-                f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one "
-                "pipeline, not tiles to take turns on; loop over numpipe.tiles in the kernel, "
-                "with a pipeline in it"
+                f"{what} with in_specs or out_specs of the kernel: their blocks are steps of one "
+                "pipeline, not tiles to alternate on; use a loop over numpipe.tiles with a "
+                "pipeline in it"
             )
         if self.split.num_compute_wgs == 1:
             raise SpecError(
-                f"{what} lets compute warpgroups take turns, and needs 2 or more: "
-                "num_compute_wgs=1; give num_compute_wgs=2"
+                f"{what} alternates compute warpgroups and needs 2 or more, got "
+                "num_compute_wgs=1: give num_compute_wgs=2"
             )
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
-        """Raise SpecError for a grid that has names, but not one for each dimension."""
+        """Raise SpecError if the number of grid names differs from the number of dimensions."""
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(
                 f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} "
-                f"dimensions, but the grid {dims} has {len(dims)}"
+                f"dimensions, but the grid {dims} has {len(dims)}: give one name for each"
             )
 
 
 def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
-    """Return the names of a function's parameters. Raises SpecError for one that does not tell them
-    (a C function)."""
+    """Return the parameter names of a function. Raises SpecError if they cannot be inspected (a C
+    function)."""
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
         raise SpecError(
-            f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def"
+            f"the parameter names of {function!r}, passed as {what}, cannot be inspected: write a "
+            "lambda or a def"
         ) from None
 
 
 def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the CTAs of each dimension of a grid, whose axes may have names. Raises SpecError for
-    one that no GPU has."""
+    """Return the number of CTAs along each dimension of a grid; `names` are used in errors. Raises
+    SpecError for a grid that no GPU can launch."""
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
 
     def named(*axes: int) -> str:
@@ -285,14 +288,14 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, .
             )
     if len(dims) > MOST:
         raise SpecError(
-            f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make "
-            "several of them one, and divide its index in the kernel"
+            f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: merge "
+            "several of them into one, and divide its index in the kernel"
         )
     folded = along_x(len(dims)) or (0,)
     for axes, n, limit in zip((folded, (1,), (2,)), launched(dims), MAX_GRID, strict=True):
         if n > limit:
             along, fix = (
-                (", which lie along x together", "")
+                (", which are launched along x together", "")
                 if len(axes) > 1
                 else ("", "put the largest dimension first, or ")
             )

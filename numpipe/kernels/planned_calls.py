@@ -1,4 +1,4 @@
-"""Planned calls, and how they run: on arrays of a GPU, on host arrays, on the simulated SM."""
+"""Planned calls, and how they run: on GPU arrays, on host arrays, or on the simulated SM."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ from .variants import Variant
 
 
 class Plan(NamedTuple):
-    """What calls on arrays of the same layouts have in common; a kernel's table keeps it."""
+    """What calls on arrays of the same layouts share; cached in the kernel's table."""
 
     variant: Variant
     prepared: launch.Prepared | None
-    """the machine code, ready for launches; None: calls are simulated, or there is nothing to do"""
+    """the machine code, ready to launch; None: the call is simulated, or there is nothing to do"""
     grid: tuple[int, int, int]
     allocated: Sequence[launch.ArrayInfo]
-    """outputs like those that a call allocates"""
+    """descriptions of the outputs that a call allocates"""
     empty: bool
-    """whether there is nothing to do: no CTA, or no output with an element"""
+    """whether there is nothing to do: the grid has no CTA, or no output has an element"""
     device: int
-    """the CUDA ordinal for host arrays"""
+    """CUDA ordinal of the GPU for host arrays"""
     foreign: bool
-    """whether the library of an array does not know the kernel's stream (`launch.order`)"""
+    """whether some array's library does not know the kernel's stream (see `launch.order`)"""
     semaphores: int
-    """how many semaphores each GPU has; 0: the kernel is of one GPU"""
+    """number of semaphores per GPU; 0: a kernel of one GPU"""
 
 
 class Planned(NamedTuple):
     """A call that is ready to run.
 
-    On arrays of a GPU its parameters are packed in a `launch.Launch` for each stream. The kernel's
-    table keeps these, and `launch.repeats` finds them for calls on the same arrays.
-    """
+    For GPU arrays, its parameters are packed into a `launch.Launch` per stream. The kernel's table
+    caches these launches, and `launch.repeats` finds them for calls on the same arrays."""
 
     described: Described
     plan: Plan
     infos: Sequence[launch.ArrayInfo]
-    """all arrays, as the kernel takes them"""
+    """all arrays, in the order in which the kernel takes them"""
     values: Sequence[Any]
-    """the run-time scalars, checked"""
+    """the run-time scalars, after validation"""
     results: Sequence[Any]
     """the missing outputs, passed as ``out=`` or allocated"""
     fresh: int
-    """how many of the arrays, the last ones, were allocated for this call"""
+    """number of trailing arrays that were allocated for this call"""
 
     @property
     def kernel(self) -> str:
@@ -59,22 +58,22 @@ class Planned(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """How many of the arrays, the last ones, are outputs."""
+        """The number of trailing arrays that are outputs."""
         return max(self.plan.variant.outputs, self.fresh)
 
     def alone(self, stream: int) -> launch.Launch:
-        """Return a launch on a stream for the caller alone, with the scalars written."""
+        """Return a launch on a stream that is not shared with other callers, with the scalars
+        written."""
         assert self.plan.prepared is not None
         return self.plan.prepared.alone(self.plan.grid, self.infos, self.values, stream)
 
     def run(
         self, stream: Any, seed: Any = None, trace: Any = None, judge: Judge | None = None
     ) -> launch.Launch | None:
-        """Run the call; returns the launch that it made on arrays of the GPU.
+        """Run the call. Return its launch if it ran on GPU arrays.
 
-        With a `judge` arrays that overlap are not refused, because the simulated SM tells which of
-        their accesses conflict.
-        """
+        With a `judge`, overlapping arrays are allowed, because the simulated SM reports which of
+        their accesses conflict."""
         _, plan, infos, values, _, fresh = self
         if plan.empty:
             return None
@@ -107,10 +106,11 @@ class Planned(NamedTuple):
 
 
 def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
-    """Return what a call returns that has run, and was passed `out`.
+    """Return what a finished call that was passed `out` returns.
 
-    calls  the call, or those of several GPUs
-    lists  whether each output is a list of these GPUs' arrays; else outputs are the first call's
+    calls  the call, or the calls of several GPUs
+    lists  whether each output is a list of these GPUs' arrays; if False, outputs are the first
+           call's
     """
     if out is not None or not calls[0].results:
         return out
@@ -125,15 +125,14 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
 
 
 def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | None) -> None:
-    """Run a call on the simulated SM; of a kernel of several GPUs the calls of all of them, which
-    run at once.
+    """Run a call on the simulated SM; for a kernel of several GPUs, run the calls of all GPUs
+    together.
 
-    Outputs that were allocated begin as NaN. Arrays that overlap are refused, unless there is a
-    `judge`.
-    """
+    Allocated outputs are initialized to NaN. Overlapping arrays are refused unless there is a
+    `judge`."""
     plan = calls[0].plan
     variant, definition = plan.variant, plan.variant.definition
-    lifted = variant.lifted  # a kernel from a file raises here: nothing below is installed with it
+    lifted = variant.lifted  # first, because a loaded kernel raises here, without the imports below
 
     from ..compile.check import error_lines
     from ..language.pipeline.pipelines import KEPT
@@ -186,8 +185,8 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
         )
     except Exception as error:
         if "check_kept" in lifted.text and isinstance(error, SpecError | CompileError):
-            # the memory role passes loops: a compile also knows what variables are after their
-            # steps
+            # the memory role skips loops, and only a compile knows the values of variables after
+            # them
             try:
                 variant.check_compiles()
             except CompileError as refused:

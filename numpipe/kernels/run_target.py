@@ -1,4 +1,4 @@
-"""Where a call runs, on the GPU or on the simulated SM, and on how many CTAs."""
+"""Choice of the target of a call, GPU or simulated SM, and of its grid."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from .definition import Definition
 from .options import grid_dims
 
 SIMULATED_CTAS = 2
-"""CTAs of a persistent grid without a GPU; clusters, where tiles are dealt to clusters"""
+"""CTAs of a persistent grid without a GPU; clusters, if tiles are assigned to clusters"""
 MAX_SIMULATED_ELEMENTS = 1 << 23
-"""array elements that a call simulates where no target is named: about ten seconds of a GEMM"""
+"""array elements that a call simulates if no target is named: about ten seconds of a GEMM"""
 
 
 def choose(
     kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str
 ) -> launch.Choice:
-    """Choose GPU or simulator for a call on these arrays, which are all at `place`.
+    """Choose the GPU or the simulator for a call on these arrays, which are all at `place`.
 
-    Raises TargetError where the target cannot run, or would run for too long although no target was
-    named.
-    """
+    Raises TargetError if the target cannot run the call, or if no target is named and the
+    simulation would take too long."""
     if target is None and place != "host":
         target = "gpu"
     try:
@@ -52,8 +51,8 @@ def choose(
     if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
         raise TargetError(
             f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to "
-            f"simulate unasked (at most {MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate "
-            "them all the same, or smaller arrays"
+            f"simulate by default (at most {MAX_SIMULATED_ELEMENTS}): pass target='sim' to "
+            "simulate them anyway, or pass smaller arrays"
         )
     return choice
 
@@ -64,7 +63,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
     grid = options.grid
     if isinstance(grid, Persistent):
         size, device = options.attributes.size, choice.device
-        # tiles are dealt to clusters there
+        # with named cluster axes, tiles are assigned to clusters
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)
         whole = max(size, (several if device is None else device.sm_count) // size * size)
         dims: tuple[int, ...] = _persistent(
@@ -83,13 +82,13 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
 
 
 def on(definition: Definition, number: int) -> tuple[int, int, int]:
-    """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that
-    is not persistent."""
+    """Return the grid of a call that is simulated on `number` CTAs. Raises SpecError if the
+    kernel's grid is not persistent."""
     kernel, options = definition.name, definition.options
     if not isinstance(options.grid, Persistent):
         raise SpecError(
-            f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this "
-            "kernel's grid says itself how many CTAs there are"
+            f"kernel {kernel}: ctas={told(number)} requires grid=numpipe.persistent(), but this "
+            "kernel's grid sets the number of CTAs: leave ctas= out"
         )
     if not is_int(number) or number < 1:
         raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
@@ -98,12 +97,12 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     return launched(dims)
 
 
-def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ...]:
-    """Return a persistent grid of so many CTAs."""
+def _persistent(definition: Definition, number: int, option: str) -> tuple[int, ...]:
+    """Return a persistent grid with `number` CTAs."""
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:
         raise SpecError(
-            f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster "
+            f"kernel {definition.name}: {option} is not a multiple of the {size} CTAs of a cluster "
             f"{cluster}: round it up to {-(-number // size) * size}"
         )
     return (number // math.prod(cluster[1:]), *cluster[1:])
@@ -112,6 +111,6 @@ def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ..
 @functools.lru_cache(maxsize=8)
 def _warn_once(why: str) -> None:
     warn(
-        f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim "
-        "says so without this warning)"
+        f"numpipe: {why}; kernels run on the simulated SM (pass target='sim' or set "
+        "NUMPIPE_TARGET=sim to silence this warning)"
     )

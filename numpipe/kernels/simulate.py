@@ -1,4 +1,4 @@
-"""Running a kernel function on the simulated SM."""
+"""Run a kernel function on the simulated SM."""
 
 from __future__ import annotations
 
@@ -36,21 +36,23 @@ def simulate(
     ended: Callable[[Any], None] | None = None,
     limit: float | None = None,
 ) -> None:
-    """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU
-    does.
+    """Run the rewritten kernel function over the whole grid, role by role like the entry on the
+    GPU.
 
-    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the
-    kernel's own array the last `fresh` of each GPU were allocated for this call; `ended` and
-    `limit` are those of `sim.simulate`. `seed` None is the order of the virtual-time model, an int
-    a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
-    user's lines.
+    arrays, scalars  one sequence per GPU; a single one for a kernel without semaphores
+    fresh            number of arrays of each GPU, before the kernel's own array, that were
+                     allocated for this call
+    seed             None: the order of the virtual-time model; an int: a random legal schedule
+    ended, limit     as for `sim.simulate`
+
+    Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
 
     own = any(array.workspace for array in unit.arrays)
-    last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
+    last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are initialized to zero
     unwritten = [array for each in arrays for array in each[last - fresh - own : last]]
     try:
         most = unit.target.smem_bytes
@@ -58,12 +60,13 @@ def simulate(
             body,
             grid=grid,
             warpgroups=unit.warpgroups,
+            beside=len(unit.parts) - unit.warpgroups,
             smem_bytes=most,
             unit=unit,
             seed=seed,
             trace=trace,
             cluster=unit.cluster,
-            # kept apart: see Unit.plan_staging, tiles.exchange
+            # in addition to shared memory: see Unit.plan_staging and tiles.exchange
             staging_bytes=most + ROOM * unit.compute_wgs,
             fresh=unwritten,
             programmatic=True,
@@ -76,7 +79,7 @@ def simulate(
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
-        if trace is not None:  # a simulated kernel meets its rings as it runs
+        if trace is not None:  # the kernel declares its rings as it runs
             trace.tell_rings(unit.traced())
 
 
@@ -87,11 +90,10 @@ def run_role(
     arrays: Sequence[Sequence[np.ndarray]],
     scalars: Sequence[Any],
 ) -> None:
-    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role.
+    """Run one warpgroup, `machine`, from the kernel's entry to its end, in its role.
 
-    `arrays` are those of each GPU, `scalars` those of its own.
-    """
-    # without a memory role none has it
+    `arrays` are the arrays of each GPU, `scalars` the scalars of the warpgroup's own GPU."""
+    # `Unit.role` returns the compute role for all warpgroups if there is no memory role
     machine.role = unit.role(machine.warpgroup)
     np_ = Context(unit, machine.role)
     griddep.wait()
@@ -102,7 +104,7 @@ def run_role(
     ):
         one_lane(begin_launch, np_)
     args = [
-        GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+        GmemRef(of_all[machine.gpu or 0], index, np_, of_all if unit.gpus else ())
         for index, of_all in enumerate(zip(*arrays, strict=True))
     ]
     own = len(scalars) - len(unit.folded)
@@ -114,14 +116,15 @@ def run_role(
         function(np_, *args, *scalars)
         end_compute(np_)
     else:
-        setmaxnreg.dec(unit.memory_registers)
+        if machine.role.loads:  # those that share its warpgroup have the same registers
+            setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
         one_lane(await_peers, np_)
         end_scheduler(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
-    if machine.role.computes:
+    if not machine.role.loads:
         one_lane(drain_stores, np_)
     if meets:
         cluster.wait()

@@ -1,5 +1,4 @@
-"""What is asked of a simulated run beside its result: `numpipe.verify` judges a kernel by many of
-them."""
+"""Checks of a simulated run in addition to its result, used by `numpipe.verify`."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 def of_gpu(name: str, gpu: int, gpus: int) -> str:
-    """Return the name of an array of one of several GPUs; of a kernel of one GPU (`gpus` 0) it is
-    the parameter's.
+    """Return the name of an array of one of several GPUs; for a kernel of one GPU (`gpus` 0), the
+    name of the parameter.
 
     >>> of_gpu("x", 1, 2), of_gpu("x", 0, 0)
     ('x of GPU 1', 'x')
@@ -24,12 +23,12 @@ def of_gpu(name: str, gpu: int, gpus: int) -> str:
 
 
 class Judge:
-    """It looks at the run when all CTAs have ended.
+    """Checks of a simulated run after all CTAs have ended.
 
     ctas      CTAs of a persistent grid (None: as in a call)
-    before    what arrays hold that are passed, by name; None: nothing is asked of outputs
-    partial   outputs of which the kernel means to write a part
-    limit     seconds that the run may take; None: an hour
+    before    contents of the passed arrays before the run, by name; None: outputs are not checked
+    partial   outputs that the kernel writes only partially, on purpose
+    limit     seconds that the run may take; None: one hour
     """
 
     def __init__(
@@ -42,15 +41,15 @@ class Judge:
         self.ctas, self.partial, self.limit = ctas, partial, limit
         self._before = before
         self.unwritten: dict[str, SimulationError] = {}
-        """by output that the call has allocated, the report of elements that nobody wrote"""
+        """report of unwritten elements by output, for outputs that the call allocated"""
         self.kept: dict[str, SimulationError] = {}
-        """the same by output that was passed"""
+        """the same for outputs that were passed"""
 
     def end(self, memory: Any, fresh: Arrays, passed: Arrays) -> None:
-        """Look at the outputs of a launch, those that the call has allocated and those that were
-        passed.
+        """Check the outputs of a launch, both the `fresh` ones that the call allocated and the
+        `passed` ones.
 
-        `memory` is its `sim.gmem.GlobalMemory`.
+        `memory` is the launch's `sim.gmem.GlobalMemory`.
         """
         from ..sim.unwritten_outputs import unwritten
 

@@ -1,10 +1,9 @@
-"""The text of a user's function of shapes: its source, with what it captured as constants.
+"""The text of a user's function of shapes: its source, with captured values as constants.
 
-Statics, globals and captured variables are known when a kernel is exported, so expressions of
-nothing else are computed then, and branches on them are decided. What is left is about arrays and
-run-time scalars. The user's functions that it calls are written before it, each with the arguments
-that are constants, such as a dataclass or the `self` of a method, in it.
-"""
+Statics, globals and captured variables are known when a kernel is exported. Expressions that use
+nothing else are evaluated then, and branches on them are decided. What remains depends on arrays
+and run-time scalars. User functions that it calls are written before it, with constant arguments,
+such as a dataclass or the `self` of a method, substituted."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from .expressions import FIX, Expression, Unsupported, bound_names, check, descr
 
 _MISSING = object()
 _CONTAINERS = (str, tuple, dict, list, int, float)
-"""classes whose methods compute from what they are called with, and do nothing else"""
+"""classes whose methods compute from their arguments and have no side effects"""
 
 
 def text_of(
@@ -36,13 +35,13 @@ def text_of(
     what: str,
     instances: bool = False,
 ) -> str:
-    """Return the text of a function, as `Expression` takes it.
+    """Return the text of a function, in the form that `Expression` takes.
 
     statics    values of the parameters that are constants
-    what       begins messages: "kernel k: grid"
-    instances  whether it may return instances of classes, which are Statics that `choose` returns
+    what       prefix of messages, such as "kernel k: grid"
+    instances  whether it may return class instances, for the Statics that `choose` returns
 
-    Raises SpecError at the user's line for what no text can hold.
+    Raises SpecError at the user's line for anything that no text can hold.
     """
     text = _Text(f"{what} cannot be kept in a file", instances)
     text.add(function, {}, statics)
@@ -55,16 +54,17 @@ def text_of(
 
 
 class _Text:
-    """A text that is being written."""
+    """A text under construction."""
 
     def __init__(self, what: str, instances: bool) -> None:
         self.what, self.instances = what, instances
         self.functions: dict[str, ast.FunctionDef] = {}
         self._written: dict[Any, tuple[str, Any]] = {}
-        """names of functions, and the constants, whose ids are in the keys"""
+        """names of functions, with their constants, which are kept alive because keys contain their
+        ids"""
 
     def add(self, function: Any, constants: dict[str, Any], statics: Mapping[str, Any]) -> str:
-        """Add a function without the parameters in `constants`; returns its name in the text."""
+        """Add a function without the parameters in `constants`, and return its name in the text."""
         if isinstance(function, MethodType):
             first = next(iter(inspect.signature(function.__func__).parameters))
             function, constants = function.__func__, {first: function.__self__} | constants
@@ -85,22 +85,22 @@ class _Text:
             why = source.missing(function)
             raise SpecError(f"{self.what}: its source is not available: {why}")
         try:
-            made = _Writer(self, function, constants | dict(statics)).function(node, constants)
-            taken = {*self.functions, *NAMES, *bound_names(made)}
-            names = [made.name, *(f"{made.name}_{number}" for number in range(99))]
-            made.name = next(name for name in names if name not in taken)
-            check(made, self.functions)
+            result = _Writer(self, function, constants | dict(statics)).function(node, constants)
+            taken = {*self.functions, *NAMES, *bound_names(result)}
+            names = [result.name, *(f"{result.name}_{number}" for number in range(99))]
+            result.name = next(name for name in names if name not in taken)
+            check(result, self.functions)
         except Unsupported as error:
             where = error.node if hasattr(error.node, "lineno") else node
             message = f"{self.what}: {error.what}; fix: {error.fix}"
             raise SpecError(_position(function, where).stamp(message)) from None
-        self.functions[made.name] = made
-        return made.name
+        self.functions[result.name] = result
+        return result.name
 
 
 def literal(value: Any, instances: bool = False) -> str:
-    """Return the source of a constant. SpecError for what is none, or for an instance of a class
-    unless `instances`."""
+    """Return the source of a constant. Raises SpecError if the value is not a constant, or for a
+    class instance unless `instances`."""
 
     def of_class(text: str) -> str:
         if not instances:
@@ -125,22 +125,22 @@ def _position(function: FunctionType, node: Any) -> Position:
 
 # ---- what it captured
 class _Writer(ast.NodeTransformer):
-    """A function of a text that is being written."""
+    """Rewrites one function of a text."""
 
     def __init__(self, text: _Text, function: FunctionType, constants: dict[str, Any]) -> None:
         self._text, self._constants = text, constants
         self._values = vars(builtins) | function.__globals__
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in cells:
-            with contextlib.suppress(ValueError):  # not assigned yet
+            with contextlib.suppress(ValueError):  # the cell is empty
                 self._values[name] = cell.cell_contents
         self._values |= constants
 
     def function(self, node: Any, dropped: Mapping[str, Any]) -> ast.FunctionDef:
-        """Return the function that the text has, without the `dropped` parameters."""
+        """Return the function as it appears in the text, without the `dropped` parameters."""
         given = node.args
         if given.vararg or given.kwarg:
-            raise Unsupported(node, "it takes *args or **kwargs", "write its parameters out")
+            raise Unsupported(node, "it takes *args or **kwargs", "list its parameters instead")
         stores = [
             each.id
             for each in ast.walk(node)
@@ -155,7 +155,7 @@ class _Writer(ast.NodeTransformer):
             body: list[ast.stmt] = [ast.Return(self.visit(node.body))]
         else:
             body = self._block(node.body) or [ast.Pass()]
-        body[:0] = [  # parameters that are constants, and assigned too
+        body[:0] = [  # constant parameters that the body assigns to
             self._parsed(f"{name} = {self._literal(value, node)}", node)
             for name, value in self._constants.items()
             if name in stores
@@ -170,7 +170,7 @@ class _Writer(ast.NodeTransformer):
         return [each for one in found for each in (one if isinstance(one, list) else [one])]
 
     def _parsed(self, text: str, where: ast.AST) -> Any:
-        """Return the node of a statement or an expression."""
+        """Parse a statement or an expression and return its node."""
         [node] = ast.parse(text).body
         for each in ast.walk(node):
             ast.copy_location(each, where)
@@ -179,7 +179,7 @@ class _Writer(ast.NodeTransformer):
                 and isinstance(each.ctx, ast.Load)
                 and each.id in self._local
             ):
-                what = f"a variable is called {each.id}, which has a meaning in a file"
+                what = f"a variable is called {each.id}, which is a reserved name in a file"
                 raise Unsupported(where, what, "rename the variable")
         return node.value if isinstance(node, ast.Expr) else node
 
@@ -191,7 +191,8 @@ class _Writer(ast.NodeTransformer):
             raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
 
     def _constant(self, node: ast.expr) -> Any:
-        """Return the value of an expression of constants, `_MISSING` for another one."""
+        """Return the value of an expression of constants, or `_MISSING` for any other
+        expression."""
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and each.id in self._local:
                 return _MISSING
@@ -200,11 +201,11 @@ class _Writer(ast.NodeTransformer):
         try:
             code = compile(ast.Expression(node), "<a constant>", "eval")
             return eval(code, self._values)
-        except Exception:  # as the function would raise, if it came there
+        except Exception:  # the function raises the same when it gets here
             return _MISSING
 
     def _computes(self, function: Any) -> bool:
-        """Whether a call computes from its arguments, and does nothing else."""
+        """Return whether a call computes from its arguments without side effects."""
         owner = getattr(function, "__self__", None)
         return (
             isinstance(function, type) or id(function) in SPELLED or isinstance(owner, _CONTAINERS)
@@ -219,7 +220,7 @@ class _Writer(ast.NodeTransformer):
             try:
                 text = None if value is _MISSING else self._literal(value, node)
             except Unsupported:
-                text = None  # a part of it may be one
+                text = None  # its parts may still be constants
             if text is not None:
                 return self._parsed(text, node)
         return super().visit(node)
@@ -247,7 +248,8 @@ class _Writer(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), args, []), where)
 
     def _helper(self, function: Any, node: ast.Call) -> ast.AST:
-        """A call of a function of the user becomes one of that function without constants."""
+        """Replace a call of a user's function by a call of its version in the text, without the
+        constant arguments."""
         args, constants = [], {}
         try:
             named = {str(each.arg): each.value for each in node.keywords}

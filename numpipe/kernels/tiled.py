@@ -1,5 +1,5 @@
-"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked when the kernel is
-made."""
+"""Kernels over tiles: the in_specs and out_specs of `@numpipe.kernel`, checked when the kernel is
+defined."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A kernel over tiles. `dims` are the dimensions of its grid, as the kernel or a call's
-    arguments give them."""
+    """A kernel over tiles. `dims` are the dimensions of its grid, either fixed or computed from a
+    call's arguments."""
 
     kernel: str
     ins: tuple[BlockSpec, ...]
@@ -32,14 +32,14 @@ class Tiled:
     roles: bool
 
     def source(self, source: Source, arrays: Sequence[str]) -> Wrapped:
-        """Rewrite the kernel to one over arrays."""
+        """Rewrite the kernel into one over arrays."""
         from ..compile.lift.tiled_kernels import wrapped
 
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 
     def check(self, dims: Any) -> tuple[int, ...]:
-        """Return all dimensions of a call's grid. Raises SpecError for another number of them than
-        index maps take."""
+        """Return all dimensions of a call's grid. Raises SpecError if their number differs from
+        what the index maps take."""
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         if len(sizes) != self.grid.rank:
             raise SpecError(
@@ -65,8 +65,8 @@ class Tiled:
         return sequential
 
     def ctas(self, grid: Any) -> Any:
-        """Return the launch's grid, the parallel dimensions: a function of the arguments where
-        `grid` is one."""
+        """Return the launch's grid, which has only the parallel dimensions. It is a function of the
+        arguments if `grid` is one."""
         if not callable(grid):
             return self.check(grid)[: self.grid.parallel] or (1,)
 
@@ -86,7 +86,8 @@ def tiled(
     params: CompilerParams,
     roles: bool,
 ) -> Tiled | None:
-    """Return the kernel over tiles that these options make, None: they make one over arrays.
+    """Return the kernel over tiles that these options define, or None if they define a kernel over
+    arrays.
 
     Raises SpecError for specs that do not fit the kernel's parameters and grid.
     """
@@ -96,36 +97,36 @@ def tiled(
     if in_specs is None and out_specs is None:
         if semantics is not None:
             raise SpecError(
-                f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps "
-                "of the kernel's own pipeline, which needs in_specs= or out_specs= on the "
-                "kernel; without them the kernel's grid is CTAs"
+                f"kernel {kernel}: dimension_semantics={semantics} select the dimensions that are "
+                "steps of the kernel's own pipeline, which needs in_specs= or out_specs= on the "
+                "kernel; without them all dimensions of the grid are CTAs"
             )
         return None
     ins, outs = _specs(kernel, "in_specs", in_specs), _specs(kernel, "out_specs", out_specs)
     if len(parameters) != len(ins) + len(outs):
         raise SpecError(
             f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but "
-            f"{len(ins)} in_specs and {len(outs)} out_specs: it takes a tile for each, in this "
-            "order; scalars are keyword-only"
+            f"{len(ins)} in_specs and {len(outs)} out_specs: it must have one parameter for each, "
+            "in this order; make scalars keyword-only"
         )
     if isinstance(grid, Persistent):
         raise SpecError(
             f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; "
-            "with in_specs the grid says how many tiles there are"
+            "with in_specs, grid must be the number of tiles"
         )
     rank = _rank(kernel, (*ins, *outs), grid, semantics)
     words = semantics or ("parallel",) * rank
     if len(words) != rank:
         raise SpecError(
-            f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the "
+            f"kernel {kernel}: dimension_semantics {words} has {len(words)} dimensions, but the "
             f"grid has {rank}"
         )
     sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     parts = Grid(rank, words.count("parallel"), sizes)
     if words != parts.semantics:
         raise SpecError(
-            f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, "
-            "because they are the loop that each CTA runs"
+            f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions must be "
+            "last, because they are the loop that each CTA runs"
         )
     if sizes is not None and not all(_is_size(size) for size in sizes):
         raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
@@ -157,8 +158,8 @@ def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
 def _rank(
     kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None
 ) -> int:
-    """Return how many dimensions the grid has; of a function, how many `semantics` has or index
-    maps take."""
+    """Return the number of dimensions of the grid. For a grid function, it is the length of
+    `semantics` or the number of parameters of the index maps."""
     if not callable(grid):
         return len(grid) if isinstance(grid, (tuple, list)) else 1
     if semantics is not None:
@@ -169,8 +170,8 @@ def _rank(
         if isinstance(plain, FunctionType):
             return plain.__code__.co_argcount
     raise SpecError(
-        f"kernel {kernel}: the grid is a function of the arguments, and no index map says how "
-        "many dimensions it has: give dimension_semantics"
+        f"kernel {kernel}: the grid is a function of the arguments, and no index map shows its "
+        "number of dimensions: give dimension_semantics"
     )
 
 

@@ -1,11 +1,9 @@
-"""A variant of a kernel: its function for one set of types and Statics, rewritten and compiled, and
-its two executions.
+"""Variants of a kernel: its function, rewritten and compiled for one set of types and Statics.
 
-Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time
-scalars, the Statics, and the number of GPUs (0: one, without a mesh). Each stage is made when it is
-first needed, and kept: the rewritten function, which both executions share, the machine code, and
-what the launcher prepares of that.
-"""
+The key of a variant is a tuple of the arrays (as far as compilation depends on them), the types of
+the run-time scalars, the Statics, and the number of GPUs (0: one GPU, without a mesh). Each stage
+is built when first needed and then cached: the rewritten function, which the GPU and the simulation
+share, the machine code, and what the launcher prepares from it."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
 from ..core.process_guards import COMPILES, in_child, uncollected
+from ..diagnostics.errors import SpecError
 from ..launch.table import Table
 from ..plan.plans import ArrayArg
 from ..plan.split import Split
@@ -38,34 +37,33 @@ Key = tuple[tuple[ArrayArg, ...], tuple[np.dtype, ...], Statics, int]
 
 
 class Variant:
-    """A kernel for arrays and scalars of these types and these Statics."""
+    """A kernel for particular types of arrays and scalars, and values of Statics."""
 
     def __init__(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> None:
-        """`obstacles` says by argument why TMA cannot address an array."""
+        """`obstacles` maps argument indices to the reasons why TMA cannot address the array."""
         self.definition, self.key, self.obstacles = definition, key, obstacles
         self.arrays, self.scalars, self.statics, self.gpus = key
         self.outputs = sum(array.output and not array.own for array in self.arrays)
-        """how many of the arrays of a call, the last ones, are outputs"""
+        """number of trailing arrays of a call that are outputs"""
         names = [array.name for array in self.arrays if not array.own]
         self.workspace: Callable[..., Any] | None = (
             functools.partial(definition.results.workspace, names, dict(self.statics))
             if any(array.workspace for array in self.arrays)
             else None
         )
-        """returns the shape of its workspace for a grid and the arrays of a call; None: it has
-        none"""
+        """function of a grid and a call's arrays that returns the workspace's shape; None: no
+        workspace"""
         self._image: launch.Image | None = None
         self._built: Built | None = None
         self._prepared: launch.Prepared | None = None
         self._checked = False
         self._lock = threading.RLock()
-        """held while it is compiled: of several threads that need it first, one compiles and the
-        others wait"""
+        """held while compiling, so that only one of several threads compiles and the others wait"""
         _variants.add(self)
 
     @functools.cached_property
     def _known(self) -> dict[str, Any]:
-        """The arrays' types and the Statics' values, which are known before compilation, by
+        """Types of the arrays and values of the Statics, which are known before compilation, by
         parameter name."""
         from ..compile.lift.constants import StaticArray
 
@@ -73,8 +71,8 @@ class Variant:
 
     @functools.cached_property
     def _source(self) -> tuple[str | None, Source]:
-        """The key of what the kernel's source and the names in it are, and the source, which is
-        read once."""
+        """The digest of the kernel's source and the values of its globals, and the source, which is
+        read only once."""
         return self._digest(), self.definition.read()
 
     @functools.cached_property
@@ -87,27 +85,30 @@ class Variant:
         return role_split.split(self._source[1], self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
-        """Return a new Unit, for one compile or one simulation."""
+        """Create a Unit, for one compile or one simulation."""
         from ..plan.unit import Unit
 
         options, split = self.definition.options, self._split
-        return Unit(
-            self.definition.name,
-            self.arrays,
-            options.grid_names,
-            split.wg_axis,
-            split.num_compute_wgs,
-            split.memory_registers,
-            options.compiler_params,
-            simulated=simulated,
-            obstacles=self.obstacles,
-            memory_thread=split.memory_thread_idx,
-            warp_specialized=options.warp_specialized,
-            schedule=options.schedule,
-            grid_rank=self.definition.grid_rank,
-            gpus=self.gpus,
-            **options.cluster,
-        )
+        try:
+            return Unit(
+                self.definition.name,
+                self.arrays,
+                options.grid_names,
+                split.wg_axis,
+                split.num_compute_wgs,
+                split.memory_registers,
+                options.compiler_params,
+                simulated=simulated,
+                obstacles=self.obstacles,
+                memory_thread=split.memory_thread_idx,
+                warp_specialized=options.warp_specialized,
+                schedule=options.schedule,
+                grid_rank=self.definition.grid_rank,
+                gpus=self.gpus,
+                **options.cluster,
+            )
+        except SpecError as error:
+            raise SpecError(self._source[1].definition.stamp(str(error))) from None
 
     @functools.cached_property
     def lifted(self) -> Lifted:
@@ -115,13 +116,14 @@ class Variant:
         from ..compile.lift.lift import lift
 
         arrays = [array.name for array in self.arrays]
-        order = [*arrays, *self.definition.scalar_names(arrays)]  # as both executions pass them
+        # in the order in which the entry and `simulate` pass them
+        order = [*arrays, *self.definition.scalar_names(arrays)]
         order = order[: len(order) - len(self.definition.size_names)]
         return lift(self._source[1], order, self._known, self.unit())
 
     @property
     def _typed(self) -> list[tuple[str, np.dtype]]:
-        """Names and types of the run-time scalars."""
+        """The names and types of the run-time scalars."""
         return list(
             zip(
                 self.definition.scalar_names([a.name for a in self.arrays]),
@@ -143,21 +145,20 @@ class Variant:
 
     @property
     def digest(self) -> str | None:
-        """What its machine code depends on, alike in all processes that would compile the same;
-        None where nobody can tell.
+        """Digest of everything that the machine code depends on, the same in all processes that
+        would compile the same code; None if it cannot be determined.
 
-        Of the names in its source it has the values of the time when the source was read, if it
-        was, else those of now.
-        """
+        Globals are captured when the source is first read; before that, their current values are
+        used."""
         return self._source[0] if "_source" in vars(self) else self._digest()
 
     @property
     def _key(self) -> str | None:
-        """The key of its image in the disk cache."""
+        """Key of its image in the disk cache, or None if the cache is off."""
         return self.digest if cache.enabled() else None
 
     def find(self) -> launch.Image | None:
-        """Return the machine code from memory or from the disk cache; None where it must be
+        """Return the machine code from memory or from the disk cache, or None if it must be
         compiled."""
         with self._lock:
             self._image = self._image or cache.find(self._key)
@@ -165,7 +166,7 @@ class Variant:
 
     @property
     def image(self) -> launch.Image:
-        """The machine code, without the compiler's objects; launches have it from here only."""
+        """The machine code, without the compiler's objects. Launches use no other source of it."""
         with self._lock:
             if self._image is None:
                 key = self._key
@@ -175,16 +176,15 @@ class Variant:
             return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:
-        """Take an image of this variant that was compiled elsewhere, unless it has one; returns the
-        one that it has."""
+        """Store an image of this variant that was compiled elsewhere, unless it already has one.
+        Return the stored one."""
         with self._lock:
             self._image = self._image or image
             return self._image
 
     @property
     def built(self) -> Built:
-        """The machine code with the compiler's objects: compiled again where only the image was
-        kept."""
+        """The machine code with the compiler's objects; recompiled if only the image was kept."""
         with self._lock:
             if self._built is None:
                 self._built = self._build()
@@ -192,8 +192,8 @@ class Variant:
             return self._built
 
     def shown(self, what: str) -> Any:
-        """Return what `Kernel.inspect` shows: from the image alone where that suffices, else from a
-        compile, which is kept."""
+        """Return what `Kernel.inspect` shows, from the image alone if it suffices, otherwise from a
+        compile, which is cached."""
         if what == "source":
             return self.lifted.text
         if what == "resources":
@@ -207,8 +207,8 @@ class Variant:
         return getattr(self.built, what)
 
     def prepared(self, infos: Sequence[launch.ArrayInfo], table: Table) -> launch.Prepared:
-        """Return the launcher of the variant's image for arrays like `infos`, made once; `table`
-        keeps the launches."""
+        """Return the launcher of the variant's image for arrays like `infos`, which is created
+        once; launches are cached in `table`."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = launch.Prepared(
@@ -224,12 +224,13 @@ class Variant:
 
     # ---- on the simulated SM
     def typed(self, values: Sequence[Any]) -> list[Any]:
-        """Return the run-time scalars of a call as the kernel function gets them."""
+        """Convert the run-time scalars of a call to the types that the kernel function takes."""
         return [kind.type(value) for kind, value in zip(self.scalars, values, strict=True)]
 
     def check_compiles(self) -> None:
-        """Raise the error of a compile where the toolchain is installed, unless
-        NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
+        """Raise the errors of a compile, so that a simulated kernel is known to compile.
+
+        Does nothing if the toolchain is not installed or if NUMPIPE_COMPILE_CHECK=0."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         from ..compile.build import front_end, toolchain
@@ -237,7 +238,8 @@ class Variant:
 
         def check() -> None:
             with COMPILES.one(f"kernel {self.definition.name}"), contextlib.suppress(SimulatedOnly):
-                # SimulatedOnly, a breakpoint: this kernel is being looked at
+                # SimulatedOnly is raised for a breakpoint, which means that the kernel is being
+                # debugged
                 front_end(self.unit(), self.lifted, self._typed)
 
         if toolchain() is None:
@@ -250,6 +252,6 @@ _variants: weakref.WeakSet[Variant] = weakref.WeakSet()
 
 @in_child
 def _after_fork() -> None:
-    """Replace the locks, which threads may hold that are gone now."""
+    """Replace the locks: threads that held them do not exist in the child."""
     for variant in _variants:
         variant._lock = threading.RLock()

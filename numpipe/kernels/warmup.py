@@ -1,11 +1,10 @@
-"""`numpipe.warmup`: compiles kernels ahead of their calls, in worker processes, as
-`numpipe.autotune` does with its candidates.
+"""`numpipe.warmup`: compile kernels before they are called, in worker processes.
 
-A worker is a new process. It imports the module that a kernel is in, or the factory that makes it,
-compiles, keeps the image on disk and sends it back, with the digest of what it compiled. This
-process takes an image only where the digest is that of its own kernel: a module may have other
-values in another process. What a worker cannot import, or reads otherwise, this process compiles.
-"""
+`numpipe.autotune` compiles its candidates in the same way. A worker is a new process. It imports
+the module of a kernel, or of the factory that creates it, compiles the kernel, stores the image on
+disk and sends it back with the digest of what it compiled. The parent process uses the image only
+if the digest matches its own kernel, because a module's globals may differ in another process. What
+a worker cannot import, or reads differently, is compiled in the parent."""
 
 from __future__ import annotations
 
@@ -37,33 +36,35 @@ Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str,
 def warmup(
     calls: Iterable[Entry], *, workers: int | None = None, progress: bool | None = None
 ) -> list[Resources]:
-    """Compile kernels ahead of these calls, several at a time, and keep them in memory and in the
-    disk cache; nothing is run.
+    """Compile kernels for future calls, in parallel, and keep them in memory and in the disk cache.
+    Nothing is run.
 
-    calls     ``(kernel, args)`` or ``(kernel, args, named)``: a tuple of a call's positional
-              arguments and a dictionary of its named ones, Statics and ``out`` among them, as
+    calls     each ``(kernel, args)`` or ``(kernel, args, named)``: a tuple of a call's positional
+              arguments and a dictionary of its named ones, including Statics and ``out``, as
               `Kernel.inspect` takes them. Scalars may have any value of their type. An ArrayType
-              may stand for an array whose last dimension is contiguous and whose rows TMA can
-              address; for other arrays pass one that is laid out like them
-    workers   processes that compile; default: one for each CPU that this process may use, and none
-              for a single kernel; 0: this process compiles
-    progress  whether stderr shows a bar, if tqdm is installed; default: where stderr is a terminal
+              can be passed for an array whose last dimension is contiguous and whose rows TMA can
+              address; for other arrays pass one with the same layout
+    workers   number of worker processes; default: one per CPU that this process may use, or none
+              for a single kernel; 0: compile in this process
+    progress  whether to show a progress bar on stderr, if tqdm is installed; default: only if
+              stderr is a terminal
 
-    Returns the `Resources` of each call's kernel, in order. What is in memory or in the cache is
-    not compiled again, and calls that need the same machine code compile it once. Workers import
-    kernels by name, so a script that has some begins its work under ``if __name__ == "__main__":``.
-    Kernels that cannot be imported, as those that a function returns, or those of a notebook, are
-    compiled in this process, one after another. No GPU is needed.
+    Returns the `Resources` of each call's kernel, in order. Kernels that are in memory or in the
+    cache are not compiled again, and calls that need the same machine code share one compile.
+    Workers import kernels by name, so a script that defines kernels must start its work under
+    ``if __name__ == "__main__":``. Kernels that cannot be imported, such as those returned by a
+    function or defined in a notebook, are compiled in this process, one at a time. No GPU is
+    needed.
 
-    Raises SpecError for arguments that do not fit, before anything is compiled. Raises CompileError
-    with the errors of all kernels that cannot be compiled, each by its name, when the others are
-    done; and where a worker dies.
+    Raises SpecError for invalid arguments, before anything is compiled. Raises CompileError if a
+    worker dies, and, after all other kernels are compiled, with the errors of all kernels that
+    cannot be compiled, by name.
 
     >>> used = numpipe.warmup([(matmul, (a, b)), (matmul, (a, b), {"cfg": Config(slots=3)})])
     """
     require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
-    asked = [_variant(number, entry) for number, entry in enumerate(calls)]
-    jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
+    requests = [_variant(number, entry) for number, entry in enumerate(calls)]
+    jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in requests}
     with progress_bar("warmup: compile", progress, total=len(jobs)) as bar:
         images = compiled(list(jobs.values()), workers, bar.update, "warmup")
     found = dict(zip(jobs, images, strict=True))
@@ -76,12 +77,12 @@ def warmup(
                 for variant, error in failed.items()
             )
         ) from next(iter(failed.values()))
-    return [variant.adopt(found[variant]).resources for _, variant in asked]  # type: ignore[arg-type]
+    return [variant.adopt(found[variant]).resources for _, variant in requests]  # type: ignore[arg-type]
 
 
 def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
-    """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for something
-    else."""
+    """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for an invalid
+    entry."""
     kernel, args, named = (
         (*entry, {})[:3]
         if isinstance(entry, tuple) and len(entry) in (2, 3)
@@ -114,29 +115,29 @@ def _brief(entry: Any) -> str:
 # ---- the processes
 @dataclass(frozen=True)
 class Job:
-    """A variant that is to be compiled, by the name under which it is reported."""
+    """A variant to compile, and its name in reports."""
 
     name: str
     source: Kernel | tuple[Callable[[Any], Kernel], Any]
-    """the kernel, or (factory, config): what a worker makes it of"""
+    """the kernel, or a pair (factory, config) that a worker creates it from"""
     variant: Variant
 
     def packed(self) -> bytes:
-        """Return what a worker is sent. Raises what pickle raises for a kernel, factory, config or
-        Static that cannot be sent."""
+        """Return the bytes to send to a worker. Raises what pickle raises if the kernel, factory,
+        config or a Static cannot be pickled."""
         return pickle.dumps((self.source, self.variant.key, self.variant.obstacles))
 
 
 def compiled(
     jobs: Sequence[Job], workers: int | None, report: Callable[[], object], asker: str
 ) -> list[Image | NumpipeError]:
-    """Return the machine code of each job, or the error of its compile; `report` is called when one
-    is done.
+    """Return the machine code of each job, or the error of its compile. `report` is called after
+    each job.
 
-    workers  processes; None: as many as there are CPUs, none for a single compile; 0: this process
-             compiles
+    workers  number of processes; None: one per CPU, or none for a single compile; 0: compile in
+             this process
 
-    Raises CompileError where a process dies; `asker` is the function that the message names.
+    Raises CompileError if a process dies; its message names the function `asker`.
     """
     done: dict[int, Image | NumpipeError] = {}
 
@@ -159,7 +160,7 @@ def compiled(
     if _in_worker:
         workers = 0
     for number in missing if workers or (workers is None and len(missing) > 1) else ():
-        with contextlib.suppress(Exception):  # whatever a value's own pickling raises
+        with contextlib.suppress(Exception):  # a value's own pickling may raise anything
             if jobs[number].variant.digest is not None:
                 sent[number] = jobs[number].packed()
     here = [number for number in missing if number not in sent]
@@ -182,9 +183,9 @@ def compiled(
             except BrokenProcessPool as error:
                 modules = sorted({_module(jobs[number].source) for number in sent})
                 raise CompileError(
-                    f"{asker}: a process that compiles died: can {', '.join(modules)} be imported "
-                    "by another process, and does a script start its work under 'if __name__ == "
-                    '"__main__":\'? workers=0 compiles in this one'
+                    f"{asker}: a worker process died: can {', '.join(modules)} be imported by "
+                    "another process, and does the script start its work under 'if __name__ == "
+                    '"__main__":\'? Pass workers=0 to compile in this process'
                 ) from error
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -194,8 +195,8 @@ def compiled(
 
 
 _in_worker = False
-"""whether this process is a worker: it starts none where a module that it imports calls `warmup`,
-or there would be no end"""
+"""whether this process is a worker; it then starts no workers of its own, because a module that it
+imports may call `warmup` again"""
 
 
 def _begin() -> None:
@@ -212,8 +213,8 @@ def _module(source: Any) -> str:
 
 
 def _compile(data: bytes) -> tuple[str | None, Any]:
-    """Compile in a worker; returns the digest of what is compiled, None where it cannot be
-    imported, and the image or the error."""
+    """Compile in a worker. Return the digest of what is compiled (None if it cannot be imported),
+    and the image or the error."""
     try:
         source, key, obstacles = pickle.loads(data)
         variant = Variant(
@@ -222,7 +223,7 @@ def _compile(data: bytes) -> tuple[str | None, Any]:
             obstacles,
         )
         digest = variant.digest
-    except Exception:  # the process that asked compiles it, and meets what is wrong
+    except Exception:  # the parent process compiles it, and reports the error
         return None, None
     return digest, _image(variant)
 

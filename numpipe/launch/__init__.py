@@ -1,53 +1,50 @@
-"""From a compiled kernel and a caller's arrays to a launch.
+"""Launching: from a compiled kernel and a caller's arrays to a launch.
 
-Here belongs all that knows array libraries, GPU memory, streams or the CUDA driver; no file here
-knows Numba, the compiler or the simulated SM. Read `array_info` first, then `launcher` and
-`host_calls`.
+This package contains everything that depends on array libraries, GPU memory, streams or the CUDA
+driver. It does not depend on Numba, the compiler or the simulated SM. Read `array_info` first, then
+`launcher` and `host_calls`.
 
 =====================  =============================================================================
-`array_info`           what a launch needs to know of an array, and the rules of its layout for TMA
-`arrays`               reads that from NumPy, PyTorch, CuPy and other CUDA arrays, and through
-                       DLPack
-`jax_arrays`           reads it from JAX arrays, and makes outputs of that kind
-`windows`              views of an array: transposed, reshaped, with other strides; without its
+`array_info`           description of an array for a launch, and TMA's requirements of its layout
+`arrays`               describing NumPy, PyTorch, CuPy and other CUDA arrays, and through DLPack
+`jax_arrays`           describing JAX arrays, and allocating JAX outputs
+`windows`              views of an array (transposed, reshaped, with other strides) without its
                        library
-`overlapping_outputs`  refuses outputs that share bytes with another array
-`output_arrays`        output arrays of the caller's library
+`overlapping_outputs`  refusing outputs that share bytes with another array
+`output_arrays`        allocating outputs in the caller's library
 `device_array`         numpipe's own arrays on the GPU
 `contiguous`           `numpipe.ascontiguous`
 `placement`            `numpipe.to_device`, `numpipe.pinned_empty`
 `host_calls`           calls on host arrays
-`transfers`            copies of host arrays to the GPU and back, by several threads
+`transfers`            copies of host arrays to the GPU and back, using several threads
                        (`copy_threads`)
-`pinned`               page-locked host memory, a pool of it
+`pinned`               a pool of page-locked host memory
 `buffers`              GPU memory with rows padded for TMA; workspaces for partial sums, by stream
 `stream_handover`      arrays of libraries that do not know the kernel's stream
 `tensormap`            CUtensorMap encoding
-`table`                the results that calls of a kernel keep for later ones
-`repeats`              calls that were made before, launched again: of kernels and ops, on one GPU
-                       and on meshes
-`streams`              which stream a call is queued on; what CUDA graphs cannot hold
+`table`                cached results of a kernel's calls
+`repeats`              relaunching earlier calls of kernels and ops, on one GPU and on meshes
+`streams`              choice of the stream of a call; what CUDA graphs cannot hold
 `attributes`           clusters, cooperative launch, programmatic dependent launch
-`image`                a compiled kernel: what its launches, reports and profiles need, and its form
-                       as bytes
-`launcher`             loading machine code, parameter packing and the driver call
-`collected_launches`   the launches that a function makes, kept to be made again
-`mesh`                 the GPUs of a kernel of several GPUs: one process with all of them
-                       (`local_gpus`), or one each (`torch_gpus`)
-`peer_access`          launches on several GPUs at once: tensor maps and addresses of the others'
-                       arrays
-`controls`             what such launches tell each other, and the error of one that waited for a
-                       peer too long
-`current_gpu`          which GPU there is, "gpu" or "sim"
-`profiles`             traces of kernels that record
-`debug_reports`        kernels built with debug=True: waits that they gave up
-`driver`               the functions of libcuda that all of these use; `cuda_contexts`: those for
-                       devices, contexts, streams, host memory
+`image`                a compiled kernel as needed by launches, reports and profiles, and its
+                       serialized form
+`launcher`             loading machine code, packing parameters, calling the driver
+`collected_launches`   recording the launches of a function, to repeat them
+`mesh`                 the GPUs of a kernel of several GPUs: all in one process (`local_gpus`), or
+                       one process per GPU (`torch_gpus`)
+`peer_access`          launches on several GPUs at once: tensor maps and addresses of peers' arrays
+`controls`             communication between such launches, and the error of one that waited too
+                       long for a peer
+`current_gpu`          detecting the GPU; choosing "gpu" or "sim"
+`profiles`             traces of kernels that record events
+`debug_reports`        reports of kernels built with debug=True that gave up waiting
+`driver`               the libcuda functions used by all of these; `cuda_contexts`: those for
+                       devices, contexts, streams and host memory
 `driver_errors`        the driver's errors, with advice
 =====================  =============================================================================
 
-Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a
-GPU.
+Importing this package touches no GPU and needs no CUDA package; the driver is opened when a GPU is
+first used.
 """
 
 from ..plan.image import Image

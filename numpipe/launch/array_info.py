@@ -1,8 +1,7 @@
-"""What a launch needs to know of an array, whichever library owns it: `ArrayInfo`, and the rules of
-its layout for TMA.
+"""`ArrayInfo`, the description of an array that launches use, and TMA's requirements of its layout.
 
-A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is:
-the tensor map of a col-major array is made over its transpose, in memory order.
+A matrix is *row* major if its last dimension is contiguous, and *col* major if its first dimension
+is. The tensor map of a col-major array is built for its transpose, in memory order.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
+from ..arch.dtypes import ELEMENTS, packed_fix
 from ..diagnostics.errors import SpecError
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
-"""where an array lies and how its memory is shared: "cuda" is CuPy, Numba and all else with
+"""where an array is and how its memory is shared; "cuda" is CuPy, Numba and everything else with
 ``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
 DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
 """Element types of kernel arguments."""
-# np.dtype.name takes a microsecond, a hash does not
+# np.dtype.name takes a microsecond, a hash look-up does not
 _exact = {dtype: dtype for dtype in DTYPES.values()}
 
 _TMA_ALIGN = 16
 
 
 class ArrayInfo(NamedTuple):
-    """An array as a launch sees it. Strides are in bytes; `ptr` is 0 for host arrays."""
+    """Description of an array for a launch. Strides are in bytes; `ptr` is 0 for host arrays."""
 
     kind: Kind
     ptr: int
@@ -44,9 +43,9 @@ class ArrayInfo(NamedTuple):
     owner: Any
     """the object that was passed"""
     array: np.ndarray[Any, Any] | None = None
-    """host arrays: the memory as a NumPy array (a view of a CPU tensor's)"""
+    """for host arrays, the memory as a NumPy array (for a CPU tensor, a view of it)"""
     held: Any = None
-    """the view of a DLPack export, which keeps the memory alive as `owner` does"""
+    """the view of a DLPack export, which like `owner` keeps the memory alive"""
 
     @property
     def address(self) -> int:
@@ -55,7 +54,7 @@ class ArrayInfo(NamedTuple):
 
 
 def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
-    """Describe a C-contiguous array of zeros that nobody has allocated."""
+    """Describe a C-contiguous array of zeros that is not allocated."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
     return ArrayInfo(
         "host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros
@@ -63,17 +62,17 @@ def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
 
 
 def argument(name: str, kernel: str) -> str:
-    """Return an argument's name as messages write it."""
+    """Format an argument's name for messages."""
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
 def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
-    """Return the element type. Raises SpecError for one that no kernel takes."""
+    """Return the element type. Raises SpecError if kernels do not support it."""
     element = _exact.get(dtype)
     if element is None:
         raise SpecError(
             f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
-            f"convert to one of {', '.join(DTYPES)} in native byte order"
+            f"convert to one of {', '.join(DTYPES)} in native byte order{packed_fix(dtype)}"
         )
     return element
 
@@ -87,12 +86,12 @@ def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def major_order(info: ArrayInfo) -> Major:
-    """Return "row" when the last dimension is contiguous, else "col" when the first one is; "row"
-    when both or neither are.
+    """Return "row" if the last dimension is contiguous, "col" if only the first one is, and "row"
+    if neither is.
 
-    The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays
-    without elements and 1-D arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n)
-    array, whose other strides would be wrong for TMA.
+    The stride of a dimension of size 1 does not matter. An (n, 1) matrix is therefore "row", and so
+    are 1-D arrays and arrays without elements. A (1, n) matrix that is not "row" is "col", but a
+    (1, m, n) array is "row", because its other strides would be wrong for TMA.
     """
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
@@ -103,13 +102,13 @@ def major_order(info: ArrayInfo) -> Major:
 
 
 def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
-    """Return a shape, stride or block tuple with the contiguous dimension last."""
+    """Return a tuple of a shape, strides or a block with the contiguous dimension last."""
     return tuple(values) if major == "row" else tuple(reversed(values))
 
 
 def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
-    """Return byte strides and bytes of a copy in the major order of `info` whose rows start at
-    multiples of 16 bytes."""
+    """Return the byte strides and the size in bytes of a copy in the major order of `info` whose
+    rows start at multiples of 16 bytes."""
     major = major_order(info)
     shape = memory_order(info.shape, major)
     size = info.dtype.itemsize
@@ -122,14 +121,14 @@ def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
 
 
 def copied_obstacle(info: ArrayInfo) -> str | None:
-    """Return why TMA could not even address a padded copy (too many dimensions, none, or too large
-    ones), or None."""
+    """Return why TMA could not address even a padded copy (zero, too many, or too large
+    dimensions), or None."""
     return _obstacle(0, info.shape, padded(info)[0], info.dtype)
 
 
 def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return byte strides (contiguous dimension last), with those that no address uses replaced by
-    ones that TMA accepts."""
+    """Return byte strides (contiguous dimension last) in which strides that are never used are
+    replaced by values that TMA accepts."""
     result = list(strides)
     for axis, dim in enumerate(shape[:-1]):
         if dim <= 1 or 0 in shape:
@@ -144,9 +143,10 @@ def tma_obstacle(
 ) -> str | None:
     """Return why TMA cannot address an array in memory order (contiguous dimension last), or None.
 
-    The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16
-    bytes, contiguous elements, every other stride a multiple of 16 bytes below 2**40, dimensions
-    below 2**32. An array without elements is never read, so its address and strides do not matter.
+    These are the requirements of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base address at a
+    multiple of 16 bytes, contiguous elements, every other stride a multiple of 16 bytes below
+    2**40, dimensions below 2**32. An array without elements is never read, so its address and
+    strides do not matter.
     """
     if not 1 <= len(shape) <= 5:
         return f"it has {len(shape)} dimensions and TMA addresses 1 to 5"
@@ -183,16 +183,16 @@ def tma_obstacle(
 
 
 def tma_addressable(info: ArrayInfo) -> str | None:
-    """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the
-    GPU."""
+    """Return why TMA cannot address an array, or None. Host arrays are padded when they are copied
+    to the GPU."""
     if info.kind == "host":
         return copied_obstacle(info)
     return obstacle_in_place(info)
 
 
 def obstacle_in_place(info: ArrayInfo) -> str | None:
-    """Return why TMA cannot address an array where it lies, or None: a host array too, as one that
-    stands for a GPU's."""
+    """Return why TMA cannot address an array without a padded copy, or None. This includes host
+    arrays that represent GPU arrays."""
     return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
 
 
@@ -200,8 +200,8 @@ def obstacle_in_place(info: ArrayInfo) -> str | None:
 def _obstacle(
     offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> str | None:
-    """Return the reason of `tma_addressable`, which each call asks for each array: it depends on
-    the address's last bits only."""
+    """Return the result of `tma_addressable`. It depends only on the last bits of the address, so
+    it is cached: each call needs it for each array."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
     return tma_obstacle(
         offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize
@@ -209,12 +209,12 @@ def _obstacle(
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """Return the error for an input that TMA must read and cannot; it offers the padded copy where
-    that is a fix."""
+    """Return the error for an input that TMA must read but cannot; it suggests a padded copy if
+    that helps."""
     fix = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
     if info.kind == "host":
         fix = (
-            f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not "
+            f"pass a part of a wider array: '{name}' represents symmetric memory, which is not "
             "copied to padded rows"
         )
     if copied_obstacle(info):
@@ -226,21 +226,20 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
 
 
 def check_sizes(arrays: Mapping[str, ArrayInfo], kernel: str = "") -> None:
-    """Raise SpecError for a dimension whose size is no int32, which all indices and sizes are in a
-    kernel."""
+    """Raise SpecError for a dimension whose size does not fit int32, the type of all indices and
+    sizes in kernels."""
     for name, info in arrays.items():
         if max(info.shape, default=0) >= 1 << 31:
             raise SpecError(
-                f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a "
-                f"kernel, at most {(1 << 31) - 1}: pass parts of it, or a view with more "
-                "dimensions"
+                f"{argument(name, kernel)}: shape {info.shape}: sizes and indices in kernels are "
+                f"int32, at most {(1 << 31) - 1}: pass parts of it, or a view with more dimensions"
             )
 
 
 def same_place(
     infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = ""
 ) -> Literal["host", "device"]:
-    """Return where all arguments lie. Raises SpecError unless all are on the host or all on one
+    """Return where all arguments are. Raises SpecError unless all are on the host or all on one
     GPU."""
     if not infos:
         return "device"

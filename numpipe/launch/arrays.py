@@ -1,10 +1,9 @@
-"""Arrays as a kernel sees them, whichever library owns them.
+"""Uniform descriptions of arrays of any library.
 
 `describe` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or
-a JAX array, or anything with ``__cuda_array_interface__`` or ``__dlpack__``. It copies nothing, and
-its result keeps the owner alive. It runs for every argument of every call, so it classifies each
-type once and reads its objects by one function from then on.
-"""
+JAX array, or any object with ``__cuda_array_interface__`` or ``__dlpack__``. It copies nothing, and
+the result keeps the owner alive. Because it runs for every argument of every call, it classifies
+each type only once."""
 
 from __future__ import annotations
 
@@ -22,19 +21,20 @@ from .array_info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {ArrayInfo: lambda info, name, kernel: info}
-"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the
-beginning. A description describes itself: who has one, as of a window on an array (`views`), passes
-that"""
+"""function that describes objects of a type, added when the first object of the type is seen;
+`DeviceArray`'s is present from the start. An ArrayInfo describes itself, so that callers which
+already have one, for example of a window (`windows`), can pass it"""
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
-"""DLPack's device types"""
+"""DLPack device types"""
 _UNORDERED = -1
-"""DLPack's stream of a consumer that orders nothing"""
+"""DLPack stream value that requests no synchronization"""
 
 
 def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
-    """Return what a launch needs to know of an argument; error messages name `name` and `kernel`.
+    """Return the description of an argument that a launch needs; error messages name `name` and
+    `kernel`.
 
-    Raises SpecError for anything that is not an array, and for element types that no kernel takes.
+    Raises SpecError for anything that is not an array, and for unsupported element types.
     """
     reader = READERS.get(type(obj))
     if reader is None:
@@ -55,8 +55,8 @@ _libraries: dict[type, str] = {}
 
 
 def library(kind: type) -> str:
-    """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba";
-    else ""."""
+    """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax", "numba", or ""
+    for others."""
     if kind not in _libraries:
         tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
@@ -66,8 +66,8 @@ def library(kind: type) -> str:
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, np.ma.MaskedArray):
         raise SpecError(
-            f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass "
-            f"{name}.filled(0), or {name}.data and the mask as an array of its own"
+            f"{argument(name, kernel)}: masked arrays are not supported, because kernels do not "
+            f"read masks: pass {name}.filled(0), or {name}.data and the mask as a separate array"
         )
     if isinstance(obj, np.ndarray):
         return _numpy
@@ -84,7 +84,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, (array.array, memoryview)):
         what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
         raise SpecError(
-            f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass "
+            f"{argument(name, kernel)}: {what} is not supported as an array: pass "
             f"np.asarray({name})"
         )
     fix = (
@@ -92,7 +92,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         "__cuda_array_interface__ or __dlpack__"
     )
     if isinstance(obj, (list, tuple)):
-        fix += " (np.asarray makes one of a list)"
+        fix += " (np.asarray converts a list)"
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {fix}")
 
 
@@ -136,8 +136,8 @@ def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
 
 
 def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe a CPU tensor by NumPy's view of its memory. NumPy has no bfloat16 or float8: these
-    are viewed as integers before."""
+    """Describe a CPU tensor through a NumPy view of its memory. It is first viewed as integers if
+    NumPy lacks its type (bfloat16, float8)."""
     dtype = _torch_dtype(obj, name, kernel)
     where = obj.device.type
     if where != "cpu":
@@ -188,8 +188,8 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """Return the element type of a type string, or else the object's: ml_dtypes' have ``<V2``
-    (bfloat16), ``<V1`` or ``<f1``."""
+    """Return the element type of a type string, or of the object if the string is ambiguous:
+    ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
     if dtype is not None:
         return dtype
@@ -200,8 +200,8 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
     if dtype is None:
         raise SpecError(
             f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} "
-            f"has typestr {typestr!r}, which NumPy does not know, and no dtype says more; give it "
-            f"one of {', '.join(DTYPES)}"
+            f"has typestr {typestr!r}, which NumPy does not know, and no usable dtype attribute; "
+            f"give it one of {', '.join(DTYPES)}"
         )
     return element_type(dtype, name, kernel)
 
@@ -214,8 +214,8 @@ def _numpys(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _device_of(ptr: int) -> int:
-    """Return the GPU of an address, which the interface does not tell; the driver does, where there
-    are several."""
+    """Return the GPU of an address. The interface does not include it, so if there are several GPUs
+    the driver is asked."""
     try:
         cuda = driver.get()
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
@@ -224,12 +224,11 @@ def _device_of(ptr: int) -> int:
 
 
 def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe an exporter of DLPack: host memory through ``numpy.from_dlpack``, a GPU's through
-    cuda-core's StridedMemoryView.
+    """Describe an exporter of DLPack, using ``numpy.from_dlpack`` for host memory and cuda-core's
+    StridedMemoryView for GPU memory.
 
-    Raises SpecError for devices and element types that are not CUDA's, and where cuda-core is
-    missing.
-    """
+    Raises SpecError for devices and element types that CUDA does not have, and if cuda-core is
+    missing."""
     where = argument(name, kernel)
     device, ordinal = (int(number) for number in obj.__dlpack_device__())
     if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
@@ -252,11 +251,12 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
         raise
     except ImportError as error:
         raise SpecError(
-            f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which "
-            f"cannot be imported ({error}); install it, or pass what torch.from_dlpack or "
-            "cupy.from_dlpack makes of it"
+            f"{where}: a {type(obj).__name__} on a GPU requires the package cuda-core, which "
+            f"cannot be imported ({error}); install it, or pass the result of torch.from_dlpack "
+            "or cupy.from_dlpack"
         ) from error
-    # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
+    # exporters raise errors of their own, and NumPy and cuda-core several kinds for unsupported
+    # types
     except Exception as error:
         raise SpecError(
             f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: "

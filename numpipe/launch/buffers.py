@@ -1,19 +1,19 @@
-"""GPU memory of numpipe's own: copies of host arrays, with rows padded as TMA wants them, and
-workspaces for partial sums.
+"""GPU memory owned by numpipe: copies of host arrays with rows padded for TMA, and workspaces for
+partial sums.
 
-TMA wants rows at multiples of 16 bytes, which a host array need not have; on the GPU its rows are
-padded, so host arrays of any shape and order work. C- and Fortran-ordered arrays keep their major
-order, others become C-contiguous:
+TMA requires rows that start at multiples of 16 bytes. Rows are padded on the GPU, so that host
+arrays of any shape and order can be used. C- and Fortran-ordered arrays keep their major order,
+others become C-contiguous:
 
     host, float16 (3, 5)                     GPU, row pitch 16 bytes
     a0 a1 a2 a3 a4 b0 b1 b2 b3 b4 c0 ...     a0 a1 a2 a3 a4 -- -- --
                                              b0 b1 b2 b3 b4 -- -- --
                                              c0 c1 c2 c3 c4 -- -- --
 
-Launches of a stream run one after the other, so they share a workspace for each size of slots; two
-streams have one each. A graph holds the workspace of the stream that it was captured on, wherever
-it is replayed: two such graphs, or a replay and calls on that stream, must not run at the same
-time. CUDA C++ Programming Guide, "CUDA Graphs".
+Launches on a stream run one after another, so they share one workspace per slot size; each stream
+has its own. A graph uses the workspace of the stream it was captured on, wherever it is replayed.
+Two such graphs, or a replay and calls on that stream, must therefore not run at the same time. CUDA
+C++ Programming Guide, "CUDA Graphs".
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .array_info import ArrayInfo, padded
 
 _LOCK = threading.Lock()
 _workspaces: dict[tuple[int, int, int], list[DeviceBuffer]] = {}
-"""(device, stream, words of a slot) -> workspaces, the largest last"""
+"""(device, stream, words per slot) -> workspaces, largest last"""
 _Buffer = TypeVar("_Buffer", bound="DeviceBuffer")
 
 
 class DeviceBuffer:
-    """An array in GPU memory of numpipe's own; `shape` and byte `strides` are those that a kernel
-    sees.
+    """An array in GPU memory owned by numpipe; `shape` and `strides` (in bytes) are as a kernel
+    sees them.
 
-    `free` frees it, or the object's end does. Freeing is queued on `stream`: work queued there
-    before still finds the memory.
+    The memory is freed by `free`, or with the object. Freeing is queued on `stream`, after the work
+    that is already queued there.
     """
 
     __slots__ = ("device", "dtype", "nbytes", "ptr", "shape", "stream", "strides")
@@ -54,7 +54,7 @@ class DeviceBuffer:
         stream: int,
         device: int,
     ) -> None:
-        self.ptr = 0  # __del__ runs even when the allocation raises
+        self.ptr = 0  # __del__ runs even if the allocation raises
         self.shape, self.strides = tuple(shape), tuple(strides)
         self.dtype, self.nbytes = dtype, nbytes
         self.stream, self.device = stream, device
@@ -63,32 +63,32 @@ class DeviceBuffer:
 
     @classmethod
     def like(cls: type[_Buffer], info: ArrayInfo, stream: int, device: int) -> _Buffer:
-        """Allocate memory for an array of the shape, type and major order of `info`, rows padded;
-        its contents are undefined."""
+        """Allocate memory for an array with the shape, type and major order of `info` and padded
+        rows; its contents are undefined."""
         self, (strides, nbytes) = cls.__new__(cls), padded(info)
         DeviceBuffer.__init__(self, info.shape, strides, info.dtype, nbytes, stream, device)
         return self
 
     def info(self) -> ArrayInfo:
-        """Describe it as an argument of a launch."""
+        """Describe the array as an argument of a launch."""
         return ArrayInfo(
             "cuda", self.ptr, self.shape, self.strides, self.dtype, self.device, True, self
         )
 
     def free(self) -> None:
         ptr, self.ptr = self.ptr, 0
-        cuda = driver.opened()  # which may be called at any moment, by the garbage collector
+        cuda = driver.opened()  # takes no lock: the garbage collector may call this at any moment
         if ptr and cuda is not None:
             cuda.free(ptr, self.stream, self.device)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at interpreter exit the driver may be gone before us
+        with contextlib.suppress(Exception):  # at interpreter exit the driver may be gone already
             self.free()
 
 
 def clear_flags(device: int) -> None:
-    """Set the flags of all workspaces on a GPU to 0, behind a kernel that gave up its waits: it
-    left what nobody took."""
+    """Set the flags of all workspaces on a GPU to 0, after a kernel that gave up waiting left flags
+    set."""
     with _LOCK:
         for (of, _, words), kept in _workspaces.items():
             for each in kept if of == device else ():
@@ -106,20 +106,21 @@ def clear_flags(device: int) -> None:
 
 
 def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
-    """Return the workspace of launches on a stream, with at least `slots` slots. Raises DriverError
-    where there is no memory.
+    """Return the workspace for launches on a stream, with at least `slots` slots. Raises
+    DriverError if there is not enough memory.
 
-    The first launch that needs one allocates it, and nothing frees it: nobody knows which graphs
-    hold it. A launch that needs more slots gets another one, with twice as many or more, so all of
-    them together have at most twice the largest. Flags are 0 between launches (`partials`); the
-    rest holds anything.
+    The first launch that needs a workspace allocates it, and it is never freed, because graphs may
+    use it. A launch that needs more slots gets a new workspace with at least twice as many, so that
+    all of them together are at most twice as large as the largest. Flags are 0 between launches
+    (`partials`); other contents are undefined.
     """
     with _LOCK:
         kept = _workspaces.setdefault((device, stream, words), [])
         if not kept or kept[-1].shape[0] < slots:
             slots = max([slots, *(2 * before.shape[0] for before in kept[-1:])])
             cuda, zeros = driver.get(), np.zeros((slots, FLAGS), np.int32)
-            # the launch's stream may be captured; what follows on any stream finds cleared flags
+            # uses a separate stream because the launch's may be captured; synchronized before
+            # returning
             with cuda.aside(device) as aside:
                 new = DeviceBuffer(
                     (slots, words),

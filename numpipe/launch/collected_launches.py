@@ -1,14 +1,14 @@
-"""The launches that a function makes, kept to be made again on arrays at the same addresses.
+"""Recording of the launches that a function makes, to repeat them on arrays at the same addresses.
 
-A caller that passes the same addresses again and again, as XLA does, runs the function once, inside
-of `collecting`, with descriptions of the arrays (`ArrayInfo`). From then on it makes the launches
-of the list, and nothing is looked up. A *dry* run launches nothing: it compiles what the launches
-need, and tells how large a workspace they want.
+A caller that passes the same addresses repeatedly, such as XLA, runs the function once inside
+`collecting`, with descriptions of the arrays (`ArrayInfo`). From then on it makes the recorded
+launches, without any look-ups. A *dry* run launches nothing. It compiles what the launches need,
+and determines how large a workspace they need.
 
-A launch that is collected has its parameters for itself, its scalars among them. Its workspace is
-taken from the memory that the caller lends, where that suffices: then it belongs to the caller, who
-knows what else runs at the same time. Lent memory holds anything, so the flags in it are cleared in
-front of the launch.
+A recorded launch has its own copy of its parameters, including scalars. Its workspace is in memory
+lent by the caller, if that suffices. The caller then controls what else uses this memory at the
+same time. The contents of lent memory are undefined, so the flags in it are cleared before the
+launch.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ __all__ = ["COLLECTING", "Collected", "collecting"]
 
 _FLOAT = np.dtype(np.float32)
 _LINE = 128
-"""bytes: arrays between launches begin at a multiple"""
+"""alignment in bytes of arrays that one launch passes to the next"""
 _IMAGINED = 1 << 55
-"""where arrays of a dry run lie: at no address of a GPU"""
+"""base address of the arrays of a dry run, which is not an address on any GPU"""
 
 
 class Collected:
-    """What a function launched.
+    """The launches of a function.
 
-    launches  functions that make its launches again, in order
-    nbytes    the bytes of memory that they want: a workspace, which they share because they run one
-              after the other, and what was allocated between them
-    """
+    launches  functions that repeat its launches, in order
+    nbytes    bytes of memory that they need: a workspace, which they share because they run one
+              after another, and arrays allocated between them"""
 
     def __init__(self, dry: bool = False, memory: int = 0, nbytes: int = 0) -> None:
-        """`memory` is the address of `nbytes` lent bytes for workspaces, at a multiple of 16; 0:
-        there are none."""
+        """`memory` is the address of `nbytes` lent bytes for workspaces, aligned to 16 bytes, or 0
+        if no memory is lent."""
         self.launches: list[Callable[[], None]] = []
         self._workspace = self._allocated = 0
         self._held: list[Any] = []
@@ -62,7 +61,7 @@ class Collected:
         scalars: Sequence[Any],
         stream: int,
     ) -> None:
-        """Make and keep a launch; a dry run only notes its workspace."""
+        """Make and record a launch; in a dry run, only record its workspace size."""
         work, shape = None, prepared.workspace_shape(grid, infos)
         if shape is not None:
             slots, words = shape
@@ -79,7 +78,7 @@ class Collected:
                     )
                 )
         if not self._dry:
-            self._held += [info.owner for info in infos]  # the function may have allocated some
+            self._held += [info.owner for info in infos]  # keeps arrays that the function allocated
             self._keep(prepared.alone(grid, infos, scalars, stream, work))
 
     @property
@@ -88,7 +87,7 @@ class Collected:
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> ArrayInfo | None:
         """Return an array at the end of the lent memory, for data that one launch passes to the
-        next; None if the memory is too small. A dry run only counts the bytes."""
+        next, or None if the memory is too small. A dry run only counts the bytes."""
         nbytes = math.prod(shape) * dtype.itemsize
         taken = self._allocated + nbytes + (2 * _LINE - nbytes % _LINE)
         if not self._dry and taken + self._workspace > self._lent:
@@ -106,7 +105,7 @@ class Collected:
 
 class _Collecting(threading.local):
     now: Collected | None = None
-    """what this thread's launches go into"""
+    """what records this thread's launches; None: they are not recorded"""
 
 
 COLLECTING = _Collecting()
@@ -114,8 +113,8 @@ COLLECTING = _Collecting()
 
 @contextlib.contextmanager
 def collecting(collected: Collected) -> Iterator[Collected]:
-    """Collect the launches on arrays of a GPU that this thread makes, of kernels that are called
-    with descriptions of arrays."""
+    """Record the launches on GPU arrays that this thread makes, for kernels that are called with
+    descriptions of arrays."""
     before, COLLECTING.now = COLLECTING.now, collected
     try:
         yield collected

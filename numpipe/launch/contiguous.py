@@ -1,7 +1,8 @@
-"""`numpipe.ascontiguous`: the fix for arrays that TMA cannot address.
+"""`numpipe.ascontiguous`: a copy for arrays that TMA cannot address.
 
-Calls never copy what is on a GPU, so the copy has a name. Its rows start at multiples of 16 bytes:
-it is contiguous where a row is such a multiple, else a view of wider memory:
+Calls never copy GPU arrays implicitly, so the copy is a separate function. Its rows start at
+multiples of 16 bytes. It is contiguous if the row size is such a multiple, otherwise it is a view
+of wider memory:
 
     float16 (3, 5), contiguous           the copy: shape (3, 5), strides (16, 2)
     a0 a1 a2 a3 a4 b0 b1 b2 b3 b4 c0 …   a0 a1 a2 a3 a4 -- -- --
@@ -32,19 +33,21 @@ __all__ = ["ascontiguous"]
 
 
 def ascontiguous(x: Any) -> Any:
-    """Return `x` itself where TMA can address it, else a copy on its own device, with each row at a
-    multiple of 16 bytes.
+    """Return `x` itself if TMA can address it, otherwise a copy on the same device in which each
+    row starts at a multiple of 16 bytes.
 
-    x   an array of any library, of 1 to 5 dimensions
+    x   an array of any library, with 1 to 5 dimensions
 
-    A copy has the shape, element type and major order of `x`. PyTorch and CuPy copy theirs
-    themselves and return their kind, on their current stream. Of other device arrays the driver
-    makes the copy, and it has been made when this returns: a `numba.cuda` device array of one, else
-    an array with ``__cuda_array_interface__`` (JAX has no arrays with padded rows). An array on the
-    host is returned as it is: its rows are padded on their way to the GPU.
+    A copy has the shape, element type and major order of `x`. PyTorch and CuPy arrays are copied by
+    their own library, on its current stream, to an array of that library. Other GPU arrays are
+    copied by the driver before this function returns. The result is a `numba.cuda` device array for
+    one of those, otherwise an array with ``__cuda_array_interface__`` (JAX has no arrays with
+    padded rows). Host arrays are returned unchanged, because their rows are padded when they are
+    copied to the GPU.
 
-    Raises SpecError for what is no array, and for one that no copy helps: 0 or more than 5
-    dimensions. See the CUDA driver API, cuTensorMapEncodeTiled, for what TMA takes.
+    Raises SpecError for anything that is not an array, and for an array that a copy cannot fix,
+    with 0 or more than 5 dimensions. For the requirements of TMA see cuTensorMapEncodeTiled in the
+    CUDA driver API.
 
     >>> import numpy as np
     >>> x = np.zeros((3, 5), np.float16)
@@ -57,14 +60,16 @@ def ascontiguous(x: Any) -> Any:
     if obstacle := copied_obstacle(info):
         raise SpecError(
             f"numpipe.ascontiguous: TMA cannot address a {info.dtype.name} array of shape "
-            f"{info.shape}, wherever it lies: {obstacle}; reshape it, or take a slice of it"
+            f"{info.shape} at any address: {obstacle}; reshape it, or take a slice of it"
         )
     strides, nbytes = padded(info)
     of = "torch" if info.kind == "torch" else library(type(x))
     if of == "torch":
         steps = [stride // info.dtype.itemsize for stride in strides]
-        made = sys.modules["torch"].empty_strided(info.shape, steps, dtype=x.dtype, device=x.device)
-        return made.copy_(x.detach())
+        tensor = sys.modules["torch"].empty_strided(
+            info.shape, steps, dtype=x.dtype, device=x.device
+        )
+        return tensor.copy_(x.detach())
     if of == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(info.device):
@@ -82,7 +87,8 @@ def ascontiguous(x: Any) -> Any:
 
 
 def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
-    """Copy `source` to `target`, which has its major order; returns when the copy is made."""
+    """Copy `source` to `target`, which has the same major order. Returns after the copy has
+    finished."""
     stream, major = current_stream([source]), major_order(source)
     stream_handover.order([source], stream, "ascontiguous")
     shape, pitches, target_pitches = (
@@ -90,7 +96,7 @@ def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
     )
     size = source.dtype.itemsize
     width = size
-    if pitches[-1] == size or shape[-1] == 1:  # rows in one piece; else rows of single elements
+    if pitches[-1] == size or shape[-1] == 1:  # whole rows; otherwise copy single elements
         width = size * shape[-1]
         shape, pitches, target_pitches = shape[:-1], pitches[:-1], target_pitches[:-1]
 
@@ -108,9 +114,9 @@ def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
                 stream,
                 source.device,
             )
-        else:  # a dimension further out, or a stride of rows that overlap or run backwards
+        else:  # an outer dimension, or a stride of rows that overlap or run backwards
             for i in range(shape[axis]):
                 copy(dst + i * target_pitches[axis], src + i * pitches[axis], axis + 1)
 
     copy(target.ptr, source.ptr, 0)
-    driver.get().synchronize(stream, source.device)  # the caller may forget `source` now
+    driver.get().synchronize(stream, source.device)  # the caller may free `source` now

@@ -1,15 +1,14 @@
-"""The control blocks of a mesh's launches, and what becomes of a launch that waits for a peer too
-long (`plan.control_block`).
+"""The control blocks of a mesh's launches, and the error of a launch that waits too long for a peer
+(see `plan.control_block`).
 
-A launch on several GPUs finds in its control block who has begun and what was signalled. Launches
-of a stream run one after the other, so they share one; its size depends on the kernel's semaphores
-alone, so that all GPUs use the same one for a launch, whatever each of them has launched before.
-Nothing frees a block: nobody knows which graphs hold it.
+A launch on several GPUs reads in its control block which GPUs have begun and which signals have
+arrived. Launches on a stream run one after another, so they share one block. Its size depends only
+on the kernel's semaphores, so that all GPUs use the same block for a launch, whatever each of them
+launched before. Blocks are never freed, because graphs may use them.
 
-Waits for peers are bounded. The first one that takes too long tells the host in the *record*, and
-the kernels that are queued on its stream end without waiting. Launches do not meet any more then:
-every later call on the mesh raises the same error.
-"""
+Waits for peers are bounded. The first wait that times out is reported to the host in the *record*,
+and the kernels queued on its stream end without waiting. After that, launches on the GPUs no longer
+match, so every later call on the mesh raises the same error."""
 
 from __future__ import annotations
 
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
 TIMEOUT = "NUMPIPE_PEER_TIMEOUT"
 _WORD = 4
 _LEAST = 1024
-"""words of the smallest control block"""
+"""number of words of the smallest control block"""
 _PAGE = 4096
 _NOTHING = bytes(_PAGE)
 
 
 def patience() -> float:
-    """Return how many seconds a wait for a peer may take."""
+    """Return the time limit of a wait for a peer, in seconds."""
     return debug_reports.seconds(TIMEOUT, control_block.PATIENCE)
 
 
 def block_words(semaphores: int, gpus: int, debug: bool) -> int:
-    """Return the words of the control block that a kernel with so many semaphores uses: a power of
-    two.
+    """Return the number of words of the control block for a kernel with this many semaphores, a
+    power of two.
 
     >>> block_words(100, 2, False), block_words(1000, 2, False), block_words(1000, 2, True)
     (1024, 2048, 4096)
@@ -53,8 +52,8 @@ def block_words(semaphores: int, gpus: int, debug: bool) -> int:
 
 
 class Known(NamedTuple):
-    """A kernel that was launched on a mesh, with the control block and the semaphores of its newest
-    launch."""
+    """A kernel that was launched on a mesh, with the control block and the number of semaphores of
+    its latest launch."""
 
     image: Image
     block: list[int]
@@ -63,39 +62,39 @@ class Known(NamedTuple):
 
 
 class Controls:
-    """The control blocks of one mesh, and its records."""
+    """The control blocks and records of one mesh."""
 
     def __init__(self, gpus: LocalGpus | TorchGpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
         self.launching = threading.Lock()
-        """held while the launches of a call are queued: calls of several threads come to all GPUs
-        in one order"""
+        """held while the launches of a call are queued, so that calls of several threads reach all
+        GPUs in the same order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}
         self._streams: dict[tuple[int, ...], int] = {}
         self._kernels: list[Known] = []
-        """by number"""
+        """kernels by number"""
         self._lost: PipelineDeadlock | None = None
         """the error of the launch that waited too long"""
         self._pages: list[tuple[Any, int]] = []
-        """records, one for each kernel and each GPU of this process: pinned memory, and its address
-        on the GPUs"""
+        """records, one per kernel and GPU of this process, as pinned memory and its address on the
+        GPUs"""
 
     def stream(self, streams: Sequence[int]) -> int:
-        """Return the number of the streams of this process' GPUs: how many others were used before
-        them."""
+        """Return the number assigned to a combination of streams of this process's GPUs; numbers
+        are assigned in order of first use."""
         return self._streams.setdefault(tuple(streams), len(self._streams))
 
     def block(self, image: Image, streams: Sequence[int], semaphores: int) -> Known:
-        """Return what launches of a kernel on these streams need: a control block."""
+        """Return the control block for launches of a kernel on these streams."""
         with self._lock:
             key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
             if key not in self._blocks:
                 if self._gpus.meets and driver.get().capturing(streams[0], self._gpus.devices[0]):
                     raise SpecError(
                         f"kernel {image.name}: its stream is being captured into a CUDA graph, "
-                        "and the first call on a stream allocates what its launches share, "
-                        "together with the other ranks: make a call on this stream ahead of the "
-                        "capture"
+                        "but the first call on a stream allocates memory that its launches "
+                        "share, together with the other ranks: make a call on this stream before "
+                        "the capture"
                     )
                 self._blocks[key] = self._gpus.control(key[1])
             number, known = self._number(image), Known(image, self._blocks[key], semaphores)
@@ -119,8 +118,7 @@ class Controls:
         return self._pages[page][1] + place
 
     def words(self, own: int, known: Known) -> bytes:
-        """Return the words of launches of a kernel on the GPU that is number `own` of this
-        process."""
+        """Return the words of a kernel's launches on this process's GPU number `own`."""
         with self._lock:
             record = self._record(self._number(known.image) * len(self._gpus.ranks) + own)
         rank = self._gpus.ranks[own]
@@ -129,15 +127,13 @@ class Controls:
         )
 
     def cleared(self, own: int, known: Known) -> tuple[int, int]:
-        """Return the address of the words that are cleared before a launch, and how many they
-        are."""
+        """Return the address and number of the words that are cleared before a launch."""
         words = SEMAPHORES - GO + known.semaphores * (1 + self._gpus.size * known.image.debug)
         return known.block[self._gpus.ranks[own]] + _WORD * GO, words
 
     # ---- launches that waited too long
     def check(self) -> None:
-        """Raise the error of a launch that waited for a peer too long, in every call from then
-        on."""
+        """Raise the error of a launch that waited too long for a peer, in every call after it."""
         if self._lost is None:
             for memory, _ in self._pages:
                 if memory.raw != _NOTHING:
@@ -158,7 +154,7 @@ class Controls:
                     for number, record in found
                     if record
                 ]
-                if not records:  # one is being written
+                if not records:  # a record is being written
                     return
                 self._lost = self._lost or self._error(records)
         raise self._lost.with_traceback(None)
@@ -174,15 +170,15 @@ class Controls:
             )
         else:
             what = (
-                f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
+                f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, but it is {first.seen}"
             )
             why = self._who(first, known)
-        more = "".join(f", GPU {other.rank} waited too" for _, other in others)
+        more = "".join(f", GPU {other.rank} also waited" for _, other in others)
         text = (
             f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} "
-            f"s for {what}{more}; {why}. What the kernel has computed is wrong, and launches of "
-            "this mesh do not meet any more: restart the processes, or go on with a new "
-            f"numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take"
+            f"s for {what}{more}; {why}. The results of the kernel are wrong, and launches of "
+            "this mesh no longer match: restart the processes, or continue with a new "
+            f"numpipe.Mesh. {TIMEOUT} sets how many seconds a wait for a peer may take"
         )
         lines = (
             debug_reports.lines_of(image.name, image.places[first.place])
@@ -192,8 +188,8 @@ class Controls:
         error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
         party = Party(
             f"waits for {what}",
-            first.thread // 128,
-            image.role(first.thread // 128),
+            image.part(first.thread // 32),
+            image.parts[image.part(first.thread // 32)],
             first.cta,
             lines,
         )
@@ -201,33 +197,34 @@ class Controls:
             "deadlock",
             str(error),
             waiting=(party,),
-            fix="as many signals as are waited for, on every GPU",
+            fix="signal as often as waits expect, on every GPU",
             kernel=image.name,
         )
         return error
 
     def _who(self, record: Waited, known: Known) -> str:
-        """Return a sentence that says which GPU has not signalled, as far as that is known."""
+        """Return a sentence that names the GPU that has not signalled, as far as that is known."""
         if counts := self._counts(record, known):
             least = [rank for rank, count in enumerate(counts) if count == min(counts)]
             added = ", ".join(f"GPU {rank} {count}" for rank, count in enumerate(counts))
-            return f"of what was added to it, {_gpus(least)} added least ({added})"
+            return f"of the signals added to it, {_gpus(least)} added least ({added})"
         if silent := self._gpus.silent():
-            return f"the process of {_gpus(silent)} gives no sign: it was killed, or it hangs"
+            return f"the process of {_gpus(silent)} does not respond: it was killed, or it hangs"
         others = [rank for rank in range(self._gpus.size) if rank != record.rank]
         fix = (
             ""
             if known.image.debug
-            else "; CompilerParams(debug=True) tells what each GPU has added"
+            else "; CompilerParams(debug=True) shows what each GPU has added"
         )
         return (
             f"{_gpus(others)} did not signal it, or this GPU did not{fix}"
             if others
-            else "nobody else signals it"
+            else "no other GPU signals it"
         )
 
     def _counts(self, record: Waited, known: Known) -> list[int]:
-        """Return what each GPU has added to the semaphore, of a kernel with debug=True."""
+        """Return what each GPU has added to the semaphore; empty for a kernel without
+        debug=True."""
         if not known.image.debug:
             return []
         device = self._gpus.devices[self._gpus.ranks.index(record.rank)]
@@ -247,9 +244,11 @@ class Controls:
 
 
 def _limit(image: Image) -> float:
-    """Return how many seconds a wait of a kernel for its peers may take. With debug=True waits for
-    barriers are given up too, and what stands behind a wait for a peer is not to be given up before
-    it."""
+    """Return the time limit of a kernel's waits for its peers, in seconds.
+
+    With debug=True waits for barriers also time out. The limit is then shorter than theirs, so that
+    barriers that depend on a wait for a peer do not time out first.
+    """
     return min(patience(), debug_reports.limit() / 2) if image.debug else patience()
 
 

@@ -1,9 +1,9 @@
 """Threads that share the copying of host arrays.
 
-One thread copies 6 GB/s of host memory and PCIe 5 takes 54, so a large array is cut into parts, and
-the threads of one pool take parts until there are no more. The calling thread takes parts too, so
-it never waits for a free thread. NumPy releases the GIL while it copies, and no thread but the
-calling one waits for the kernel: none spins while it runs.
+One thread copies 6 GB/s of host memory, while PCIe 5 transfers 54 GB/s. A large array is therefore
+cut into parts, which the threads of a pool take one by one. The calling thread takes parts too, so
+it never waits for a free thread. NumPy releases the GIL while it copies. Only the calling thread
+waits for the kernel, so no other thread spins while it runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 @functools.cache
 def count() -> int:
-    """Return how many threads share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half
-    the cores, 8 at most."""
+    """Return the number of threads that share a copy, including the caller's: NUMPIPE_COPY_THREADS,
+    or half the cores, at most 8."""
     text = os.environ.get(VARIABLE)
     if not text:
         cores = (
@@ -34,21 +34,22 @@ def count() -> int:
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1
         )
-        # 8 bring a copy near the speed of PCIe; other cores are left to others
+        # 8 threads nearly reach the speed of PCIe, and some cores should stay free
         return max(1, min(8, cores // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
         raise SpecError(
-            f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 "
-            "to 999"
+            f"{VARIABLE} is {text[:50]!r}: set the number of threads that share the copy of a host "
+            "array, 1 to 999"
         )
     return int(text)
 
 
 class Parts(Generic[T]):
-    """A queue of parts: each goes to one of the threads that iterate over it, until `stop`."""
+    """A queue of parts, each of which goes to one of the threads that iterate over it, until
+    `stop`."""
 
     def __init__(self, parts: Sequence[T]) -> None:
-        self._left = deque(parts)  # of which threads may take parts at the same time
+        self._left = deque(parts)  # thread-safe
 
     def __iter__(self) -> Iterator[T]:
         while self._left:
@@ -59,16 +60,16 @@ class Parts(Generic[T]):
             yield part
 
     def stop(self) -> None:
-        """Hand out no more parts: a thread has failed."""
+        """Hand out no more parts, because a thread failed."""
         self._left.clear()
 
 
 def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) -> None:
-    """Call ``work(parts)`` in this thread and up to ``threads - 1`` others; all of them take from
-    the same parts.
+    """Call ``work(parts)`` in this thread and up to ``threads - 1`` others, which all take from the
+    same parts.
 
-    Returns when none of them works any more. An exception in one ends the others behind their
-    present part, and is raised here.
+    Returns after all of them have finished. An exception in one thread stops the others after their
+    current part, and is raised here.
     """
     queue = Parts(parts)
 
@@ -84,7 +85,7 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
         for _ in range(min(threads, len(parts)) - 1):
             try:
                 helpers.append(_executor(threads).submit(guarded))
-            except RuntimeError:  # the interpreter is shutting down: this thread does it alone
+            except RuntimeError:  # the interpreter is shutting down: this thread does all the work
                 break
         guarded()
     except BaseException:
@@ -98,8 +99,8 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
 
 
 def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
-    """Wait until no helper works, because the caller gives their memory back next. Ctrl-C stops
-    them, and is raised then."""
+    """Wait until no helper is working, because the caller will reuse their memory. Ctrl-C stops
+    them, and is raised afterwards."""
     interrupt: KeyboardInterrupt | None = None
     for helper in helpers:
         while not helper.cancel() and not helper.done():
@@ -114,7 +115,7 @@ def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) 
 
 @functools.cache
 def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Return the pool of helper threads for copies by `threads`; they start when they are first
+    """Return the pool of helper threads for copies by `threads` threads; they start when first
     needed."""
     return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 

@@ -1,9 +1,9 @@
-"""The CUDA driver's devices, contexts, streams, events and host memory: the base of
+"""Devices, contexts, streams, events and host memory of the CUDA driver; the base class of
 `driver.Driver`.
 
-The GPU's copy engine alone makes a copy to or from page-locked ("pinned") memory, at the speed of
-PCIe; pageable memory goes through a buffer of the driver's, which one thread fills. CUDA driver
-API: cuMemHostRegister, cuPointerGetAttribute.
+Copies to and from page-locked ("pinned") memory are made by the GPU's copy engine at the speed of
+PCIe. Copies of pageable memory go through a buffer of the driver, which a single thread fills. CUDA
+driver API: cuMemHostRegister, cuPointerGetAttribute.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from .driver_errors import CAPTURE_IMPLICIT, PEER_ACCESS_ALREADY_ENABLED, Driver
 
 
 class Contexts:
-    """libcuda, initialised; the primary context of each device is retained once."""
+    """The initialized libcuda, with the primary context of each used device, which is retained
+    once."""
 
     def __init__(self) -> None:
-        """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit
-        fails."""
+        """Load and initialize libcuda. Raises DriverMissing if it is missing, and DriverError if
+        cuInit fails."""
         try:
             from cuda.bindings import driver as api
         except ImportError as error:
@@ -31,7 +32,7 @@ class Contexts:
             self._call("cuInit", 0)
         except (DriverError, DriverMissing):
             raise
-        # cuda.bindings raises a type of its own, differently per release
+        # cuda.bindings raises a type of its own, which differs between releases
         except Exception as error:
             raise DriverMissing(f"libcuda was not found ({type(error).__name__})") from None
         self.count: int = self._call("cuDeviceGetCount")
@@ -56,8 +57,8 @@ class Contexts:
         return int(self._call("cuDriverGetVersion"))
 
     def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int, float]:
-        """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in
-        bytes, bandwidth of the memory in bytes a second)."""
+        """Return (name, compute capability, SMs, maximum dynamic shared memory per CTA in bytes,
+        memory bandwidth in bytes per second)."""
         device = self._call("cuDeviceGet", ordinal)
         name = (
             bytes(self._call("cuDeviceGetName", 256, device))
@@ -82,12 +83,12 @@ class Contexts:
             )
             for a in attributes
         )
-        # a clock in kHz, a width in bits, two transfers a cycle
+        # the clock is in kHz, the width in bits, with two transfers per cycle
         return name, (major, minor), sms, smem, clock * width * 250.0
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:
-        """Make the device's primary context current in this thread inside the block."""
+        """Make the device's primary context current in this thread within the block."""
         context = self._contexts.get(ordinal)
         if context is None:
             with self._lock:
@@ -103,12 +104,12 @@ class Contexts:
 
     @contextlib.contextmanager
     def relaxed(self, ordinal: int) -> Iterator[None]:
-        """Do as `on`, for calls that a capture in its strict modes forbids on any stream: to
-        allocate, free, lock pages, load code.
+        """Like `on`, for calls that strict capture modes forbid on any stream: allocating, freeing,
+        locking pages, loading code.
 
-        They belong to streams that are not captured, so a graph loses nothing by them, but in mode
-        "global" one of them alone ends the captures of the whole process: CUDA driver API,
-        cuThreadExchangeStreamCaptureMode. Garbage is freed at any time.
+        Such calls use streams that are not captured, so they do not affect a graph, but in capture
+        mode "global" a single one of them would end all captures of the process (CUDA driver API,
+        cuThreadExchangeStreamCaptureMode). The garbage collector may free memory at any time.
         """
         mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self._call("cuThreadExchangeStreamCaptureMode", mode)
@@ -120,7 +121,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def aside(self, ordinal: int) -> Iterator[Any]:
-        """Do as `relaxed`, and yield a stream of numpipe's own, which does not synchronise with the
+        """Like `relaxed`, yielding a stream of numpipe's own that does not synchronize with the
         default stream."""
         with self.relaxed(ordinal):
             with self._lock:
@@ -130,8 +131,8 @@ class Contexts:
             yield self._asides[ordinal]
 
     def _make_current(self, ordinal: int) -> None:
-        """Give a thread that has no context the device's primary one: without, calls fail, and
-        tools report each failure."""
+        """Make the device's primary context current in a thread that has none. Otherwise calls
+        would fail, and profilers and debuggers would report each failure."""
         if int(self._call("cuCtxGetCurrent")) == 0:
             with self.on(ordinal):
                 pass
@@ -139,7 +140,7 @@ class Contexts:
 
     # ---- streams
     def stream_device(self, stream: int) -> int:
-        """Return the GPU of a stream that was made with cuStreamCreate. Raises DriverError where
+        """Return the GPU of a stream that was created with cuStreamCreate. Raises DriverError if
         the driver does not know it."""
         self._call("cuCtxPushCurrent", self._call("cuStreamGetCtx", stream))
         try:
@@ -148,8 +149,8 @@ class Contexts:
             self._call("cuCtxPopCurrent")
 
     def capturing(self, stream: int, ordinal: int) -> bool:
-        """Whether work on the stream goes into a CUDA graph, or must not be queued because another
-        stream is captured."""
+        """Return whether work on the stream would be captured into a CUDA graph, or must not be
+        queued because another stream is being captured."""
         with self.on(ordinal):
             code, status, *_ = self._api.cuStreamIsCapturing(stream)
         if int(code) not in (0, CAPTURE_IMPLICIT):
@@ -163,7 +164,8 @@ class Contexts:
 
     # ---- several GPUs
     def enable_peer(self, ordinal: int, peer: int) -> None:
-        """Let what runs in a GPU's primary context reach what another one's has allocated."""
+        """Give a GPU's primary context access to memory that another GPU's primary context
+        allocated."""
         with self.on(peer):
             pass
         with self.on(ordinal):
@@ -180,18 +182,18 @@ class Contexts:
 
     # ---- host memory
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
-        """Lock host memory in place, for copies to and from every GPU; whole pages."""
+        """Lock whole pages of host memory in place, for copies to and from every GPU."""
         with self.relaxed(ordinal):
             self._call("cuMemHostRegister", address, nbytes, 1)  # CU_MEMHOSTREGISTER_PORTABLE
 
     def unlock_pages(self, address: int, ordinal: int) -> None:
-        """Undo `lock_pages`; no copy may be under way."""
+        """Undo `lock_pages`; no copy may be in progress."""
         with self.relaxed(ordinal):
             self._call("cuMemHostUnregister", address)
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
-        """Whether host memory is page-locked, whoever locked it: its first and its last byte
-        are."""
+        """Return whether host memory is page-locked, by anyone; only its first and last bytes are
+        checked."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         with self.on(ordinal):
             for end in (address, address + nbytes - 1):
@@ -201,27 +203,27 @@ class Contexts:
                     return False
         return True
 
-    # ---- chunks and events: the caller made a context current (`on`), once for many of them
+    # ---- chunks and events: the caller has made a context current (`on`), once for many of them
     def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
-        """Queue a copy between page-locked memory and a GPU's."""
+        """Queue a copy between page-locked memory and GPU memory."""
         if inwards:
             self._call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
         else:
             self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
 
     def mark(self, event: Any, stream: int) -> Any:
-        """Put an event, None: a new one, behind what is queued on the stream; returns it."""
+        """Record an event (None: a new one) after the work queued on the stream, and return it."""
         if event is None:
             event = self._call("cuEventCreate", 2)  # CU_EVENT_DISABLE_TIMING
         self._call("cuEventRecord", event, stream)
         return event
 
     def await_mark(self, event: Any) -> None:
-        """Wait until what is queued before the event has ended. Raises DriverError for a kernel
-        that failed."""
+        """Wait until the work queued before the event has finished. Raises DriverError if a kernel
+        failed."""
         self._call("cuEventSynchronize", event)
 
     def unmark(self, event: Any, ordinal: int) -> None:
-        """Destroy an event, for which nobody may be waiting; no context need be current."""
+        """Destroy an event that nobody is waiting for; no context needs to be current."""
         with self.relaxed(ordinal):
             self._call("cuEventDestroy", event)

@@ -1,21 +1,21 @@
-"""Which GPU there is, and whether a kernel runs on it or on the simulated SM.
+"""Detection of the GPU, and choice between the GPU and the simulated SM.
 
 =============  ================================================  ==================  ===============
-status         what it means                                     target="auto"       target="gpu"
+status         meaning                                           target="auto"       target="gpu"
 =============  ================================================  ==================  ===============
-ok             a Hopper GPU and a driver that fits               the GPU             the GPU
+ok             a Hopper GPU and a suitable driver                the GPU             the GPU
 none           no driver, no Python binding, or no GPU           simulates           TargetError
 unsupported    GPUs, but none that `arch.targets` knows          simulates           TargetError
 old_driver     the driver is older than the CUDA wheels          TargetError         TargetError
-broken         libcuda is there and does not initialise          TargetError         TargetError
+broken         libcuda exists but does not initialize            TargetError         TargetError
 forked         the parent process had used CUDA before fork()    TargetError         TargetError
 =============  ================================================  ==================  ===============
 
-A GPU that ought to work never falls back: a program that silently simulates is a thousand times
-slower and hides the fault. ``target="sim"`` asks no driver.
+A GPU that should work but does not is an error, because silent simulation would hide the fault and
+be a thousand times slower. ``target="sim"`` never accesses the driver.
 
-A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the first GPU that numpipe
-supports.
+A call on GPU arrays runs on the GPU of the arrays. A call on host arrays runs on the first
+supported GPU.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Target = Literal["gpu", "sim"]
 Status = Literal["ok", "none", "unsupported", "old_driver", "broken", "forked"]
 VARIABLE = "NUMPIPE_TARGET"
 _NO_GPU = (34, 100)
-"""CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: what cuInit says on a machine without a GPU"""
-_CHECK = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for target='sim'"
+"""CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: results of cuInit without a GPU"""
+_CHECK = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or pass target='sim'"
 TARGET_NAMES = ("auto", "gpu", "sim")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that numpipe's kernels run on."""
+    """A GPU that can run numpipe's kernels."""
 
     ordinal: int
     name: str
@@ -53,28 +53,28 @@ class Device:
     driver_version: int
     """CUDA version of the driver, 1000 × major + 10 × minor"""
     max_dynamic_smem: int
-    """bytes of dynamic shared memory a CTA can have"""
+    """bytes of dynamic shared memory that a CTA can have"""
     bandwidth: float = 0.0
-    """of its memory, in bytes a second, by its clock and width; 0: not known"""
+    """memory bandwidth in bytes per second, from its clock and width; 0: unknown"""
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and
-    what fixes it."""
+    """The result of looking for a GPU: a device if `status` is "ok", otherwise why there is none,
+    and how to fix it."""
 
     status: Status
     device: Device | None
     reason: str
     fix: str = ""
     gpus: tuple[Device, ...] = ()
-    """all that the driver sees, supported or not"""
+    """all GPUs that the driver sees, supported or not"""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where a kernel runs and why. `fallback`: it is the simulator because no GPU is usable, not
-    because the user chose it."""
+    """Where a kernel runs, and why. `fallback` means that the simulator is used because no GPU is
+    usable, not because the user chose it."""
 
     target: Target
     why: str
@@ -88,7 +88,7 @@ def gpu_state() -> GpuState:
     try:
         cuda = driver.get()
         version = cuda.version()
-        # to look them up takes milliseconds
+        # looking up the wheels takes milliseconds
         wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None
         if wheels and version < wheels * 1000:
             return GpuState(
@@ -114,7 +114,7 @@ def gpu_state() -> GpuState:
             if "cuda-bindings" in str(error)
             else "install NVIDIA's driver"
         )
-        return GpuState("none", None, str(error), f"{fix}, or ask for target='sim'")
+        return GpuState("none", None, str(error), f"{fix}, or pass target='sim'")
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
@@ -123,15 +123,15 @@ def gpu_state() -> GpuState:
                 status="forked",
                 device=None,
                 reason="this process was forked from one that had used CUDA, which does not "
-                "survive that",
+                "survive fork()",
                 fix="start workers with multiprocessing.get_context('spawn'), fork before "
-                "anything uses a GPU, or ask for target='sim'",
+                "anything uses a GPU, or pass target='sim'",
             )
         return GpuState(
             "broken",
             None,
             str(error),
-            "fix the driver (nvidia-smi shows its state), or ask for target='sim'",
+            "fix the driver (nvidia-smi shows its state), or pass target='sim'",
         )
     for device in gpus:
         if device.cc in TARGETS:
@@ -141,14 +141,14 @@ def gpu_state() -> GpuState:
     return GpuState(
         status="unsupported",
         device=None,
-        reason=f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
-        fix="run on a Hopper GPU, or ask for target='sim'",
+        reason=f"found {', '.join(map(_seen, gpus))}, but {_NEEDED}",
+        fix="run on a Hopper GPU, or pass target='sim'",
         gpus=gpus,
     )
 
 
 _NEWEST_WHEELS = 13
-"""the newest CUDA major version whose wheels numpipe installs (setup.cfg)"""
+"""newest CUDA major version whose wheels numpipe installs (setup.cfg)"""
 _NEEDED = f"numpipe's kernels need {' or '.join(target.gpus for target in TARGETS.values())}"
 
 
@@ -164,7 +164,7 @@ in_child(gpu_state.cache_clear)
 
 
 def cuda_wheels_major() -> int | None:
-    """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or
+    """Return the CUDA major version of the newest installed CUDA wheel that numpipe uses, or
     None."""
     majors = [
         version.partition(".")[0]
@@ -174,16 +174,16 @@ def cuda_wheels_major() -> int | None:
 
 
 def spell(version: int) -> str:
-    """Return a CUDA version as people write it: "12.8" for 12080."""
+    """Format a CUDA version: "12.8" for 12080."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def choose_target(target: str | None = None, ordinal: int | None = None) -> Choice:
-    """Choose where to run: `target`, else the environment's NUMPIPE_TARGET, else "auto".
+    """Choose where to run: `target`, or the environment variable NUMPIPE_TARGET, or "auto".
 
-    `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports.
-    Raises SpecError for another word and TargetError, with the fix, for a GPU that is not usable.
-    The caller warns, once, when the choice is a fallback.
+    `ordinal` is the GPU that the arrays are on; without it, the first supported GPU is used. Raises
+    SpecError for any other word, and TargetError, with the fix, if the GPU is not usable. If the
+    choice is a fallback, the caller warns once.
     """
     source = "target"
     if target is None:
@@ -193,7 +193,7 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
             f"{source} is {told(target)}; use one of {', '.join(map(repr, TARGET_NAMES))}"
         )
     if target == "sim":
-        return Choice("sim", f"{source}='sim' was asked for")
+        return Choice("sim", f"{source}='sim' was requested")
     state = gpu_state()
     if state.status == "ok":
         device = state.device if ordinal is None else _of_arrays(state, ordinal)
@@ -208,12 +208,12 @@ def _of_arrays(state: GpuState, ordinal: int) -> Device:
         if device.ordinal == ordinal and device.cc not in TARGETS:
             able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
             raise TargetError(
-                f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to "
+                f"the arrays are on GPU {ordinal}, {_seen(device)}, but {_NEEDED}: move them to "
                 f"{able}"
             )
         if device.ordinal == ordinal:
             return device
     raise TargetError(
-        f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass "
+        f"the arrays are on GPU {ordinal}, but the CUDA driver sees {len(state.gpus)} GPUs: pass "
         "arrays of this process"
     )

@@ -1,9 +1,10 @@
-"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave
-up, and of indices and parts outside arrays and tiles.
+"""Errors of kernels built with ``CompilerParams(debug=True)``: waits that timed out, and indices
+and parts outside arrays and tiles.
 
 `arm` fills a kernel's control block when the kernel is first loaded. Every launch begins with
-`check`, and every call on host arrays ends with it; it looks at one word of pinned memory. It
-reports what it finds, clears the block, and the process goes on.
+`check`, and every call on host arrays ends with it. `check` reads one word of pinned memory; if a
+kernel has reported something, it raises the error and clears the block, and the process can
+continue.
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ __all__ = ["last_failure"]
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
 _BYTES = wait_records.CAPACITY * wait_records.RECORD_BYTES
 _PATIENCE = 8.0
-"""seconds in which a kernel that gave up its waits should have ended"""
+"""seconds within which a kernel whose waits timed out should end"""
 
 
 def seconds(variable: str, default: float) -> float:
-    """Return the number of seconds that an environment variable says."""
+    """Return a number of seconds set by an environment variable."""
     text = os.environ.get(variable, f"{default:g}")
     with contextlib.suppress(ValueError):
         if 0 < float(text) < 1e6:
             return float(text)
-    raise SpecError(f"{variable}={text!r}: it must be a number of seconds, e.g. {default:g}")
+    raise SpecError(
+        f"{variable}={text!r}: expected a number of seconds, e.g. {variable}={default:g}"
+    )
 
 
 def limit() -> float:
-    """Return how many seconds a wait may take."""
+    """Return the time limit of a wait, in seconds."""
     return seconds(TIMEOUT, 2)
 
 
@@ -58,22 +61,23 @@ class Watched:
     compiled: Image | None
     device: int
     number: int
-    """of the kernel on this GPU, in its records"""
+    """number of the kernel on this GPU, as used in its records"""
     block: int
     """address of the control block"""
     event: Any = None
-    """what follows the newest launch"""
+    """event after the latest launch"""
     passed: bytes | None = None
-    """when a wait last passed (`watch.PASSED`), as the newest launch on host arrays ended"""
+    """when a wait last passed (`wait_records.PASSED`), at the end of the latest launch on host
+    arrays"""
 
 
 STUCK = 10
-"""time-outs of a wait without a sign of a kernel, behind which the host says that it hangs where no
-wait can be given up"""
+"""number of time limits without any progress after which the host reports that a kernel hangs where
+no wait times out"""
 
 
 class Watch:
-    """The process's records, and the kernels that may write them."""
+    """The records of this process, and the kernels that may write them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -81,12 +85,12 @@ class Watch:
         self.memory: Any = None
         self.records = 0
         self.lost = False
-        """whether this is a child that was forked from a process with a GPU, whose kernels these
-        are"""
+        """whether this process was forked from one that had used a GPU, to which these kernels
+        belong"""
 
     def forget(self) -> None:
-        """In a forked child, which cannot use the parent's GPU: let every launch, which begins with
-        `check`, say so."""
+        """In a forked child, which cannot use the parent's GPU, make every launch raise an error in
+        `check`."""
         self.lock, self.memory = threading.RLock(), None
         self.lost = self.lost or driver.abandoned()
         self.kernels[:] = [Watched(None, 0, 0, 0)] * self.lost
@@ -105,15 +109,15 @@ class Watch:
             self._clear(self.kernels[-1])
 
     def of(self, compiled: Image, device: int) -> Watched:
-        """Return what is known of a kernel that was loaded on a device: the newest, if several
-        were."""
+        """Return the entry of a kernel that was loaded on a device: the newest, if there are
+        several."""
         newest = reversed(self.kernels)
         return next(w for w in newest if w.compiled is compiled and w.device == device)
 
     def launched(
         self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int
     ) -> None:
-        """Put an event after a kernel that was queued on a device, whose context is current."""
+        """Record an event after a kernel that was queued on a device, whose context is current."""
         with self.lock:
             watched = self.of(compiled, device)
             watched.event = driver.get().mark(watched.event, stream)
@@ -123,15 +127,15 @@ class Watch:
         driver.get().poke(watched.block, block, watched.device)
 
     def records_now(self) -> list[wait_records.Record]:
-        """Return the records, written so far, of waits that were given up; `check` waits until they
-        are complete."""
+        """Return the records of timed-out waits written so far; `check` waits until they are
+        complete."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
         return wait_records.records(bytes(self.memory))
 
     def check(self) -> None:
-        """Raise the error of a kernel that gave up a wait, or had an index outside; the next call
-        finds nothing."""
+        """Raise the error of a kernel in which a wait timed out or an index was out of bounds. It
+        is raised only once."""
         if self.lost:
             raise forked("cuLaunchKernelEx")
         if not self.records_now():
@@ -155,15 +159,15 @@ class Watch:
             )
 
     def await_end(self, compiled: Image, device: int) -> None:
-        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it
-        were given up, or where no wait in it ends or is given up any more.
+        """Wait for the latest launch of a kernel on host arrays. Raises PipelineDeadlock if waits
+        in it timed out, or if no wait in it passes or times out any more.
 
-        What can hang then is a wait at a named barrier or for registers, or a loop that waits for
-        nothing: nothing ends these.
+        In the latter case the kernel hangs in a wait for a named barrier or for registers, or in a
+        loop without waits. These never time out.
         """
         watched = self.of(compiled, device)
         event, old, at = watched.event, watched.passed, watched.block + wait_records.PASSED
-        seen, since, pause = b"", time.monotonic(), 1e-4
+        last, since, pause = b"", time.monotonic(), 1e-4
         while event is not None and not driver.get().reached(event, device):
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
@@ -174,16 +178,16 @@ class Watch:
                 and record.kind in (wait_records.MBARRIER, wait_records.FLAG)
                 for record in self.records_now()
             ):
-                self.check()  # it ends now, or never
+                self.check()  # after a time-out the kernel ends now or never
             passed = driver.get().peek(at, 8, device)
-            if passed != seen or passed == old:  # it goes on, or has not begun
-                seen, since = passed, time.monotonic()
+            if passed != last or passed == old:  # it makes progress, or has not begun
+                last, since = passed, time.monotonic()
             elif time.monotonic() - since > STUCK * limit():
                 raise unending(compiled, time.monotonic() - since)
         watched.passed = driver.get().peek(at, 8, device)
 
     def _wait_for_the_end(self) -> bool:
-        """Wait for the kernels, which wait for no barrier any more; returns whether they ended."""
+        """Wait for the kernels, whose waits no longer block. Return whether they ended."""
         begin = time.monotonic()
         while time.monotonic() - begin < _PATIENCE:
             reached = driver.get().reached
@@ -198,14 +202,14 @@ in_child(WATCH.forget)
 
 
 def last_failure() -> None:
-    """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if
-    one of them gave up a wait, and SimulationError (`out-of-bounds`) if one had an index outside
-    its array, or outside a tile, slots or barriers.
+    """Wait for the kernels that were built with ``CompilerParams(debug=True)``, and raise the error
+    of one that failed: PipelineDeadlock if a wait timed out, and SimulationError (`out-of-bounds`)
+    if an index was outside its array, or outside a tile, slots or barriers.
 
     The report is like the simulator's: which warpgroup waited for which barrier, phase and step,
-    and what the barriers lacked. This function or the next call of a kernel raises it, once.
-    Without such a kernel, or a failure, nothing happens. Raises LaunchError where a kernel failed
-    in another way.
+    and what the barriers lacked. The error is raised once, by this function or by the next call of
+    a kernel. If there is no such kernel or no failure, nothing happens. Raises LaunchError if a
+    kernel failed in another way.
 
     >>> numpipe.last_failure()
     """
@@ -220,7 +224,7 @@ def last_failure() -> None:
 
 # ---- the report ----------------------------------------------------------------------------------
 def failure(compiled: Image, records: list[wait_records.Record], ended: bool) -> SimulationError:
-    """Return the error for a kernel that gave up its waits, or had an index outside its array."""
+    """Return the error for a kernel in which a wait timed out or an index was outside its array."""
     for record in records:
         if record.kind in (wait_records.OUTSIDE, wait_records.SHARED):
             return outside(compiled, record, sum(other.kind == record.kind for other in records))
@@ -243,7 +247,7 @@ def failure(compiled: Image, records: list[wait_records.Record], ended: bool) ->
 
 
 def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
-    """Return the error for a kernel that gives no sign, and whose waits are not given up either."""
+    """Return the error for a kernel that makes no progress and whose waits do not time out."""
     names = [
         place
         for place in compiled.places
@@ -253,22 +257,23 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     where = (
         f"it waits for {' or '.join(names)}, or"
         if name
-        else "it waits for others at a named barrier, or"
+        else "it waits for other warpgroups at a named barrier, or"
     )
     text = (
         f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for "
-        f"barriers has ended or was given up ({STUCK} times {TIMEOUT}): {where} is in a loop that "
-        "waits for nothing; nothing ends such a kernel: restart the process, and look with "
+        f"barriers has passed or timed out ({STUCK} times {TIMEOUT}): {where} is in a loop "
+        "without waits; such a kernel never ends: restart the process, and debug it with "
         "target='sim'"
     )
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
     registers = name is not None and name.startswith(wait_records.REGISTERS)
     fix = (
-        "registers that another warpgroup gives back first, on every path; loops that end"
+        "let another warpgroup give back registers first, on every path; make loops end"
         if registers
         else (
-            "the same turns and barriers, equally often, in all warpgroups that meet there; loops "
+            "let all warpgroups that meet there use the same turns and barriers, equally often; "
+            "make loops end"
             "that end"
         )
     )
@@ -282,35 +287,38 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
 
 
 def outside(compiled: Image, record: wait_records.Record, count: int) -> SimulationError:
-    """Return the error for an index outside its array, or a place outside shared memory's, the
-    first of `count` that are told."""
+    """Return the error for an index outside its array, or a place outside shared memory, which is
+    the first of `count` reported ones."""
     place = compiled.places[record.address]
     size = record.state & 0xFFFFFFFF
     axis = record.state >> 32
     if record.kind == wait_records.SHARED:
-        allowed, fix = f"0…{size}", f"one in 0…{size}"
+        allowed, fix = f"0…{size}", f"use one in 0…{size}"
     else:
         place, allowed = f"{place}: index", f"the array's {size}"
         fix = (
-            f'indices in 0…{size - 1}, or mode="zero" or mode="clip" where it is meant '
+            f'use indices in 0…{size - 1}, or mode="zero" or mode="clip" if this is intended '
             "(BlockSpec, numpipe.index)"
         )
     party = Party(
-        f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta
+        f"index {record.phase}",
+        record.warpgroup,
+        compiled.parts[compiled.part(record.warp)],
+        record.cta,
     )
     error = SimulationError(
         f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along "
         f"dimension {axis} is outside {allowed}"
         + (f", and {count - 1} more" if count > 1 else "")
-        + f"; what the kernel has computed is wrong: {fix}"
+        + f"; the results of the kernel are wrong: {fix}"
     )
     error.report = Report("out-of-bounds", str(error), party, fix=fix, kernel=compiled.name)
     return error
 
 
 def nan_stored(compiled: Image, records: list[wait_records.Record]) -> SimulationError:
-    """Return the error for NaNs that a kernel stored at a line: it names the first element of the
-    first CTA that has one."""
+    """Return the error for NaNs that a kernel stored at a line; it names the first element of the
+    first CTA that stored one."""
     places = {
         (
             record.cta[::-1],
@@ -323,7 +331,11 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
     name = compiled.places[record.address]
     target, lines = name.partition(" @ ")[0], lines_of(compiled.name, name)
     party = Party(
-        f"stores to {target}", record.warpgroup, compiled.role(record.warpgroup), record.cta, lines
+        f"stores to {target}",
+        record.warpgroup,
+        compiled.parts[compiled.part(record.warp)],
+        record.cta,
+        lines,
     )
     who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
     text = f"kernel {compiled.name}: {nan_report.said(target, place, len(places), who)}"
@@ -333,18 +345,17 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
 
 
 def report_of(compiled: Image, records: list[wait_records.Record], ended: bool = True) -> Report:
-    """Return a report on the CTA with the most warpgroups that waited, the first of several: a
-    party for each warpgroup."""
+    """Return a report on the CTA with the most waiting warpgroups, or the first of several, with
+    one party per warpgroup."""
     by_cta: dict[tuple[int, int, int], dict[int, wait_records.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
-        by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
+        by_cta.setdefault(record.cta, {}).setdefault(compiled.part(record.warp), record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
     by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
     hints: list[Hint] = []
-    for warpgroup in range(compiled.warpgroups):
-        role = compiled.role(warpgroup)
+    for warpgroup, role in enumerate(compiled.parts):
         if warpgroup not in by_cta[cta]:
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
@@ -365,8 +376,8 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
                 Hint(
                     "deadlock",
                     f"hint: {name} is not set: the CTA of that part does not hand it over",
-                    "hand every part over with numpipe.combine, and wait for parts of the CTAs "
-                    "before only",
+                    "hand every part over with numpipe.combine, and wait only for parts of earlier "
+                    "CTAs",
                     False,
                 )
             )
@@ -374,7 +385,7 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
         mbar = by_address.get(record.address) or Mbarrier(
             record.address, 0, f"mbarrier at {record.address}", "", None, None, 0
         )
-        # the step whose tiles the phase brings or frees: a slot has a phase for each use
+        # the step whose tiles the phase fills or frees; each use of a slot has its own phase
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
         wanted = step if step is None else step - BARRIERS[mbar.kind].ahead * mbar.slots
         waiting.append(
@@ -394,7 +405,7 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
         before = barriers.get(record.address)
         here = [r for r in records if (r.cta, r.address) == (cta, record.address) and r.state]
         pending = missing = 0
-        if here:  # each record arrived itself, so the first of them saw most
+        if here:  # each record was written after its own arrival, so the first saw the most pending
             first = max(
                 [r for r in here if r.parity == record.phase & 1] or here, key=lambda r: r.pending
             )
@@ -417,10 +428,10 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
         f"kernel {compiled.name}, CTA {cta}"
         + (f" and {others} more" if others else "")
         + (
-            f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel "
-            "has computed is wrong"
+            f": waits took more than {limit():g} s ({TIMEOUT}) and timed out; the results of the "
+            "kernel are wrong"
         )
-        + ("" if ended else "; it has not ended since: restart the process")
+        + ("" if ended else "; the kernel still has not ended: restart the process")
     )
     return deadlock(
         where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name
@@ -428,6 +439,6 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:
-    """Return the line of the pipeline or allocation that a barrier's name ends in."""
+    """Return the line of the pipeline or allocation at the end of a barrier's name."""
     place = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
     return () if place is None else (Line(place[1], int(place[2]), kernel),)

@@ -1,4 +1,4 @@
-"""Arrays on the GPU of numpipe's own kind."""
+"""`DeviceArray`, numpipe's own array on the GPU."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .transfers import Transfers
 
 
 class DeviceArray(DeviceBuffer):
-    """An array on the GPU that other libraries read through ``__cuda_array_interface__``;
-    C-contiguous when made by shape.
+    """An array on the GPU, which other libraries can read through ``__cuda_array_interface__``. It
+    is C-contiguous if created from a shape.
 
-    A call returns one when its first input is of a library whose allocator numpipe does not know.
-    ``numpipe.to_device`` makes one of a NumPy array, ``copy_to_host()`` or ``np.asarray`` a NumPy
-    array of it; the memory goes with the last reference.
+    A call returns a DeviceArray if its first input belongs to a library whose allocator numpipe
+    does not know. ``numpipe.to_device`` creates one from a NumPy array; ``copy_to_host()`` or
+    ``np.asarray`` converts it back. The memory is freed with the last reference.
     """
 
     base: DeviceArray | None = None
-    """the array that owns the memory, of which this one is the transpose; None: this one owns it"""
+    """the array that owns the memory, of which this one is the transpose; None: it owns its
+    memory"""
 
     def __init__(self, shape: Sequence[int], dtype: Any, stream: int = 0, device: int = 0) -> None:
         dtype = np.dtype(dtype)
@@ -34,8 +35,8 @@ class DeviceArray(DeviceBuffer):
 
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
-        """Copy a host array, in its major order and with rows padded for TMA; returns when the copy
-        is there."""
+        """Copy a host array, keeping its major order and padding rows for TMA. Returns after the
+        copy has finished."""
         info = describe(array, "array")
         self = cls.like(info, stream, device)
         with Transfers(stream, device) as transfers:
@@ -45,8 +46,8 @@ class DeviceArray(DeviceBuffer):
 
     @property
     def T(self) -> DeviceArray:
-        """The transpose, in the same memory, as NumPy has it: a row-major matrix gives a
-        column-major one."""
+        """The transpose, in the same memory as in NumPy; the transpose of a row-major matrix is
+        column-major."""
         if self.base is not None:
             return self.base
         transposed = DeviceArray.__new__(DeviceArray)
@@ -68,7 +69,7 @@ class DeviceArray(DeviceBuffer):
 
     def free(self) -> None:
         if self.base is not None:
-            self.ptr = 0  # the base frees it
+            self.ptr = 0  # the base will free it
         super().free()
 
     @property
@@ -78,14 +79,14 @@ class DeviceArray(DeviceBuffer):
             "version": 3,
             "shape": self.shape,
             "strides": None if dense else self.strides,
-            # 2: not NumPy's own
+            # isbuiltin is 2 for types that are not NumPy's own
             "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,
             "data": (self.ptr, False),
-            "stream": self.stream or 1,  # the interface spells the legacy default stream 1
+            "stream": self.stream or 1,  # the interface uses 1 for the legacy default stream
         }
 
     def mark(self) -> tuple[Any, ...]:
-        """Return what a launch depends on (`marks`)."""
+        """Return the properties that a launch depends on (see `repeats.MARKS`)."""
         return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
@@ -103,8 +104,8 @@ class DeviceArray(DeviceBuffer):
         """Copy the array to the host, for ``np.asarray``. Raises SpecError for ``copy=False``."""
         if copy is False:
             raise SpecError(
-                f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the "
-                "GPU; leave copy out"
+                f"np.asarray({self!r}, copy=False): an array on the GPU can only be copied to the "
+                "host; leave copy out"
             )
         host = self.copy_to_host()
         return host if dtype is None else host.astype(dtype, copy=False)
@@ -123,4 +124,4 @@ def _read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
     return array.info()
 
 
-READERS[DeviceArray] = _read  # the interface tells neither device nor element type, the object does
+READERS[DeviceArray] = _read  # __cuda_array_interface__ lacks the device and the element type

@@ -1,10 +1,9 @@
-"""The CUDA driver as numpipe uses it: one object, opened on the first use of a GPU.
+"""The CUDA driver, as one object that is opened when a GPU is first used.
 
-All of `launch` reaches the driver through `get`, so that a test can put another object in its
-place. Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings;
-sizes and pitches are bytes. The primary context of a device, which PyTorch, CuPy and Numba share,
-is retained once and kept for the life of the process.
-"""
+All of `launch` gets the driver from `get`, so that tests can replace it. Streams, kernels and
+device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are in bytes.
+The primary context of a device, which PyTorch, CuPy and Numba also use, is retained once and kept
+for the life of the process."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ from .driver_errors import DriverMissing as DriverMissing
 
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
-"""Bytes of freed device memory that the pool for host arrays keeps for the next call."""
+"""Bytes of freed device memory that the pool for host arrays keeps for later calls."""
 
 
 class Driver(Contexts):
-    """The functions of libcuda that numpipe needs; each raises DriverError unless it says
+    """The libcuda functions that numpipe needs. Methods raise DriverError unless they say
     otherwise."""
 
     def __init__(self) -> None:
@@ -40,20 +39,21 @@ class Driver(Contexts):
         self._shared: set[tuple[int, tuple[int, ...]]] = set()
         self._blanks: dict[tuple[int, bool, str], int] = {}
         self._counters: dict[int, list[int]] = {}
-        """addresses that `counter` has not given out, by GPU"""
+        """counter addresses not yet handed out, by GPU"""
         self._unfreed: list[tuple[int, int, int]] = []
-        """(address, stream, device) of memory that a later `free` gives back, when its stream is no
-        longer captured"""
+        """(address, stream, device) of memory that a later `free` releases, when its stream is no
+        longer being captured"""
 
     def abandon(self) -> None:
-        """In a forked child: let every use of this object fail, in Python and not in the driver."""
+        """Make every use of this object in a forked child fail, in Python instead of in the
+        driver."""
         self._api = _Forked()
         self._launch = self._api.cuLaunchKernelEx
 
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
-        """Return a kernel's handle, good on every device. Nothing unloads the library: launches may
-        be in flight at exit.
+        """Return a kernel's handle, valid on every device. The library is never unloaded, because
+        launches may be in flight at exit.
 
         The driver copies the code to a GPU when `allow_shared` makes the kernel ready there.
         """
@@ -61,11 +61,11 @@ class Driver(Contexts):
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
-        """Make the kernel ready on a device: it may use `nbytes` of dynamic shared memory (more
-        than 48 KiB must be asked for).
+        """Make the kernel ready on a device, with `nbytes` of dynamic shared memory (more than 48
+        KiB must be requested).
 
-        Its code goes to the GPU now: a launch that loaded it would wait for the GPU, which a
-        capture does not allow.
+        This also copies its code to the GPU. A launch that did so would wait for the GPU, which is
+        not allowed during a capture.
         """
         name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._call("cuKernelSetAttribute", name, nbytes, kernel, self._call("cuDeviceGet", ordinal))
@@ -73,13 +73,12 @@ class Driver(Contexts):
             self._call("cuFuncLoad", self._call("cuKernelGetFunction", kernel))
 
     def config(self, threads: int, nbytes: int, attributes: Attributes = PLAIN) -> Any:
-        """Return a launch configuration whose gridDimX, gridDimY, gridDimZ and hStream are left to
-        set; only this sets attributes.
+        """Return a launch configuration; the caller sets gridDimX, gridDimY, gridDimZ and hStream,
+        but no attributes.
 
-        With programmatic dependent launch the kernel may be launched while the one before it in the
-        stream ends, and its entry waits (griddepcontrol.wait) before anything touches global
-        memory; without, that wait is over at once.
-        """
+        With programmatic dependent launch the kernel may be launched while the previous kernel in
+        the stream is finishing, and its entry waits (griddepcontrol.wait) before accessing global
+        memory. Otherwise that wait returns at once."""
         config = self._api.CUlaunchConfig()
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = nbytes
@@ -105,13 +104,13 @@ class Driver(Contexts):
         return config
 
     def allow_cluster(self, kernel: Any, ordinal: int) -> None:
-        """Let the kernel's clusters have more than 8 CTAs on a device."""
+        """Allow clusters of the kernel to have more than 8 CTAs on a device."""
         name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         self._call("cuKernelSetAttribute", name, 1, kernel, self._call("cuDeviceGet", ordinal))
 
     def clusters_at_once(self, kernel: Any, config: Any) -> int:
-        """Return how many clusters of a launch with this configuration the current GPU runs at the
-        same time; 0: none fits."""
+        """Return how many clusters of a launch with this configuration the current GPU can run at
+        the same time; 0 if none fits."""
         return int(
             self._call(
                 "cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config
@@ -119,7 +118,8 @@ class Driver(Contexts):
         )
 
     def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
-        """Return how many CTAs of a launch the GPU, which is current, runs at the same time."""
+        """Return how many CTAs of a launch the GPU, which must be current, can run at the same
+        time."""
         function = self._call("cuKernelGetFunction", kernel)
         per_sm = int(
             self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes)
@@ -129,15 +129,16 @@ class Driver(Contexts):
     def launcher(
         self, ordinal: int, cleared: tuple[int, int, int] | None = None
     ) -> Callable[..., tuple[Any]]:
-        """Return the function that launches on a device: it takes a configuration, a kernel, the
-        address of the ``void*[]`` and 0, returns (CUresult,), 0 for success, and raises nothing.
+        """Return the function that launches on a device. It takes a configuration, a kernel, the
+        address of the ``void*[]`` and 0, returns (CUresult,), which is 0 for success, and never
+        raises.
 
-        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that
-        has none gets an error from the driver (`relaunch`). With several GPUs the function makes
-        the right context current.
+        With one GPU, the context that PyTorch or CuPy made current is the right one; a thread
+        without one gets an error from the driver (see `relaunch`). With several GPUs, the function
+        makes the right context current.
 
-        cleared  an address, a number of words of 4 bytes that are set to 0 there before each
-                 launch, and the stream
+        cleared  address and number of 4-byte words that are set to 0 before each launch, and the
+                 stream
         """
         self._make_current(ordinal)
         if self.count == 1 and cleared is None:
@@ -156,8 +157,8 @@ class Driver(Contexts):
         return launch
 
     def _clearing(self, address: int, words: int, stream: int) -> Callable[..., tuple[Any]]:
-        """Return a function that clears words on a stream and launches behind that; a graph
-        captures both."""
+        """Return a function that clears words on a stream and then launches; a graph captures
+        both."""
         what = self._api.CUdeviceptr(address), 0, words, self._api.CUstream(stream)
 
         def launch(*arguments: Any) -> tuple[Any]:
@@ -169,8 +170,8 @@ class Driver(Contexts):
     def relaunch(
         self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int
     ) -> Any:
-        """Try a launch again that the driver answered with `code`, where the thread had no context;
-        returns the last answer."""
+        """Retry a launch for which the driver returned `code`, if the thread had no context. Return
+        the last result."""
         if code != INVALID_CONTEXT:
             return code
         self._make_current(ordinal)
@@ -187,27 +188,27 @@ class Driver(Contexts):
         swizzle: int,
         nan: bool,
     ) -> bytes:
-        """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (bytes)
-        leave it out.
+        """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (in bytes)
+        excludes it.
 
-        `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion
-        is 256 B where all rows begin at multiples of that, which is worth 0 to 5 % of products of
-        some 10 µs (an H200); other rows would take a third longer to load with it, and have 128 B,
-        a row of a 16-bit tile.
+        `dtype` is the suffix of a CU_TENSOR_MAP_DATA_TYPE_* name. There is no interleaving. L2
+        promotion is 256 B if all rows begin at multiples of 256 bytes, which speeds up products of
+        around 10 µs by 0 to 5 % (on an H200). Other rows would load a third slower with it, so they
+        use 128 B, a row of a 16-bit tile.
         """
         api = self._api
         wide, narrow = api.cuuint64_t, api.cuuint32_t
         pattern = f"{swizzle}B" if swizzle else "NONE"
         promoted = 256 if math.gcd(256, address, *strides) == 256 else 128
         fill = "NAN_REQUEST_ZERO_FMA" if nan else "NONE"
-        # a map belongs to no context, yet one must be current
+        # a map belongs to no context, but one must be current
         self._make_current(next(iter(self._contexts), 0))
         encoded = self._call(
             "cuTensorMapEncodeTiled",
             getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype),
             len(dims),
             address,
-            # not read at rank 1, but never null
+            # not read for one dimension, but must not be null
             [wide(d) for d in dims],
             [wide(s) for s in strides] or [wide(16)],
             [narrow(b) for b in box],
@@ -219,7 +220,7 @@ class Driver(Contexts):
         )
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
-    # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change
+    # ---- memory of host calls, from numpipe's own pool so that no other library's settings change
     def _pool(self, ordinal: int) -> Any:
         with self._lock:
             if ordinal not in self._pools:
@@ -235,18 +236,17 @@ class Driver(Contexts):
             return self._pools[ordinal]
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        """Allocate device memory, 256-byte aligned, for work that is queued on `stream` from now
-        on."""
+        """Allocate device memory, aligned to 256 bytes, for work that is queued on `stream` after
+        this call."""
         with self.relaxed(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
 
     def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
-        """Return 16 bytes of zeros that stand for an array without elements, which TMA does not
-        know.
+        """Return 16 bytes of zeros that take the place of an array without elements, which TMA does
+        not support.
 
-        TMA reads zeros outside an array, so it reads only zeros there; with `fill` "nan" all bits
-        are set, which is a NaN of every float type. Stores have 16 bytes of their own (`written`).
-        """
+        TMA reads zeros outside of an array, so it reads only zeros. If `fill` is "nan", all bits
+        are set, which is a NaN in every float type. Stores use separate memory (`written`)."""
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
@@ -256,7 +256,7 @@ class Driver(Contexts):
             return self._blanks[key]
 
     def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
-        """Allocate device memory with these contents, until the process ends."""
+        """Allocate device memory with these contents for the rest of the process."""
         with self.aside(ordinal) as stream:
             address = self.allocate(source.nbytes, stream, ordinal)
             self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
@@ -264,8 +264,8 @@ class Driver(Contexts):
         return address
 
     def counter(self, ordinal: int) -> int:
-        """Return 8 new bytes of zeros for a launch's work indices (`tile_scheduler`), until the
-        process ends."""
+        """Return 8 new bytes of zeros for the work indices of a launch (`tile_scheduler`),
+        allocated for the rest of the process."""
         with self._lock:
             if not self._counters.get(ordinal):
                 zeros = np.zeros(4096, np.uint64)
@@ -274,12 +274,11 @@ class Driver(Contexts):
             return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
-        """Give memory back behind everything that is queued on `stream` so far; while the stream is
-        captured, a later call does.
+        """Free memory after everything that is queued on `stream` so far. If the stream is being
+        captured, a later call frees it.
 
-        Python collects garbage at any time, and no graph may end, or hold a free of what it did not
-        allocate, by that.
-        """
+        Python may collect garbage at any time, and that must neither invalidate a capture nor add a
+        free of memory to a graph that did not allocate it."""
         with self._lock:
             waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
             for memory, queue, gpu in waiting:
@@ -329,15 +328,15 @@ class Driver(Contexts):
     def clear(
         self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int
     ) -> None:
-        """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes
-        apart. A graph can capture it."""
+        """Set the first `words` 4-byte words of each row to zero; rows are `pitch` bytes apart. A
+        graph can capture this."""
         with self.on(ordinal):
             self._call("cuMemsetD2D32Async", address, pitch, 0, words, rows, stream)
 
     # ---- several GPUs (`local_gpus`)
     def share_pool(self, ordinal: int, ordinals: Sequence[int], pool: Any = None) -> None:
-        """Let GPUs read and write the memory of a pool of another one; by default of numpipe's
-        own."""
+        """Give GPUs read and write access to a memory pool of another GPU, by default numpipe's own
+        pool."""
         api, descriptions = self._api, []
         for peer in ordinals:
             if peer != ordinal:
@@ -355,10 +354,10 @@ class Driver(Contexts):
             )
 
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
-        """Let GPUs read and write the memory at an address where it is of a pool: contexts do not
-        give access to pools."""
+        """Give GPUs read and write access to the memory at an address if it belongs to a pool,
+        which contexts do not give access to."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
-        # an error, or 0, for memory of no pool
+        # returns an error, or 0, for memory that does not belong to a pool
         code, pool = self._api.cuPointerGetAttribute(name, address)
         handle = 0 if int(code) else int(pool)
         if handle and (handle, tuple(ordinals)) not in self._shared:
@@ -373,19 +372,19 @@ class Driver(Contexts):
         return int(self._call("cuLibraryGetGlobal", library, name.encode())[0])
 
     def pinned(self, nbytes: int) -> tuple[int, int]:
-        """Allocate host memory that every GPU can write to, for good; returns its addresses on the
-        host and on the GPUs."""
+        """Allocate host memory that every GPU can write to and that is never freed. Return its
+        addresses on the host and on the GPUs."""
         address = int(self._call("cuMemHostAlloc", nbytes, 0x1 | 0x2))  # portable, mapped
         return address, int(self._call("cuMemHostGetDevicePointer", address, 0))
 
     def poke(self, address: int, data: bytes, ordinal: int) -> None:
-        """Write a few bytes to device memory, now."""
+        """Write a few bytes to device memory immediately."""
         with self.aside(ordinal) as stream:
             self._call("cuMemcpyHtoDAsync", address, data, len(data), stream)
             self._call("cuStreamSynchronize", stream)
 
     def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
-        """Read a few bytes of device memory, while kernels run."""
+        """Read a few bytes of device memory, even while kernels run."""
         found = (ctypes.c_char * nbytes)()
         with self.aside(ordinal) as stream:
             self._call("cuMemcpyDtoHAsync", ctypes.addressof(found), address, nbytes, stream)
@@ -393,7 +392,7 @@ class Driver(Contexts):
         return bytes(found)
 
     def reached(self, event: Any, ordinal: int) -> bool:
-        """Whether what was queued before the event has ended."""
+        """Return whether everything queued before the event has finished."""
         with self.aside(ordinal):
             code = self._api.cuEventQuery(event)[0]
         if int(code) not in (0, NOT_READY):
@@ -401,7 +400,7 @@ class Driver(Contexts):
         return int(code) == 0
 
     def synchronize(self, stream: int, ordinal: int) -> None:
-        """Wait until everything queued on `stream` has ended. Raises DriverError for a kernel that
+        """Wait until everything queued on `stream` has finished. Raises DriverError if a kernel
         failed."""
         with self.on(ordinal):
             self._call("cuStreamSynchronize", stream)
@@ -413,14 +412,14 @@ _opening = threading.Lock()
 
 
 def opened() -> Driver | None:
-    """Return the driver of this process if it was opened, else None; opens nothing and waits for no
+    """Return the driver of this process if it was opened, else None. Opens nothing and waits for no
     lock."""
     return _opened
 
 
 def get() -> Driver:
-    """Return the driver of this process. Raises DriverMissing or DriverError, each time, when there
-    is none."""
+    """Return the driver of this process. Raises DriverMissing or DriverError, at each call, if
+    there is none."""
     global _opened
     if _opened is None:
         with _opening:
@@ -430,10 +429,10 @@ def get() -> Driver:
 
 
 class _Forked:
-    """The driver's functions in a child of a process that used them: each raises DriverError."""
+    """The driver's functions in a child of a process that used them; all raise DriverError."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("CU"):  # an enumeration, for a call that will be refused
+        if name.startswith("CU"):  # an enumeration, for a call that would be refused
             raise forked(name)
         return functools.partial(_refuse, name)
 
@@ -444,7 +443,7 @@ def _refuse(name: str = "cuInit", *_: Any) -> Any:
 
 @in_child
 def _forget() -> None:
-    """In a forked child: let nothing use the driver that the parent opened."""
+    """Prevent a forked child from using the driver that its parent opened."""
     global _open, _opened, _opening
     _opening = threading.Lock()
     if _opened is not None:
@@ -453,5 +452,5 @@ def _forget() -> None:
 
 
 def abandoned() -> bool:
-    """Whether this process was forked from one that had opened the driver."""
+    """Return whether this process was forked from one that had opened the driver."""
     return _open is _refuse

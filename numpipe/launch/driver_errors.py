@@ -1,4 +1,4 @@
-"""The driver's errors, with advice for a user of kernels: CUDA driver API, "CUresult"."""
+"""The driver's errors, with advice for users: CUDA driver API, "CUresult"."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ PEER_ACCESS_ALREADY_ENABLED = 704
 CONTEXT_IS_DESTROYED = 709
 CAPTURE_IMPLICIT = 906
 IMAGES = (200, 209, 218, 221, 222, 223, 226, 300)
-"""CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX and others: the driver does not take the
-code it is to load"""
+"""CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX and others: the driver does not accept
+the code to load"""
 STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
-"""what a stream that is destroyed, or of another context, may return"""
+"""possible results for a stream that was destroyed or belongs to another context"""
 
 _POISONED = (
     "an earlier kernel of this process failed and its GPU context is lost: restart the process, "
     "and run the kernel with target='sim' or under compute-sanitizer to find the fault"
 )
 _RESET = (
-    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, "
-    "numba.cuda.close()), and with it went the arrays and the loaded kernels: restart the "
-    "process, and reset no device in one that uses it"
+    "the GPU's primary context was reset while numpipe used it (cuDevicePrimaryCtxReset, "
+    "cudaDeviceReset, numba.cuda.close()), which destroyed all arrays and loaded kernels: restart "
+    "the process, and do not reset devices in it"
 )
-_CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
+_CAPTURED = "the stream is being captured into a CUDA graph, which cannot contain this: "
 _ADVICE: dict[int, str] = {
-    1: "an argument is outside what the driver takes",
+    1: "an argument is outside the range that the driver accepts",
     2: (
         "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused "
         "blocks)"
@@ -41,7 +41,10 @@ _ADVICE: dict[int, str] = {
         "multiprocessing.get_context('spawn')"
     ),
     4: "the driver is shutting down: do not launch kernels while the interpreter exits",
-    34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
+    34: (
+        "the libcuda that was found is the toolkit's stub: remove its directory from "
+        "LD_LIBRARY_PATH"
+    ),
     100: "the driver sees no GPU",
     46: "the GPU is busy or in exclusive mode: see nvidia-smi",
     200: (
@@ -63,31 +66,32 @@ _ADVICE: dict[int, str] = {
         "target='sim' to stop where it fails"
     ),
     715: _POISONED
-    + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
-    720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
+    + " (for example, a TMA copy at an innermost coordinate that is not a multiple of 16 bytes)",
+    720: "the cooperative grid has more CTAs than the GPU can run at once: use fewer CTAs",
     802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
     803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
     804: (
-        "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH"
+        "the driver's compatibility package does not support this GPU: remove it from "
+        "LD_LIBRARY_PATH"
     ),
     900: _CAPTURED + "capture calls on arrays on the GPU",
     901: "the capture of this stream failed before this call: end it and begin another",
     905: _CAPTURED + "it would wait for work outside the capture",
     906: _CAPTURED
     + (
-        "the legacy default stream (0) waits for the stream that is captured: queue the work on "
-        "another stream"
+        "the legacy default stream (0) waits for the stream that is being captured: queue the "
+        "work on another stream"
     ),
 }
 
 
 class DriverMissing(Exception):
-    """There is no CUDA driver (or no Python binding to it) on this machine; the message says
+    """Raised if the machine has no CUDA driver, or no Python binding to it; the message says
     which."""
 
 
 class DriverError(LaunchError):
-    """A call of the driver failed: its name, the CUDA_ERROR_* code, and what to do."""
+    """A failed driver call: its name, the CUDA_ERROR_* code, and what to do."""
 
     def __init__(self, call: str, code: int, name: str, advice: str | None = None) -> None:
         advice = _ADVICE.get(code) if advice is None else advice
@@ -97,7 +101,7 @@ class DriverError(LaunchError):
 
 @contextlib.contextmanager
 def naming(kernel: str) -> Iterator[None]:
-    """Turn a DriverError of a call into a LaunchError that names its kernel."""
+    """Turn a DriverError of a call into a LaunchError that names the kernel."""
     try:
         yield
     except DriverError as error:
@@ -105,7 +109,7 @@ def naming(kernel: str) -> Iterator[None]:
 
 
 def of_kernel(error: DriverError, kernel: str) -> LaunchError:
-    """Return the error of a call of a kernel."""
+    """Return the error of a kernel's call."""
     return LaunchError(f"kernel {kernel!r}: {error}")
 
 

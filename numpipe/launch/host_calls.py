@@ -1,8 +1,8 @@
-"""Calls on host arrays: the copies to the GPU, the kernel, and the copies back.
+"""Calls on host arrays: copies to the GPU, the kernel, and copies back.
 
-Such a call returns when its results are there. The copies, the kernel and the release of the GPU
+Such a call returns when its results are on the host. The copies, the kernel and the freeing of GPU
 memory are queued on the call's stream, so no buffer is reused before the kernel that reads it has
-ended.
+finished.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Staging:
-    """GPU memory for the host arrays of one call: upload, launch, download; leaving it frees the
-    memory.
+    """GPU memory for the host arrays of one call, for upload, launch and download; the memory is
+    freed at the end of the with block.
 
-    An array that is passed twice (input and output of an in-place kernel) has one buffer.
+    An array that is passed twice (as input and output of an in-place kernel) has only one buffer.
     """
 
     def __init__(self, stream: int, device: int) -> None:
@@ -45,12 +45,13 @@ class Staging:
             self._transfers.__exit__(*exc)
         finally:
             for buffer in self._buffers.values():
-                # after a failed kernel nothing can be freed; keep its error
+                # after a failed kernel freeing fails too; the kernel's error is the one to report
                 with contextlib.suppress(driver.DriverError):
                     buffer.free()
 
     def upload(self, infos: Sequence[ArrayInfo], fresh: int = 0) -> list[DeviceBuffer]:
-        """Return buffers with copies of arrays; what the last `fresh` hold does not matter."""
+        """Return buffers with copies of arrays, except that the last `fresh` are not
+        initialized."""
         buffers: list[DeviceBuffer] = []
         jobs: list[Job] = []
         for info in infos:
@@ -64,7 +65,7 @@ class Staging:
         return buffers
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
-        """Copy arrays back to the host; returns when they are there."""
+        """Copy arrays back to the host. Returns after the copies have finished."""
         jobs: dict[tuple[Any, ...], Job] = {
             _key(info): (info, self._buffers[_key(info)]) for info in infos
         }
@@ -87,16 +88,16 @@ def run(
     fresh: int = 0,
     device: int = 0,
 ) -> None:
-    """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are
-    there.
+    """Copy host arrays to the GPU, launch, and copy the last `outputs` arrays back. Returns after
+    the copies have finished.
 
-    The last `fresh` of the outputs were allocated for this call: their contents are not copied.
-    Raises LaunchError when the kernel fails.
+    The last `fresh` outputs were allocated for this call, so their contents are not copied to the
+    GPU. Raises LaunchError if the kernel fails.
     """
     name = prepared.name
     with naming(name):
         streams.check_host_call(stream, device, name)
-    # without the workspace behind them
+    # excludes the workspace at the end
     inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[: len(infos)]
     check_overlap(infos, arguments, outputs, name)
     with naming(name), Staging(stream, device) as staging:

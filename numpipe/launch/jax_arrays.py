@@ -1,14 +1,14 @@
-"""JAX arrays: inputs in place, outputs made by JAX's own allocator.
+"""JAX arrays: inputs are used in place, outputs are allocated by JAX.
 
-JAX queues its work on streams of its own, knows no others, and uses an array's memory again as soon
-as Python forgets the array. So three things differ from other libraries:
+JAX queues its work on its own streams, does not know other streams, and reuses an array's memory as
+soon as Python releases the array. Three things therefore differ from other libraries:
 
-- `read` waits for an input that is not ready;
-- `handover` keeps an input alive until the kernel that reads it is done;
-- an array is immutable, so no caller can pass one as an output. Outputs that a call allocates are
-  new JAX arrays which nobody else has seen: the kernel writes their memory, and the call returns
-  when it has, because JAX could not wait for it. To copy an output of numpipe's into a JAX array
-  would be sound too, at the price of the copy.
+- `read` waits for an input that is not ready.
+- `stream_handover` keeps an input alive until the kernel that reads it has finished.
+- Arrays are immutable, so callers cannot pass them as outputs. Outputs that a call allocates are
+  new JAX arrays that no other code has access to. The kernel writes their memory, and the call
+  returns after it has finished, because JAX could not wait for it. Copying the output to a JAX
+  array would also be correct, but slower.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .array_info import ArrayInfo, argument, dense_strides, element_type
 
 
 def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe a JAX array, waiting until it has been computed; a computation that failed raises
-    its own error here.
+    """Describe a JAX array after waiting until it has been computed. The error of a failed
+    computation is raised here.
 
-    Raises SpecError for a value that ``jax.jit`` traces, for an array that was deleted or donated,
-    that lies on several devices or on one that is no GPU, and for an element type that no kernel
-    takes.
+    Raises SpecError for a value traced by ``jax.jit``, for an array that was deleted or donated,
+    for an array on several devices or on one that is not a GPU, and for an unsupported element
+    type.
     """
     where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
         raise SpecError(
             f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on "
-            "jax.Array values, outside of jax.jit, jax.grad and jax.vmap; inside of these call "
+            "jax.Array values, outside of jax.jit, jax.grad and jax.vmap; inside of them call "
             "numpipe.jax.matmul, numpipe.jax.attention or numpipe.jax.call(kernel)"
         )
     if obj.is_deleted():
         raise SpecError(
-            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is "
-            "alive"
+            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that still "
+            "exists"
         )
     dtype = element_type(obj.dtype, name, kernel)
     try:
@@ -52,7 +52,7 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     obj.block_until_ready()
     shape = obj.shape
     if ordinal < 0:
-        array = np.asarray(obj)  # its memory, not a copy, and read-only
+        array = np.asarray(obj)  # a read-only view of its memory, not a copy
         return ArrayInfo("host", 0, shape, array.strides, dtype, -1, False, obj, array)
     return ArrayInfo(
         "jax",
@@ -68,8 +68,8 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 @functools.lru_cache(maxsize=256)
 def _ordinal(sharding: Any) -> int:
-    """Return the CUDA ordinal of an array's one device, -1 for the CPU. Raises ValueError for what
-    no kernel can be given."""
+    """Return the CUDA ordinal of an array's only device, or -1 for the CPU. Raises ValueError for
+    an array that no kernel can use."""
     devices = sharding.device_set
     if len(devices) != 1:
         raise ValueError(
@@ -89,7 +89,7 @@ def _ordinal(sharding: Any) -> int:
 
 
 def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> tuple[int, ...]:
-    """Return the byte strides: those of a C-contiguous array, unless this one has a layout
+    """Return the byte strides of a C-contiguous array, or of the array's own layout if it has one
     (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
     order = getattr(layout, "major_to_minor", None)
@@ -108,17 +108,17 @@ def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str)
 
 
 def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy
-    array for `handover.deliver`.
+    """Return memory for an output on the device of `info`: a JAX array on a GPU, or on the CPU a
+    NumPy array, which `stream_handover.deliver` converts.
 
-    Raises SpecError where JAX has no such element type.
+    Raises SpecError if JAX does not have the element type.
     """
     jax = sys.modules["jax"]
     if dtype.itemsize == 8 and not jax.config.jax_enable_x64:
         raise SpecError(
-            f"JAX makes no {dtype.name} while jax_enable_x64 is off, for an output of shape "
-            f"{tuple(shape)}; jax.config.update('jax_enable_x64', True), or choose another type "
-            "in out_type"
+            f"JAX cannot make a {dtype.name} output of shape {tuple(shape)} while jax_enable_x64 "
+            "is off: call jax.config.update('jax_enable_x64', True), or choose another type in "
+            "out_type"
         )
     if info.kind == "host":
         return np.empty(shape, dtype)
@@ -127,14 +127,14 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     except TypeError as error:
         raise SpecError(
             f"this JAX has no element type {dtype.name} for an output of shape {tuple(shape)} "
-            f"({error}); choose another in out_type or pass out="
+            f"({error}); choose another one in out_type, or pass out="
         ) from error
 
 
 @functools.lru_cache(maxsize=512)
 def _maker(shape: tuple[int, ...], dtype: np.dtype[Any], device: Any) -> Any:
-    """Return a function that makes arrays, compiled by JAX: its ``empty`` on a given device takes a
-    hundred microseconds."""
+    """Return a function that makes arrays and is compiled by JAX, because JAX's ``empty`` on a
+    given device takes a hundred microseconds."""
     jax = sys.modules["jax"]
     empty = functools.partial(jax.numpy.empty, shape, dtype)
     return jax.jit(empty, out_shardings=jax.sharding.SingleDeviceSharding(device))

@@ -1,18 +1,18 @@
-"""Launching a compiled kernel: packed parameters, one driver call.
+"""Launching of a compiled kernel: packed parameters and one driver call.
 
-Parameters of a numpipe kernel, in order; each has its own pointer in the driver's ``void*[]``:
+The parameters of a numpipe kernel, in order; each has its own pointer in the driver's ``void*[]``:
 
 =========  =========================================================================================
-0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs
-           none); behind them 128 bytes that begin with the address of the launch's counter, if the
-           kernel has one; behind these, of a kernel of several GPUs, what it has to know of the
-           others (`peer_access`)
+0          the tensor maps, n x 128 bytes, 64-byte aligned (one map of zeros if the kernel needs
+           none). If the kernel has a launch counter, 128 bytes follow that begin with its address.
+           For a kernel of several GPUs, information about the other GPUs follows (`peer_access`)
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
 =========  =========================================================================================
 
-All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`):
-a call on arrays seen before finds it in the `Table` and launches, and writes nothing but scalars.
+All parameters are in one buffer, which is cached for recent combinations of arrays and stream
+(`Launch`). A call on arrays seen before finds its buffer in the `Table` and launches without
+writing anything except scalars.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ _SCALARS = {
     "float32": "f",
     "float64": "d",
 }
-"""struct's codes of the scalar types"""
+"""struct format codes of the scalar types"""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Launch:
-    """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants
-    them. Call it to launch.
+    """One argument list of a kernel on one stream: parameters, grid and stream in the form that the
+    driver takes. Call it to launch.
 
-    Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it
-    is safe in several threads.
+    It is immutable except for scalars, which `Prepared` writes before each launch. Without scalars,
+    it can be used by several threads.
     """
 
     prepared: Prepared
@@ -79,18 +79,21 @@ class Launch:
     stream: int
     device: int
     launcher: Callable[..., tuple[Any]]
-    """the function that launches, `Prepared.launcher`"""
+    """function that launches, `Prepared.launcher`"""
     arguments: tuple[Any, Any, int, int]
-    """what cuLaunchKernelEx of cuda.bindings is called with"""
+    """arguments of cuLaunchKernelEx of cuda.bindings"""
     buffer: memoryview
-    """the parameters"""
+    """the packed parameters"""
     pointers: Any
-    """the ctypes array of their addresses, which the arguments point to"""
+    """ctypes array of the parameters' addresses, which `arguments` points to"""
 
     def __call__(self) -> None:
-        """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which
-        the driver reports at whatever call comes next, and PipelineDeadlock for one that gave up
-        (`debug_reports`)."""
+        """Queue the kernel.
+
+        Raises LaunchError, which may also report the failure of an earlier kernel, since the driver
+        reports failures at the next call. Raises PipelineDeadlock for an earlier kernel that gave
+        up waiting (`debug_reports`).
+        """
         if _WATCHED:
             WATCH.check()
         code = self.launcher(*self.arguments)[0]
@@ -98,8 +101,8 @@ class Launch:
             self.refused(code)
 
     def refused(self, code: Any) -> None:
-        """Raise the error for what the driver answered, unless the launch succeeds the second
-        time."""
+        """Launch a second time if that may succeed; otherwise raise the error for the driver's
+        result `code`."""
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
@@ -109,10 +112,10 @@ class Launch:
 
 
 class Prepared:
-    """A compiled kernel, ready for arguments of one signature: loaded on its first launch, made
-    ready once on each GPU.
+    """A compiled kernel for arguments of one signature. It is loaded on its first launch, and made
+    ready once per GPU.
 
-    Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call
+    Call it with the grid, the arrays (all on one GPU), the scalars and the stream. It can be called
     from several threads.
     """
 
@@ -126,14 +129,14 @@ class Prepared:
         workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
         table: Table | None = None,
     ) -> None:
-        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters
-        in order.
+        """`infos` give the rank and type of each array, `scalars` the dtypes of the scalar
+        parameters in order.
 
-        The last `outputs` of the arrays are written: none of them may overlap another one.
-        `workspace` returns the shape of the workspace for a grid and arrays, of a kernel whose last
-        array it is; callers do not pass it. `table` keeps the launches.
+        The last `outputs` arrays are outputs, which may not overlap any other array. `workspace`,
+        for a kernel whose last array is a workspace that callers do not pass, returns the
+        workspace's shape for a grid and arrays. `table` caches the launches.
         """
-        # a memset comes before each launch, so there is no kernel to overlap with
+        # a memset precedes each launch, so there is no previous kernel to overlap with
         if compiled.gpus:
             attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
@@ -157,21 +160,21 @@ class Prepared:
         self.nbytes = self._scalars_at + self._scalars.size
         """bytes of all parameters of a launch"""
         self.offsets = [0, *range(maps, self.nbytes, _WORD)]
-        """the byte that each parameter begins at"""
+        """byte offset of each parameter"""
         self.observers: list[Any] = [
             by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted
         ]
-        """`arm` tells them that the kernel is loaded, `launched` that it is launched"""
+        """notified when the kernel is loaded (`arm`) and launched (`launched`)"""
         self.kernel: Any = None
-        """the driver's handle, good on every GPU; None until it is loaded"""
+        """the driver's handle, valid on every GPU; None until loaded"""
         self._ready: dict[int, int | None] = {}
-        """device -> how many CTAs run there at once; None: a launch may have any number"""
+        """device -> number of CTAs that can run at once; None: a launch may have any number"""
         self._lock = threading.Lock()
-        """held while scalars are written and launched: the driver copies parameters before a launch
-        returns"""
+        """held while scalars are written and the kernel is launched; the driver copies the
+        parameters before a launch returns"""
         self.table = Table() if table is None else table
         self._counters: dict[tuple[Any, ...], int] = {}
-        """of a dynamic kernel: the counters of launches, by stream and outputs"""
+        """addresses of launch counters, by stream and outputs, for a kernel that has one"""
 
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
@@ -184,11 +187,10 @@ class Prepared:
 
     # ---- in the driver
     def config(self, grid: Grid, stream: int, device: int) -> Any:
-        """Return the driver's launch configuration for a grid on a stream of a GPU, where the
-        kernel is loaded from now on.
+        """Return the driver's launch configuration for a grid on a stream of a GPU, and load the
+        kernel there.
 
-        Launches share it, and nothing changes it. Raises LaunchError.
-        """
+        Configurations are shared between launches and must not be modified. Raises LaunchError."""
         threads, nbytes = self.compiled.threads, self.compiled.smem_bytes
         limit = self._at_once(device)
         if self.attributes.cooperative and limit is not None and math.prod(grid) > limit:
@@ -205,7 +207,7 @@ class Prepared:
                 if not 0 < count <= most:
                     raise LaunchError(
                         f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
-                        "use grid=numpipe.persistent() or another order of grid axes"
+                        "use grid=numpipe.persistent(), or order the grid's axes differently"
                     )
             config = driver.get().config(threads, nbytes, self.attributes)
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
@@ -214,7 +216,7 @@ class Prepared:
         return config
 
     def fitting(self, grid: Grid, device: int) -> Grid:
-        """Return a persistent kernel's grid, with no more clusters than the GPU runs at once.
+        """Limit the grid of a persistent kernel to the clusters that the GPU can run at once.
         Raises LaunchError."""
         if self.attributes.size == 1:
             return grid
@@ -222,7 +224,7 @@ class Prepared:
         return grid if most is None else (min(grid[0], most // (grid[1] * grid[2])), *grid[1:])
 
     def _at_once(self, device: int) -> int | None:
-        """Make the kernel ready on a GPU; returns how many CTAs run there at once, None where a
+        """Make the kernel ready on a GPU. Return how many CTAs can run there at once, or None if a
         launch may have any number."""
         with self._lock:
             if device not in self._ready:
@@ -253,8 +255,8 @@ class Prepared:
         return limit
 
     def _limit(self, cuda: driver.Driver, device: int) -> int | None:
-        """Return how many CTAs run at once on a GPU, which is current; None where a launch may have
-        any number. Raises LaunchError where not even one cluster fits."""
+        """Return how many CTAs can run at once on a GPU, which must be current, or None if a launch
+        may have any number. Raises LaunchError if not even one cluster fits."""
         threads, nbytes, attributes = (
             self.compiled.threads,
             self.compiled.smem_bytes,
@@ -281,8 +283,8 @@ class Prepared:
     def launcher(
         self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None
     ) -> Callable[..., tuple[Any]]:
-        """Return the function that launches this kernel: the driver's own, where no observer and no
-        log wants to be told."""
+        """Return the function that launches this kernel. It is the driver's own function unless
+        there are observers, a log, or words to clear."""
         cuda = driver.get()
         launch: Callable[..., tuple[Any]] = (
             cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
@@ -294,9 +296,9 @@ class Prepared:
                 raise SpecError(
                     f"kernel {self.name}: it is built with CompilerParams(debug=True) or "
                     f"profile_space, and its stream ({stream:#x}) is being captured into a CUDA "
-                    "graph: the host notes each launch of such a kernel, and replays of a graph "
-                    "pass it by; capture the kernel without these, or call it outside of the "
-                    "capture"
+                    "graph: the host must be involved in each launch of such a kernel, which "
+                    "replays of a graph are not; capture the kernel without these options, or "
+                    "call it outside of the capture"
                 )
             with cuda.on(device):
                 result = launch(*arguments)
@@ -323,15 +325,16 @@ class Prepared:
     def __call__(
         self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0
     ) -> Launch | None:
-        """Queue the kernel; returns its launch, None for a grid without CTAs. The arrays are on one
-        GPU and have the signature that this was made for: nothing checks that again.
+        """Queue the kernel. Return its launch, or None for a grid without CTAs.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address, for an output that
-        overlaps another array, and for a scalar outside its type.
+        The arrays must be on one GPU and have the signature that this object was created for; this
+        is not checked again. Raises LaunchError; also SpecError for an input that TMA cannot
+        address, for an output that overlaps another array, and for a scalar outside the range of
+        its type.
         """
         if 0 in grid:
             return None
-        key = (self, grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
+        key = (self, grid, stream, *[info[1:7] for info in infos])  # all except kind and owner
         launch: Launch = self.table.get(key) or self.table.keep(
             key, self._launch(grid, infos, stream)
         )
@@ -351,15 +354,15 @@ class Prepared:
         stream: int,
         work: ArrayInfo | None = None,
     ) -> Launch:
-        """Return a launch for the caller alone, with its scalars written; `work` is a workspace of
-        the caller's."""
+        """Return a launch that is not shared with other callers, with its scalars written; `work`
+        is a workspace of the caller's."""
         launch = self._launch(grid, infos, stream, work)
         self._write(launch, scalars)
         return launch
 
     def workspace_shape(self, grid: Grid, infos: Sequence[ArrayInfo]) -> tuple[int, int] | None:
-        """Return the slots of a launch's workspace and the words of each; None where the kernel has
-        none."""
+        """Return the number of slots of a launch's workspace and the words per slot, or None if the
+        kernel has no workspace."""
         return None if self._workspace is None else self._workspace(grid, infos)
 
     def _launch(
@@ -381,8 +384,8 @@ class Prepared:
         device: int,
         cleared: tuple[int, int] | None = None,
     ) -> Launch:
-        """Return a launch with these parameters, all but the scalars; `cleared` are address and
-        number of words that are zeroed before each launch."""
+        """Return a launch with these parameters, which exclude the scalars. `cleared` is the
+        address and number of words to set to zero before each launch."""
         streams.check(stream, device, self.name)
         config = self.config(grid, stream, device)
         storage = ctypes.create_string_buffer(self.nbytes + _ALIGN)
@@ -419,20 +422,20 @@ class Prepared:
                 launch()
 
     def words_of(self, infos: Sequence[ArrayInfo]) -> bytes:
-        """Return the parameters behind the table, up to the scalars."""
+        """Return the parameters between the table and the scalars."""
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
             size = info.dtype.itemsize
             if any([stride % size for stride in info.strides]):
                 raise SpecError(
-                    f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
-                    f"not multiples of its {size}-byte elements; pass a contiguous copy"
+                    f"argument {name!r} of kernel {self.name!r}: strides {info.strides} in bytes "
+                    f"are not multiples of its {size}-byte elements; pass a contiguous copy"
                 )
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
         return self._words.pack(*words)
 
     def table_of(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
-        """Return the tensor maps of arrays, and behind them the launch's counter."""
+        """Return the tensor maps of arrays, followed by the launch's counter."""
         counter = [_COUNTER.pack(self._counter(infos, stream))] if self.compiled.dynamic else []
         return b"".join([self.maps_of(infos) or bytes(MAP_BYTES), *counter])
 
@@ -441,11 +444,11 @@ class Prepared:
         return b"".join(self._map(request, infos[request.arg]) for request in self.compiled.maps)
 
     def _counter(self, infos: Sequence[ArrayInfo], stream: int) -> int:
-        """Return the address of the counter of launches on a stream with these outputs, which run
-        one after the other, or race.
+        """Return the address of the counter for launches on a stream with these outputs. Such
+        launches run one after another, or are a race anyway.
 
-        No other launches ever get it: a graph that has captured a launch may be replayed at any
-        time.
+        A counter is never reused for other launches, because a graph that captured a launch may be
+        replayed at any time.
         """
         outputs = infos[len(infos) - self._outputs :]
         key = stream, *[(info.device, info.ptr) for info in (outputs or infos)]
@@ -480,9 +483,9 @@ class Prepared:
 
 # ---- machine code
 def load(cubin: bytes, entry: str) -> Any:
-    """Load machine code; returns the driver's handle of its kernel, good on every GPU.
+    """Load machine code and return the driver's handle of its kernel, valid on every GPU.
 
-    Raises DriverError, which names the driver's version where the driver does not take the code.
+    Raises DriverError, which names the driver's version if the driver does not accept the code.
     """
     cuda = driver.get()
     try:
@@ -495,8 +498,8 @@ def load(cubin: bytes, entry: str) -> Any:
             error.call,
             error.code,
             error.name,
-            f"the driver, of CUDA {runs}, does not take the {len(cubin)} bytes of machine code for "
-            "sm_90a: run it on an H100 or H200, where a new process compiles it again; if the "
-            "package nvidia-nvjitlink is newer than the driver, update the driver, or "
+            f"the driver, for CUDA {runs}, does not accept the {len(cubin)} bytes of machine code "
+            "for sm_90a: run it on an H100 or H200, where a new process compiles it again; if "
+            "the package nvidia-nvjitlink is newer than the driver, update the driver, or "
             f'pip install "nvidia-nvjitlink=={runs}.*" "nvidia-nvvm=={runs}.*"',
         ) from error

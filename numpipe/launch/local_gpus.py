@@ -1,10 +1,10 @@
-"""The GPUs of `numpipe.Mesh.local`: one process has them all, and each reaches the memory of the
-others.
+"""The GPUs of `numpipe.Mesh.local`: a single process has all of them, and each can access the
+memory of the others.
 
-All GPUs and the host share one address space, so an array's address is the same on every GPU; what
-has to be allowed is access: between the primary contexts for memory of cuMemAlloc, which PyTorch,
-CuPy and Numba hand out, and for a memory pool each by itself. CUDA driver API, "Peer Context Memory
-Access", cuMemPoolSetAccess.
+All GPUs and the host share one address space, so an array has the same address on every GPU. Only
+access must be enabled: between primary contexts for memory of cuMemAlloc, which PyTorch, CuPy and
+Numba use, and separately for each memory pool. CUDA driver API, "Peer Context Memory Access",
+cuMemPoolSetAccess.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _OWN_STREAM = 0
 
 
 class LocalGpus:
-    """GPUs that reach each other; rank r has the CUDA ordinal ``devices[r]``."""
+    """GPUs that can access each other's memory; rank r has the CUDA ordinal ``devices[r]``."""
 
     meets = False
     """whether `control` waits for other processes"""
 
     def __init__(self, devices: Sequence[int] | None) -> None:
-        """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot
-        reach each other."""
+        """Raises TargetError if there is no such GPU, and LaunchError if two of them cannot access
+        each other's memory."""
         state = gpu_state()
         if state.status != "ok":
             raise TargetError(
-                f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) "
-                "needs none"
+                f"Mesh.local: the GPUs cannot be used: {state.reason}; use "
+                "numpipe.Mesh.simulated(2), which needs no GPU"
             )
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
         self.devices = tuple(able if devices is None else map(int, devices))
         """CUDA ordinals by rank"""
         if unknown := [device for device in self.devices if device not in able]:
             raise TargetError(
-                f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are "
+                f"Mesh.local: GPU {unknown[0]} cannot run kernels: use some of "
                 f"{', '.join(map(str, able))}"
             )
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
@@ -59,7 +59,7 @@ class LocalGpus:
                 raise LaunchError(
                     f"Mesh.local: no peer access between GPU {device} and GPU {peer}: NVLink or "
                     "PCIe peer-to-peer is missing or off (nvidia-smi topo -p2p r shows it); "
-                    f"choose others, Mesh.local(devices=(…)); {error}"
+                    f"choose other GPUs, Mesh.local(devices=(…)); {error}"
                 ) from error
         try:
             for device in self.devices:
@@ -68,8 +68,8 @@ class LocalGpus:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
 
     def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
-        """Return an array on each GPU: PyTorch tensors for a dtype of PyTorch's, else numpipe's
-        own."""
+        """Return an array on each GPU: PyTorch tensors if the dtype is PyTorch's, otherwise
+        numpipe's own arrays."""
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(dtype, torch.dtype):
             make = torch.zeros if zeros else torch.empty
@@ -77,7 +77,7 @@ class LocalGpus:
                 make(shape, dtype=dtype, device=torch.device("cuda", device))
                 for device in self.devices
             ]
-        kind, made = element_type("Mesh.empty", dtype), []
+        kind, arrays = element_type("Mesh.empty", dtype), []
         for device in self.devices:
             array = DeviceArray(shape, kind, _OWN_STREAM, device)
             cuda = driver.get()
@@ -85,8 +85,8 @@ class LocalGpus:
                 host = np.zeros(array.nbytes, np.uint8)
                 cuda.copy_in(array.ptr, 0, host.ctypes.data, 0, host.nbytes, 1, _OWN_STREAM, device)
             cuda.synchronize(_OWN_STREAM, device)
-            made.append(array)
-        return made
+            arrays.append(array)
+        return arrays
 
     def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
         """Copy host arrays, one to each GPU."""
@@ -96,15 +96,15 @@ class LocalGpus:
         ]
 
     def room(self, nbytes: int) -> list[int]:
-        """Return the addresses of new memory on each GPU, which nothing frees."""
+        """Return the addresses of new memory on each GPU, which is never freed."""
         return [driver.get().kept(np.zeros(nbytes, np.uint8), device) for device in self.devices]
 
     def control(self, words: int) -> list[int]:
-        """Return the addresses of new memory of zeros, by rank."""
+        """Return the addresses of new zero-filled memory, by rank."""
         return self.room(4 * words)
 
     def window(self, room: list[int], shape: tuple[int, ...], dtype: Any) -> list[ArrayInfo]:
-        """Return arrays in memory that `room` has returned."""
+        """Return arrays in memory allocated by `room`."""
         kind = element_type("Mesh.workspace", dtype)
         strides = dense_strides(shape, kind.itemsize)
         return [
@@ -114,11 +114,12 @@ class LocalGpus:
 
     @staticmethod
     def nbytes(shape: tuple[int, ...], dtype: Any) -> int:
-        """Return the bytes of an array."""
+        """Return the size of an array in bytes."""
         return math.prod(shape) * element_type("Mesh.workspace", dtype).itemsize
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
-        """Return where the GPUs have an array, by rank, for kernels that reach it on others."""
+        """Return the address of an array on each GPU, by rank, for kernels that access it on other
+        GPUs."""
         for info in infos if infos[0].ptr else ():
             driver.get().share_memory(info.ptr, info.device, self.devices)
         return [info.ptr for info in infos]
@@ -130,20 +131,20 @@ class LocalGpus:
                 "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
             )
             raise SpecError(
-                f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh "
-                f"is GPU {self.devices[own]}: a list has an array on each GPU, in the mesh's "
-                "order, as Mesh.empty makes them"
+                f"{argument(name, kernel)} of rank {own} is {where}, but rank {own} of this mesh "
+                f"is GPU {self.devices[own]}: pass a list with one array on each GPU, in the "
+                "mesh's order, as made by Mesh.empty"
             )
 
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
-        """Nothing: one process makes all launches of a call."""
+        """Do nothing, because one process makes all launches of a call."""
 
     def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Any]:
-        """Return what has to live for launches on these arrays to be made again."""
+        """Return the objects that must exist for launches on these arrays to be repeated."""
         return ()
 
     def silent(self) -> list[int]:
-        """Return no rank: the process is this one."""
+        """Return no ranks, because there is only this process."""
         return []
 
     def finish(self) -> None:

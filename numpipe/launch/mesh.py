@@ -1,5 +1,4 @@
-"""`numpipe.Mesh`: the GPUs that a kernel with semaphores runs on, and where their memory comes
-from."""
+"""`numpipe.Mesh`: the GPUs that a kernel with semaphores runs on, and memory that they share."""
 
 from __future__ import annotations
 
@@ -27,107 +26,88 @@ _named: weakref.WeakValueDictionary[str, Mesh] = weakref.WeakValueDictionary()
 
 
 class Mesh:
-    """The GPUs of a kernel of several GPUs, in an order: number r has the rank r, which is
-    ``numpipe.axis_index("gpu")`` there.
+    """The GPUs of a kernel of several GPUs, in order. The GPU with rank r has
+    ``numpipe.axis_index("gpu") == r``.
 
-    ====================  ==================================================================  ======
-    `simulated`           simulated GPUs, any number of them; no GPU is needed                calls
-                                                                                              take
-                                                                                              lists
-                                                                                              of
-                                                                                              NumPy
-                                                                                              arrays
-    `local`               the GPUs of this process                                            calls
-                                                                                              take
-                                                                                              lists
-                                                                                              of
-                                                                                              arrays
-    `torch`               a process for each GPU, of torch.distributed                        each
-                                                                                              rank
-                                                                                              passes
-                                                                                              its
-                                                                                              own
-                                                                                              arrays
-    ====================  ==================================================================  ======
+    ===========  ==============================================  ================================
+    `simulated`  any number of simulated GPUs; no GPU is needed  calls take lists of NumPy arrays
+    `local`      the GPUs of this process                        calls take lists of arrays
+    `torch`      one process per GPU, of torch.distributed       each rank passes its own arrays
+    ===========  ==============================================  ================================
 
     >>> numpipe.Mesh.simulated(2)
     Mesh.simulated(2)
     """
 
     size: int
-    """how many GPUs there are"""
+    """number of GPUs"""
     rank: int | None
-    """this process' rank where each GPU has a process of its own; None: this process has them
-    all"""
+    """rank of this process if each GPU has its own process; None: this process has all GPUs"""
     name: str
-    """what a graph of PyTorch calls it, which holds strings and no meshes"""
+    """name of the mesh in PyTorch graphs, which can hold strings but not meshes"""
 
     def __init__(self, size: int, rank: int | None, gpus: LocalGpus | TorchGpus | None) -> None:
         self.size, self.rank = size, rank
         self.name = f"mesh {next(_numbers)}"
         _named[self.name] = self
         self.gpus = gpus
-        """None: they are simulated"""
+        """None: the GPUs are simulated"""
         self.controls: Controls | None = None if gpus is None else Controls(gpus)
         self._rooms: dict[Hashable, tuple[int, Any]] = {}
         self._outgrown: list[Any] = []
-        """workspaces that were too small for a later call, which graphs may hold"""
+        """workspaces that became too small, which are kept because graphs may use them"""
 
     # ---- the kinds
     @classmethod
     def simulated(cls, gpus: int) -> Mesh:
-        """Return a mesh of so many simulated GPUs, at most 62."""
+        """Return a mesh of `gpus` simulated GPUs, at most 62."""
         require("Mesh.simulated", locals(), gpus=whole(1, MOST_GPUS))
         return cls(int(gpus), None, None)
 
     @classmethod
     def local(cls, devices: Sequence[int] | None = None) -> Mesh:
-        """Return a mesh of GPUs of this process; `devices` are their CUDA ordinals, by default all
-        that kernels run on.
+        """Return a mesh of GPUs of this process. `devices` are their CUDA ordinals; by default, all
+        GPUs that can run kernels.
 
-        Raises TargetError where there is none, and LaunchError where two of them have no peer
-        access.
-        """
+        Raises TargetError if there is none, and LaunchError if two of them have no peer access."""
         require("Mesh.local", locals(), devices=NONE | each(whole(0)))
         if devices is not None and (
             not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS
         ):
             raise SpecError(
-                "Mesh.local: devices must be different CUDA ordinals, at least one, got "
-                f"{told(devices)}"
+                "Mesh.local: devices must be a list of different CUDA ordinals with at least one "
+                f"entry, got {told(devices)}"
             )
         gpus = LocalGpus(devices)
         return cls(gpus.size, None, gpus)
 
     @classmethod
     def torch(cls, group: Any = None) -> Mesh:
-        """Return a mesh of the ranks of a process group of torch.distributed, by default of all;
-        every rank of it calls this.
+        """Return a mesh of the ranks of a torch.distributed process group, by default of all ranks.
+        Every rank of the group must call this.
 
-        Raises TargetError without PyTorch, and SpecError where torch.distributed is not
-        initialised.
-        """
+        Raises TargetError without PyTorch, and SpecError if torch.distributed is not
+        initialized."""
         gpus = TorchGpus(group)
         if gpus.size > MOST_GPUS:
             raise SpecError(
-                f"Mesh.torch: the group has {gpus.size} ranks, and a mesh at most {MOST_GPUS}: "
+                f"Mesh.torch: the group has {gpus.size} ranks, but a mesh has at most {MOST_GPUS}: "
                 "pass a smaller group"
             )
         return cls(gpus.size, gpus.rank, gpus)
 
     # ---- memory
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Any:
-        """Return uninitialised memory that kernels reach on other GPUs, of one shape and type on
-        each.
+        """Return uninitialized memory that kernels on other GPUs can access, with the same shape
+        and type on each GPU.
 
-        Simulated and local it is a list of arrays, NumPy's or numpipe's own (PyTorch tensors where
-        `dtype` is PyTorch's); under `torch` this rank's tensor, in symmetric memory, and every rank
-        calls it at the same place of its program.
-        """
+        A simulated or local mesh returns a list of arrays, which are NumPy's, or numpipe's own
+        (PyTorch tensors if `dtype` is PyTorch's). A `torch` mesh returns this rank's tensor in
+        symmetric memory, and all ranks must make the same call at the same point of the program."""
         return self._made("empty", shape, dtype, False)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any) -> Any:
-        """Return memory as `empty` does, filled with zeros on all GPUs."""
+        """Return memory like `empty`, filled with zeros on all GPUs."""
         return self._made("zeros", shape, dtype, True)
 
     def _made(self, what: str, shape: Any, dtype: Any, zeros: bool) -> Any:
@@ -138,11 +118,10 @@ class Mesh:
         return [make(dims, kind) for _ in range(self.size)]
 
     def to_device(self, arrays: Any) -> Any:
-        """Copy host arrays to the GPUs, to memory as `empty` returns it: a list of one for each
-        GPU, under `torch` this rank's own.
+        """Copy host arrays to memory on the GPUs, allocated as by `empty`. Pass a list with one
+        array per GPU; on a `torch` mesh, pass this rank's array.
 
-        All have one shape and type. Simulated they are returned as they are.
-        """
+        All arrays must have the same shape and type. A simulated mesh returns them unchanged."""
         given = [arrays] if self.rank is not None else arrays
         if type(given) not in (list, tuple) or len(given) != (
             1 if self.rank is not None else self.size
@@ -161,7 +140,7 @@ class Mesh:
             if (info.shape, info.dtype) != (infos[0].shape, infos[0].dtype):
                 raise SpecError(
                     f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} "
-                    f"{info.shape} beside {infos[0].dtype.name} {infos[0].shape}"
+                    f"{info.shape} and {infos[0].dtype.name} {infos[0].shape}"
                 )
             host.append(info.array)
         return list(given) if self.gpus is None else self.gpus.to_device(host)
@@ -169,9 +148,9 @@ class Mesh:
     def workspace(
         self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None
     ) -> Any:
-        """Return memory as `empty` does, for what runs on a stream: the same for the same name and
-        stream, as long as it is large enough. Its contents are undefined. All ranks ask for the
-        same."""
+        """Return memory like `empty`, for work that runs on a stream. Calls with the same name and
+        stream share the same memory, as long as it is large enough. Its contents are undefined. All
+        ranks must make the same call."""
         dims = _dims("Mesh.workspace", shape)
         if self.gpus is None:
             return self.empty(dims, dtype)
@@ -186,17 +165,15 @@ class Mesh:
         return self.gpus.window(room, dims, dtype)
 
     def reaches(self, infos: Sequence[ArrayInfo]) -> bool:
-        """Whether kernels on other GPUs reach these arrays of this process' GPUs."""
+        """Return whether kernels on other GPUs can access these arrays of this process's GPUs."""
         return self.rank is None or len(self.gpus.alive(infos)) == len(infos)  # type: ignore[union-attr]
 
     # ---- its state
     def check(self) -> None:
-        """Wait for all work of this process' GPUs; PipelineDeadlock where a launch waited for a
-        peer too long.
+        """Wait for all work of this process's GPUs. Raises PipelineDeadlock if a launch waited too
+        long for a peer.
 
-        The next call on the mesh raises it too, and every later one. A simulated mesh has nothing
-        to wait for.
-        """
+        All later calls on the mesh raise it too. On a simulated mesh this does nothing."""
         if self.gpus is not None and self.controls is not None:
             self.controls.check()
             self.gpus.finish()
@@ -208,8 +185,8 @@ class Mesh:
 
 @contextlib.contextmanager
 def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[None]:
-    """Let the ranks wait for each other while one compiles what these facts say; an error of one is
-    told to the others."""
+    """Make the ranks wait for each other while one of them compiles the kernel described by
+    `facts`; an error on one rank is reported to the others."""
     if mesh is None or mesh.gpus is None:
         yield
         return
@@ -225,19 +202,21 @@ def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[N
 
 
 def mesh_of(name: str, what: str) -> Mesh:
-    """Return the mesh of this process that has this name; SpecError where it is gone."""
+    """Return the mesh of this process that has this name. Raises SpecError if it no longer
+    exists."""
     mesh = _named.get(name)
     if mesh is None:
         raise SpecError(
-            f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process "
-            "that made it, or in one that makes the same meshes in the same order, and while its "
-            "mesh lives"
+            f"{what}: this process has no numpipe.Mesh named {name!r}: run a graph in the process "
+            "that made it, or in one that makes the same meshes in the same order, and keep the "
+            "mesh alive"
         )
     return mesh
 
 
 def key_of(mesh: Mesh | None) -> Hashable:
-    """Return what the plans of calls depend on: simulated meshes of one size are alike."""
+    """Return the part of a mesh that plans of calls depend on; simulated meshes of one size are
+    equivalent."""
     return mesh.size if mesh is not None and mesh.gpus is None else mesh
 
 
@@ -247,9 +226,9 @@ def _dims(what: str, shape: Any) -> tuple[int, ...]:
 
 
 def check_mesh(mesh: Any, kernel: str) -> None:
-    """Raise SpecError for what is no mesh."""
+    """Raise SpecError if `mesh` is not a `Mesh`."""
     if not isinstance(mesh, Mesh):
         raise SpecError(
             f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: "
-            "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+            "pass numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
         )

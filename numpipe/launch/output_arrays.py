@@ -1,4 +1,4 @@
-"""Outputs that numpipe allocates: of the library and on the GPU of the first array argument."""
+"""Allocation of outputs, in the library and on the GPU of the first array argument."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .streams import current_stream
 def empty_like_kind(
     info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None
 ) -> Any:
-    """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own
+    """Return an uninitialized C-contiguous array of the same kind as `info`, from its library's own
     allocator.
 
-    A CPU tensor gives a CPU tensor, another host array a NumPy array (`handover.deliver` makes
-    JAX's of it): a large one lies in page-locked memory where calls run on a GPU and the pool has
-    room (`pinned`), and the GPU writes it in place. `stream` is the handle that the kernel will run
-    on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
-    Raises SpecError where the library has no such element type.
+    For a CPU tensor this is a CPU tensor, and for other host arrays a NumPy array (which
+    `stream_handover.deliver` converts for JAX). If calls run on a GPU and the pool has room
+    (`pinned`), a large host array is in page-locked memory, which the GPU writes directly. `stream`
+    is the handle of the kernel's stream if it is not the library's current one; PyTorch must know
+    it to reuse the memory safely. Raises SpecError if the library does not have the element type.
     """
     shape = tuple(int(dim) for dim in shape)
     dtype = np.dtype(dtype)
@@ -45,7 +45,7 @@ def empty_like_kind(
                 return sys.modules["cupy"].empty(shape, dtype)
         if of == "numba":
             cuda = sys.modules["numba"].cuda
-            # on the stream of `info`, which other kernels of Numba will ask the output for
+            # on the stream of `info`, on which other Numba kernels will expect the output
             with cuda.gpus[info.device]:
                 return cuda.device_array(shape, dtype, stream=getattr(owner, "stream", 0))
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -53,17 +53,17 @@ def empty_like_kind(
             {"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})"
         ) from error
     stream = current_stream([info]) if stream is None else stream
-    if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
+    if driver.get().capturing(stream, info.device):  # the graph frees its memory
         raise SpecError(
             f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output "
-            "would be memory of the graph: make the array before the capture and pass it as "
-            "out=, or pass PyTorch tensors, whose allocator knows graphs"
+            "would be memory of the graph: allocate the array before the capture and pass it as "
+            "out=, or pass PyTorch tensors, whose allocator supports graphs"
         )
     return DeviceArray(shape, dtype, stream, info.device)
 
 
 def maker(output: ArrayInfo) -> Callable[[], Any] | None:
-    """Return a function that makes arrays like `output` as quickly as its library can; None where
+    """Return a function that makes arrays like `output` as fast as its library can, or None if
     there is none."""
     if output.kind == "torch" and output.shape:
         torch = sys.modules["torch"]
@@ -76,9 +76,11 @@ def maker(output: ArrayInfo) -> Callable[[], Any] | None:
 
 @functools.cache
 def _element(dtype: Any, device: int) -> Any:
-    """Return a tensor of one element. It is kept, so its memory is numpipe's own: where
-    `torch.compile` records CUDA graphs, what PyTorch's allocator handed out must be gone, or be an
-    output, when a graph is."""
+    """Return a tensor of one element, which is cached.
+
+    Its memory is numpipe's own. When `torch.compile` records CUDA graphs, all memory from PyTorch's
+    allocator must be freed, or be an output, by the end of the graph.
+    """
     torch, cuda = sys.modules["torch"], driver.get()
     with cuda.aside(device) as aside:  # the current stream may be captured
         memory = DeviceArray((16,), np.dtype(np.uint8), aside, device)
@@ -104,13 +106,13 @@ def _lacking(
 ) -> SpecError:
     return SpecError(
         f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
-        "choose another in out_type or pass out="
+        "choose another one in out_type, or pass out="
     )
 
 
 def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe an output that `empty_like_kind` made for a call, which may write it also where it
-    is immutable: it is new."""
+    """Describe an output that `empty_like_kind` created for a call. The call may write it even if
+    its type is immutable, because it is new."""
     info = describe(output, name, kernel)
     return info if info.writable else info._replace(writable=True)
 
@@ -122,9 +124,9 @@ def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
     where = f"{argument(name, kernel)}: it is an output"
     if library(type(info.owner)) == "jax":
         raise SpecError(
-            f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where "
-            "the kernel has an out_type, the call then returns a new one; else pass a PyTorch, "
-            "CuPy or NumPy array"
+            f"{where}, and JAX arrays are immutable, so they cannot be outputs: leave it out if "
+            "the kernel has an out_type, and the call returns a new array; otherwise pass a "
+            "PyTorch, CuPy or NumPy array"
         )
     raise SpecError(
         f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array"

@@ -1,10 +1,11 @@
-"""Launches on several GPUs at once: what each has to know of the others' arrays, in its packed
-parameter.
+"""Launches on several GPUs at once, which need the tensor maps and addresses of the other GPUs'
+arrays.
 
-Behind the tensor maps and the counter stand the launch's words, and for each rank a section with
-its tensor maps and the addresses of its arrays (`plan.control_block`). A tensor map holds an
-address as any other number does, so a GPU's launch has the maps of its peers' arrays beside its
-own. The last array of the kernel are its semaphores, in the control block of the launch.
+They are in the first packed parameter of a launch. The tensor maps and the counter are followed by
+the launch's words, and by one section per rank with its tensor maps and the addresses of its arrays
+(`plan.control_block`). A tensor map contains an address, so a launch needs the maps of its peers'
+arrays in addition to its own. The last array of the kernel is its semaphores, in the control block
+of the launch.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ class Together:
     controls: Controls
     launches: Sequence[Launch]
     stream: tuple[int, ...]
-    """the stream on each GPU"""
+    """stream on each GPU"""
     alive: Sequence[Any]
-    """what `stale` asks whether it is there"""
+    """allocations that must still exist, which `stale` checks"""
 
     @property
     def stale(self) -> bool:
-        """Whether memory that it is for has been freed since."""
+        """Whether memory that the launches use has been freed since."""
         return any(one.gone for one in self.alive)
 
     def __call__(self) -> None:
-        """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one
-        waited for a peer too long."""
+        """Queue the kernel on each GPU. Raises the errors of `Launch`, and PipelineDeadlock if an
+        earlier launch waited too long for a peer."""
         controls = self.controls
         controls.check()
         with controls.launching:
@@ -73,8 +74,8 @@ def together(
     streams: Sequence[int],
     outputs: int,
 ) -> Together:
-    """Return the launches of a call; `arrays` are those of each GPU of this process, without the
-    semaphores."""
+    """Return the launches of a call; `arrays` are the arrays of each GPU of this process, without
+    the semaphores."""
     image, name = prepared.compiled, prepared.name
     for infos in arrays:
         check_overlap(infos, image.arrays, outputs, name)
@@ -92,8 +93,8 @@ def together(
         def at_rank(
             other: int, infos: Sequence[ArrayInfo] = infos, device: int = device
         ) -> list[ArrayInfo]:
-            """Return the arrays as this GPU reaches them on another one; those that it does not are
-            its own."""
+            """Return the arrays at the addresses that this GPU uses to access them on another GPU,
+            or its own arrays if it does not access them there."""
             there = [
                 info._replace(ptr=reached[arg][other]) if arg in reached else info
                 for arg, info in enumerate(infos)

@@ -1,14 +1,15 @@
-"""Page-locked host memory: a bounded pool of blocks, and NumPy arrays that lie in them.
+"""A bounded pool of page-locked host memory, and NumPy arrays in it.
 
-Locking pages costs as much as copying to them, so the pool keeps locked blocks and uses them again:
-for the staging of copies, and for the outputs that calls on host arrays return, which the GPU then
-writes in place. The pool locks at most NUMPIPE_PINNED_BYTES (default: 1 GiB, or an eighth of the
-machine's memory where that is less; 0: none, every copy is of pageable memory).
+Locking pages takes as long as copying them, so the pool reuses locked blocks, for the staging of
+copies and for the outputs that calls on host arrays return, which the GPU then writes directly. The
+pool locks at most NUMPIPE_PINNED_BYTES (default: 1 GiB, or an eighth of the machine's memory if
+that is less; 0: none, so that all copies use pageable memory).
 
-A block is ordinary anonymous memory of the process, locked in place, and not memory that the driver
-allocates: its pages may be large ones, it lives as long as an array refers to it, and a forked
-child has a copy as of any other array. Linux makes that copy at the fork since 5.12; an older one
-would take locked pages away from the parent, so there a child does not get them.
+A block is ordinary anonymous memory of the process that is locked in place, not memory allocated by
+the driver. Its pages may be large pages, it exists as long as an array refers to it, and a forked
+child gets a copy of it like of any other array. Linux makes this copy at the fork since version
+5.12. Older versions would take locked pages away from the parent, so there a child does not get
+them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from . import driver
 
 VARIABLE = "NUMPIPE_PINNED_BYTES"
 PAGE = 2 << 20
-"""Blocks are multiples of a large page, in bytes."""
+"""Size of a large page in bytes; blocks are multiples of it."""
 STAGING = 256 << 20
-"""Bytes of the pool that outputs leave to staging."""
+"""Bytes of the pool that are reserved for staging and not used for outputs."""
 
 
 @functools.cache
 def limit() -> int:
-    """Return how many bytes the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no
+    """Return how many bytes the pool may lock. Raises SpecError if NUMPIPE_PINNED_BYTES is not a
     number."""
     text = os.environ.get(VARIABLE)
     if not text:
@@ -52,14 +53,14 @@ def limit() -> int:
         return min(1 << 30, memory // 8)
     if not text.isdecimal() or len(text) > 15:
         raise SpecError(
-            f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, "
-            "0 for none"
+            f"{VARIABLE} is {text[:50]!r}: set the number of bytes of host memory that may be "
+            "page-locked, 0 for none"
         )
     return int(text)
 
 
 class Block:
-    """Page-locked memory: `nbytes` at `address`. The last array in it frees the memory itself."""
+    """Page-locked memory, `nbytes` at `address`. It is freed with the last array in it."""
 
     __slots__ = ("address", "device", "events", "generation", "memory", "nbytes")
 
@@ -67,11 +68,13 @@ class Block:
         try:
             self.memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            raise MemoryError(f"the system has no {nbytes} bytes ({error.strerror})") from None
+            raise MemoryError(
+                f"the system cannot provide {nbytes} bytes ({error.strerror})"
+            ) from None
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
         self.events: dict[Any, Any] = {}
-        """the driver's events behind copies of this memory, by `transfers`' keys"""
+        """the driver's events after copies of this memory, by the keys of `transfers`"""
         self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
         driver.get().lock_pages(self.address, nbytes, device)
 
@@ -82,17 +85,17 @@ class Block:
         strides: Sequence[int] | None = None,
         offset: int = 0,
     ) -> np.ndarray[Any, Any]:
-        """Return an array in the block, `offset` bytes behind its start; without `strides` (bytes)
-        it is C-contiguous."""
+        """Return an array in the block that begins at `offset` bytes; it is C-contiguous unless
+        `strides` (in bytes) are given."""
         return np.ndarray(shape, dtype, self.memory, offset, strides)
 
     def unlock(self) -> None:
-        """Make the block ordinary memory again, which it is already in a forked child. A finalizer
+        """Unlock the block, unless this is a forked child, in which it is not locked. A finalizer
         may call this at any moment."""
         cuda = driver.opened()
         if cuda is None or self.generation != POOL.generation:
             return
-        # the context is lost: nothing is locked any more
+        # if the context is lost, the memory is no longer locked
         with contextlib.suppress(driver.DriverError):
             for event in self.events.values():
                 cuda.unmark(event, self.device)
@@ -100,39 +103,39 @@ class Block:
 
 
 def whole_pages(nbytes: int) -> int:
-    """Return `nbytes` rounded up to whole pages, at least one."""
+    """Return `nbytes` rounded up to whole large pages, at least one."""
     return max(1, -(-nbytes // PAGE)) * PAGE
 
 
 def _advise(memory: mmap.mmap) -> None:
     # (6, 8) of "6.8.0-45-generic"
     version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-    old = version < (5, 12)  # a fork takes locked pages away from the parent
+    old = version < (5, 12)  # there, a fork would take locked pages away from the parent
     for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[: 1 + old]:
-        # a system without such advice, or without large pages
+        # the system may not support this advice, or large pages
         with contextlib.suppress(AttributeError, OSError):
             memory.madvise(getattr(mmap, name))
 
 
 class Pool:
-    """Blocks that are locked once and used many times. Safe to use from several threads, and from
+    """Blocks that are locked once and reused. It can be used by several threads and by
     finalizers."""
 
     def __init__(self) -> None:
         self.nbytes = 0
-        """bytes that are locked now: of blocks in use and of idle ones"""
+        """bytes that are currently locked, in use or idle"""
         self.device: int | None = None
-        """the GPU that host arrays were copied to last; without one, outputs of host calls are
-        ordinary memory"""
+        """the GPU that host arrays were last copied to; None: outputs of host calls use ordinary
+        memory"""
         self.generation = 0
-        """how many forks lie between this process and the first one"""
+        """number of forks between the first process and this one"""
         self._idle: list[Block] = []
         self._given_back: deque[Block] = deque()
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, device: int, *, leave: int = 0) -> Block | None:
-        """Return a block of at least `nbytes`, its contents undefined; None where the pool would
-        exceed its limit, less `leave`.
+        """Return a block of at least `nbytes` with undefined contents, or None if the pool would
+        exceed its limit less `leave`.
 
         Raises DriverError and MemoryError.
         """
@@ -149,7 +152,7 @@ class Pool:
             if in_use + size > limit() - leave:
                 return None
             self._shrink(limit() - leave - size)
-            self.nbytes += size  # before the lock is let go: locking pages takes milliseconds
+            self.nbytes += size  # counted here, because pages are locked outside the lock
         try:
             return Block(size, device, self.generation)
         except BaseException:
@@ -158,19 +161,19 @@ class Pool:
             raise
 
     def give(self, block: Block) -> None:
-        """Take a block back that no copy uses any more. Finalizers call this too, at any moment, so
-        it waits for no lock."""
-        # else it belongs to the process that this one was forked from
+        """Take back a block that no copy uses any more. It waits for no lock, because finalizers
+        may call it at any moment."""
+        # otherwise the block belongs to the parent process
         if block.generation == self.generation:
             self._given_back.append(block)
 
     def forget(self, block: Block) -> None:
-        """Give a block up that a copy may still be using: its context is lost."""
+        """Give up a block that a copy may still be using after its context was lost."""
         with self._lock:
             self.nbytes -= block.nbytes
 
     def _shrink(self, most: int) -> None:
-        """Unlock idle blocks, the longest idle first, until no more than `most` bytes are
+        """Unlock idle blocks, those that were idle longest first, until at most `most` bytes are
         locked."""
         while self.nbytes > most and self._idle:
             block = self._idle.pop(0)
@@ -178,8 +181,8 @@ class Pool:
             block.unlock()
 
     def after_fork(self) -> None:
-        """In a forked child: forget the blocks, which are not locked for it, and the lock, whose
-        holder may be gone."""
+        """In a forked child, forget the blocks, which are not locked there, and replace the lock,
+        whose holder may not exist there."""
         self.generation += 1
         self.nbytes, self.device = 0, None
         self._idle, self._given_back, self._lock = [], deque(), threading.Lock()
@@ -190,8 +193,8 @@ in_child(POOL.after_fork)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
-    """Return an uninitialised C-contiguous array in page-locked memory of its own. Raises
-    DriverError and MemoryError."""
+    """Return an uninitialized C-contiguous array in its own page-locked memory. Raises DriverError
+    and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
@@ -200,7 +203,7 @@ def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray
 
 
 def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
-    """Return an uninitialised C-contiguous array, page-locked where it has at least `smallest`
+    """Return an uninitialized C-contiguous array. It is page-locked if it has at least `smallest`
     bytes and the pool has room."""
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
@@ -215,8 +218,8 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
 def _array(
     block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]
 ) -> np.ndarray[Any, Any]:
-    """Return an array in a block. `then` is called when it and all views of it are gone: each of
-    them refers to `whole`."""
+    """Return an array in a block. `then` is called when the array and all its views, which all
+    refer to `whole`, are gone."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)
     weakref.finalize(whole, then).atexit = False
     return whole.view(dtype).reshape(shape)

@@ -1,5 +1,4 @@
-"""`numpipe.to_device` and `numpipe.pinned_empty`: data that lies where calls and copies are
-fast."""
+"""`numpipe.to_device` and `numpipe.pinned_empty`: placing data where calls and copies are fast."""
 
 from __future__ import annotations
 
@@ -21,22 +20,22 @@ __all__ = ["pinned_empty", "to_device"]
 
 
 def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> Any:
-    """Copy a host array to the GPU, for kernels that are called on it more than once ->
+    """Copy a host array to the GPU, for kernels that are called on it more than once. Returns a
     DeviceArray.
 
-    array   a NumPy array or a CPU tensor, of any shape and strides; an array that is on a GPU is
-            returned as it is
-    stream  where the copy is queued, and where the array's memory is freed: an int, or a stream of
-            PyTorch or CuPy; the default stream without
-    target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+    array   a NumPy array or a CPU tensor, of any shape and strides; an array that is already on a
+            GPU is returned unchanged
+    stream  stream on which the copy and, later, the freeing of the memory are queued: an int, or a
+            PyTorch or CuPy stream; default: the default stream
+    target  "gpu", "sim" or "auto" (default: the environment variable NUMPIPE_TARGET, or "auto")
 
-    Returns when the copy is there. Rows are padded to multiples of 16 bytes, so every shape suits
-    TMA, and major order is kept. Where kernels run on the simulated SM, `array` itself is returned,
-    so that a script is the same on a machine without a GPU: there, too, ``np.asarray`` makes a
-    NumPy array of what a kernel returns.
+    Returns after the copy has finished. Rows are padded to multiples of 16 bytes, so that TMA can
+    address arrays of any shape, and the major order is kept. If kernels run on the simulated SM,
+    `array` itself is returned, so that scripts also work on machines without a GPU; ``np.asarray``
+    converts a kernel's results to NumPy in both cases.
 
-    Raises SpecError for what is no array of elements that kernels take, TargetError where the
-    target cannot run, LaunchError when the driver fails.
+    Raises SpecError for anything that is not an array with a supported element type, TargetError if
+    the target cannot run, and LaunchError if the driver fails.
 
     >>> import numpy as np, numpipe
     >>> x = numpipe.to_device(np.arange(6, dtype=np.float32).reshape(2, 3), target="sim")
@@ -62,20 +61,20 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
 def pinned_empty(
     shape: int | Sequence[int], dtype: Any, *, target: str | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return an uninitialised, C-contiguous NumPy array in page-locked memory.
+    """Return an uninitialized, C-contiguous NumPy array in page-locked memory.
 
     shape   an int or a sequence of ints
-    dtype   anything that NumPy makes a dtype of, without Python objects
-    target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+    dtype   anything that NumPy can convert to a dtype, without Python objects
+    target  "gpu", "sim" or "auto" (default: the environment variable NUMPIPE_TARGET, or "auto")
 
     The GPU copies to and from it at the speed of PCIe, without the staging that other host arrays
-    go through, so it suits inputs that are filled anew for each call, and ``out=``. Page-locked
-    memory is never swapped out: lock what is copied often, not all there is. The memory goes back
-    when the array and all views of it are gone; it does not count against NUMPIPE_PINNED_BYTES.
-    Where kernels run on the simulated SM it is ordinary memory.
+    need. Use it for inputs that are refilled for each call, and for ``out=``. Page-locked memory is
+    never swapped out, so do not lock more than what is copied often. The memory is released when
+    the array and all its views are gone; it does not count against NUMPIPE_PINNED_BYTES. If kernels
+    run on the simulated SM, it is ordinary memory.
 
-    Raises SpecError for a dtype or shape that memory cannot have, TargetError where the target
-    cannot run, LaunchError when the driver cannot lock so much memory.
+    Raises SpecError for an invalid dtype or shape, TargetError if the target cannot run, and
+    LaunchError if the driver cannot lock that much memory.
 
     >>> import numpipe
     >>> a = numpipe.pinned_empty((2, 3), "float16", target="sim")
@@ -87,7 +86,7 @@ def pinned_empty(
     dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
     if math.prod(dims) * kind.itemsize >= 2**63:
         raise SpecError(
-            f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a "
+            f"pinned_empty: shape {dims} of {kind} needs more bytes than a host can have: pass a "
             "smaller one"
         )
     if kind.hasobject:
@@ -103,5 +102,5 @@ def pinned_empty(
     except (driver.DriverError, MemoryError) as error:
         raise LaunchError(
             f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: "
-            f"{error}; ask for less, or use np.empty"
+            f"{error}; request less, or use np.empty"
         ) from error

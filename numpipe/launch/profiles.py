@@ -1,9 +1,9 @@
-"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: their records become a
-trace and a file.
+"""Traces of kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``, made from
+their records.
 
-A launch only notes that there is something to fetch. `fetch` runs at the end of a call on host
-arrays, in `last_profile`, and when the process ends, and gets the newest launch of each kernel,
-since a launch writes over the one before.
+A launch only marks that there is something to fetch. `fetch` runs at the end of a call on host
+arrays, in `last_profile`, and when the process ends. It reads the latest launch of each kernel,
+since each launch overwrites the records of the previous one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["last_profile"]
 
 @dataclass(eq=False)
 class Recorded:
-    """A kernel on a GPU, with the buffer it writes to."""
+    """A kernel on a GPU, and the buffer that it writes to."""
 
     compiled: Image
     device: int
@@ -46,7 +46,7 @@ class Recorded:
 
 
 class Profiles:
-    """The kernels of this process that record."""
+    """The kernels of this process that record events."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -54,19 +54,20 @@ class Profiles:
         self.newest: Trace | None = None
 
     def forget(self) -> None:
-        """In a forked child: forget the kernels, which are the parent's."""
+        """In a forked child, forget the kernels, which belong to the parent."""
         self.lock, self.kernels, self.newest = threading.RLock(), [], None
 
     def arm(self, compiled: Image, kernel: Any, device: int) -> None:
-        """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
+        """Allocate the buffer of a kernel that was just loaded on a device, whose context is
+        current."""
         from ..plan import profiling as profile
 
         assert compiled.recording is not None
         space = compiled.recording.space
-        nbytes = profile.buffer_bytes(compiled.warpgroups, space)
+        nbytes = profile.buffer_bytes(len(compiled.parts), space)
         with self.lock:
             cuda = driver.get()
-            with cuda.aside(device) as stream:  # another stream may be captured
+            with cuda.aside(device) as stream:  # other streams may be captured
                 buffer = cuda.allocate(nbytes, stream, device)
                 cuda.synchronize(stream, device)
             cuda.poke(
@@ -94,7 +95,7 @@ class Profiles:
                     self.newest = _fetch(recorded, *recorded.pending)
 
     def _at_exit(self) -> None:
-        # the process ends, and perhaps the driver has gone before
+        # the driver may be gone already when the process ends
         with contextlib.suppress(Exception):
             self.fetch()
 
@@ -104,13 +105,13 @@ in_child(PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
-    """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n,
-    profile_dir=path)``, or None.
+    """Return the trace of the latest launch of a kernel with
+    ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
 
-    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n
-    its number (of a kernel of several GPUs one for each, ``path/kernel_gpu1_n.json``); the other
-    kernels that record get files too. Times are nanoseconds. Raises LaunchError where a kernel
-    failed.
+    Waits for the launch, and writes ``path/kernel_n.json`` in the format that Perfetto opens, where
+    n is the number of the launch (for a kernel of several GPUs one file per GPU,
+    ``path/kernel_gpu1_n.json``). Files are also written for the other recording kernels. Times are
+    in nanoseconds. Raises LaunchError if a kernel failed.
 
     >>> numpipe.last_profile()
     """
@@ -136,8 +137,8 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
 
 # ---- the trace -----------------------------------------------------------------------------------
 def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
-    """Return the trace of a launch, in the simulated SM's events; time 0 is when its first
-    warpgroup began."""
+    """Return the trace of a launch, in the same events as on the simulated SM; time 0 is when its
+    first warpgroup began."""
     from ..plan import profiling as profile
     from ..traces.events import Event
     from ..traces.trace import Trace
@@ -145,14 +146,14 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     trace = Trace(clock="ns")
     recording = compiled.recording
     assert recording is not None
-    parts = profile.parts(memory, compiled.warpgroups, recording.space, grid[0] * grid[1] * grid[2])
+    parts = profile.parts(memory, len(compiled.parts), recording.space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
     trace.tell_rings(recording.traced)
     zero = min(part.begin for part in parts)
     for part in parts:
         cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
-        role = compiled.role(part.warpgroup)
+        role = compiled.parts[part.warpgroup]
         trace.lost += part.lost
         trace.events += [
             Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
@@ -165,7 +166,7 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
 def _events(
     recording: Recording, part: Part, arrays: Sequence[str]
 ) -> list[tuple[float, float, str, dict[str, Any]]]:
-    """Return (start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
+    """Return (start, end, kind, details) of each event of a warpgroup, as in `traces.Event`."""
     rings = {ring.index: ring for ring in recording.rings}
     events: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}
@@ -200,7 +201,7 @@ def _events(
             events.append((time, time, "note", {"event": kind, **where}))
         if row.closes:
             details = {"tensor": ", ".join(ring.arrays), **where} if row.of else {"what": "store"}
-            if row.closes == "semaphore":  # the kernel's last array is theirs
+            if row.closes == "semaphore":  # semaphores are the kernel's last array
                 details = {"semaphore": f"{arrays[-1]}[{moment.step}]"}
             events.append((since.pop(row.closes, time), time, row.closes, details))
         if row.arrives:

@@ -1,15 +1,16 @@
-"""Repeated calls on device arrays: found by what their arrays are now, and launched again.
+"""Relaunching of repeated calls on device arrays, which are found by the current state of their
+arrays.
 
-The first call of a kernel or an op binds, describes, plans and compiles. Its launch is kept under
-the marks of its arrays (`MARKS`: address, shape, strides, type, device). A loop calls on the same
-arrays, or on new ones at addresses that the library's allocator gives again, so nearly all calls
-end here: a few look-ups and the driver's call. Outputs that a call leaves out are allocated as the
-first call allocated them. On a mesh the key has the marks of the arrays of all GPUs of this
-process, and the launch is one on each GPU; everything else is as on one GPU.
+The first call of a kernel or an op binds, describes, plans and compiles. Its launch is cached by
+the marks of its arrays (`MARKS`: address, shape, strides, type, device). A loop uses the same
+arrays, or new ones at addresses that the library's allocator reuses, so nearly all calls end here,
+after a few look-ups and the driver call. Outputs that a call leaves out are allocated in the same
+way as by the first call. On a mesh, the key contains the marks of the arrays on all GPUs of this
+process, and there is one launch per GPU.
 
-Calls with run-time scalars are not kept, because each call writes them. Neither are calls of ops
-that launch several kernels, because they copied an operand: the next call would read the old copy.
-"""
+Calls with run-time scalars are not cached, because each call writes them. Calls of ops that launch
+several kernels are not cached either, because they copied an operand, and a repeated launch would
+read the old copy."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ MARKS: dict[type, Callable[[Any], Hashable]] = {
     list: _marks,
     tuple: _marks,
 }
-"""the function that makes the marks of arguments of a type: arrays, whose first item is the
-address; None for an array that an op may leave out; lists of the arrays of a mesh"""
+"""function that returns the marks of an argument, by type: arrays, whose first mark is the address;
+None, for an array that an op may leave out; lists of the arrays of a mesh"""
 
 
 def _torch(tensor: Any) -> Mark:
@@ -55,12 +56,12 @@ def _torch(tensor: Any) -> Mark:
 
 
 def _cupy(array: Any) -> Mark:
-    # `strides` is a new tuple each time
+    # `strides` creates a new tuple each time
     return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype
 
 
 def learn(info: ArrayInfo) -> bool:
-    """Put the function for arrays of this type into `MARKS`; returns whether there is one."""
+    """Add the function for arrays of this type to `MARKS`. Return whether there is one."""
     kind = type(info.owner)
     if kind in MARKS:
         return True
@@ -76,8 +77,8 @@ def learn(info: ArrayInfo) -> bool:
 
 
 def address_of(info: ArrayInfo) -> Callable[[], int] | None:
-    """Return a function that returns where the array's data is now; None where it cannot move as
-    long as the array lives."""
+    """Return a function that returns the current address of the array's data, or None if the data
+    cannot move while the array exists."""
     if info.kind == "torch":
         address: Callable[[], int] = info.owner.data_ptr
         return address
@@ -87,7 +88,8 @@ def address_of(info: ArrayInfo) -> Callable[[], int] | None:
 
 
 class Repeat:
-    """Arrays that were passed before. With a stream it is the key of a launch in the table."""
+    """Arrays that were passed before. Together with a stream, it is the key of a launch in the
+    table."""
 
     __slots__ = ("current", "handle", "newest")
 
@@ -95,30 +97,29 @@ class Repeat:
         self, current: Callable[[], Any], handle: Callable[[Any], Any], newest: Launch | Together
     ) -> None:
         self.current = current
-        """returns the stream that a call without stream= runs on; on a mesh the streams"""
+        """returns the stream of a call without stream=; on a mesh, the streams"""
         self.handle = handle
-        """returns the same for a stream= argument"""
+        """converts a stream= argument to the same form"""
         self.newest = newest
-        """the launch that was kept last, so that calls on one stream need no second look-up"""
+        """the most recently cached launch, so that calls on one stream need only one look-up"""
 
 
 class Repeats:
-    """The launches that calls of one kernel or one op may repeat."""
+    """The cached launches of one kernel or one op."""
 
     def __init__(self, table: Table) -> None:
         self._table, self._get = table, table.get
         self.any = False
-        """whether a call was kept; of a kernel with scalars none is"""
+        """whether a call is cached; never true for a kernel with scalars"""
 
     def find(
         self, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
     ) -> tuple[Any, Any]:
-        """Return the launch of a call, None where it is unknown, and its outputs as it returns
-        them.
+        """Return the launch of a call, or None if it is unknown, and the call's outputs.
 
         `constants` is everything else that the call depends on. Outputs that the call leaves out
-        are allocated where the table knows how, even if the launch for their addresses is unknown:
-        the caller then makes its call with these.
+        are allocated if the table knows how, even if the launch for their addresses is unknown; the
+        caller then makes its call with them.
         """
         if out is None:
             arrays = args
@@ -132,7 +133,7 @@ class Repeats:
         try:
             marks = [MARKS[type(a)](a) for a in arrays]
             repeat = get((constants, len(args), *marks))
-        except (KeyError, TypeError):  # arrays without marks, a constant without a hash
+        except (KeyError, TypeError):  # arrays without marks, or an unhashable constant
             return None, out
         if type(repeat) is list and stream is None and out is None:
             if len(repeat) == 1:
@@ -151,12 +152,12 @@ class Repeats:
     def find_on(
         self, mesh: Mesh, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
     ) -> tuple[Any, Any]:
-        """Do what `find` does, on a mesh: arrays may be lists, and several outputs are a tuple."""
+        """Like `find`, on a mesh: arrays may be lists, and several outputs are a tuple."""
         given = out if out is None or type(out) is tuple else (out,)
-        launched, made = self.find((mesh, constants), args, given, stream)
+        launched, outputs = self.find((mesh, constants), args, given, stream)
         if launched is not None and launched.stale:
             launched = None
-        return launched, made if out is None else out
+        return launched, outputs if out is None else out
 
     def learn(
         self,
@@ -167,12 +168,13 @@ class Repeats:
         fresh: int,
         launched: Launch | Together,
     ) -> None:
-        """Keep the launch of a call, if its arrays and `constants` alone determine it.
+        """Cache the launch of a call if it is determined by its arrays and `constants` alone.
 
-        args     the arrays that the call passed before its outputs; on a mesh maybe lists of them
-        outputs  the arrays that it passed as outputs, or got
-        infos    by GPU, descriptions of all these arrays
-        fresh    how many of the outputs, the last ones, the call allocated
+        args     the arrays that the call passed before its outputs; on a mesh possibly lists of
+        them
+        outputs  the arrays that it passed as outputs, or that were allocated
+        infos    descriptions of all these arrays, by GPU
+        fresh    number of trailing outputs that the call allocated
         """
         if launched.prepared.observers:
             return
@@ -218,14 +220,15 @@ def handles(streams: Any) -> tuple[int, ...]:
 
 # ---- of ops
 def recorded(array: Any) -> bool:
-    """Return whether PyTorch would record what is computed of an array."""
+    """Return whether PyTorch would record a computation on this array for autograd."""
     return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
 
 
 class OpRepeats(Repeats):
-    """The launches that calls of one op may repeat, under the marks of the user's own arrays.
+    """The cached launches of one op, by the marks of the user's own arrays.
 
-    An op looks at shapes, chooses a config and makes windows on arrays before it calls a kernel.
+    They are found before the op inspects shapes, chooses a config, makes windows and calls a
+    kernel.
     """
 
     def __init__(self, op: str, several: bool = False) -> None:
@@ -241,9 +244,9 @@ class OpRepeats(Repeats):
         stream: Any,
         mesh: Mesh | None = None,
     ) -> tuple[bool, Any]:
-        """Repeat a call that was made before; returns whether there was one, and its output.
+        """Repeat an earlier call. Return whether there was one, and its output.
 
-        `arrays` may hold None; on a mesh they may be lists.
+        `arrays` may contain None; on a mesh, it may contain lists.
         """
         given: Sequence[Any] = (*arrays, out)
         if mesh is not None:
@@ -257,7 +260,7 @@ class OpRepeats(Repeats):
                 return False, out
         if mesh is not None:
             launched, out = self.find_on(mesh, constants, arrays, out, stream)
-        elif type(out) in (list, tuple) and not self.several:  # no array: the op says so
+        elif type(out) in (list, tuple) and not self.several:  # the op raises the error
             return False, out
         else:
             launched, out = self.find(constants, arrays, out, stream)
@@ -278,9 +281,9 @@ class OpRepeats(Repeats):
         infos: Sequence[ArrayInfo],
         count: int = 1,
     ) -> None:
-        """Make a call on one GPU by `run`, and keep it if it launches a single kernel.
+        """Make a call on one GPU by `run`, and cache it if it launches a single kernel.
 
-        `infos` describe the arrays that are not None, and last the `count` outputs, which the op
+        `infos` describe the arrays that are not None, followed by the `count` outputs, which the op
         allocated if `out` is None.
         """
         outs = out if type(out) in (list, tuple) else (out,)

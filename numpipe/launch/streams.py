@@ -1,10 +1,10 @@
-"""Which stream a kernel is queued on: the one that the caller names, else the one that its arrays
-are produced on.
+"""Choice of the stream that a kernel is queued on: the one that the caller passes, or the one that
+its arrays are produced on.
 
-A stream is an int here, the driver's handle: 0 and 1 are the legacy default stream, 2 the one of
-each thread. A call on arrays of a GPU is one launch, which a CUDA graph can capture; what a graph
-cannot capture is refused before it begins, because the driver's own refusal ends the capture. CUDA
-driver API, "Stream Management" and "Graph Management".
+A stream is represented by its driver handle, an int: 0 and 1 are the legacy default stream, 2 is
+the per-thread default stream. A call on GPU arrays is one launch, which a CUDA graph can capture.
+Calls that a graph cannot capture are refused before they begin, because an error from the driver
+would end the capture. CUDA driver API, "Stream Management" and "Graph Management".
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .table import Table
 LEGACY_DEFAULT = 0
 _PER_THREAD = 2
 _device_of = Table()
-"""stream -> the GPU it is one of"""
+"""stream -> the GPU that it belongs to"""
 
 
 def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
-    """Return a quick function that returns PyTorch's current stream when a tensor is among the
-    arrays, else CuPy's, else the arrays' own, else 0.
+    """Return a fast function that returns the current stream for these arrays: PyTorch's if one of
+    them is a tensor, otherwise CuPy's, otherwise the arrays' own stream, otherwise 0.
 
-    "The arrays' own" is the ``stream`` entry of ``__cuda_array_interface__`` (version 3): work
-    queued there needs no synchronisation with what produced the array. 0 is the legacy default
+    The arrays' own stream is the ``stream`` entry of ``__cuda_array_interface__`` (version 3); work
+    queued there needs no synchronization with what produced the array. 0 is the legacy default
     stream, which waits for all blocking streams.
     """
     for info in infos:
@@ -49,14 +49,15 @@ def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
 
 
 def current_stream(infos: Sequence[ArrayInfo]) -> int:
-    """Return the stream that `follow` finds for these arrays now."""
+    """Return the current stream for these arrays (see `follow`)."""
     return int(follow(infos)())
 
 
 @functools.cache
 def _torch_getter() -> Callable[[int], int]:
     torch = sys.modules["torch"]
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the public call's time
+    # takes a tenth of the public call's time
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
 
@@ -64,11 +65,13 @@ def as_stream(stream: Any) -> int:
     """Return the CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any
     object with ``__cuda_stream__``.
 
-    Raises SpecError for anything else, and for a stream that was closed.
+    Raises SpecError for anything else, and for a closed stream.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
         if stream < 0:
-            raise SpecError(f"stream: {stream} is not a handle of a CUDA stream")
+            raise SpecError(
+                f"stream: {stream} is not a handle of a CUDA stream: pass a stream object"
+            )
         return stream
     for attribute in ("cuda_stream", "ptr"):
         handle = getattr(stream, attribute, None)
@@ -92,10 +95,10 @@ def as_stream(stream: Any) -> int:
 
 
 def check(stream: int, device: int, kernel: str) -> None:
-    """Raise SpecError for a stream of another GPU than that of a call's arrays.
+    """Raise SpecError for a stream that belongs to another GPU than the arrays of a call.
 
-    Where there are several GPUs the driver is asked, once for each stream; never for one that is
-    captured into a graph, because the question ends the capture.
+    If there are several GPUs, the driver is queried once per stream, but not for streams that are
+    being captured into a graph, because the query would end the capture.
     """
     cuda = driver.get()
     if stream <= _PER_THREAD or cuda.count == 1 or _device_of.get(stream) == device:
@@ -106,19 +109,19 @@ def check(stream: int, device: int, kernel: str) -> None:
         gpu = cuda.stream_device(stream)
     except driver.DriverError as error:
         raise SpecError(
-            f"kernel {kernel}: stream {stream:#x} is not one that the driver knows "
-            f"({error.name}): it was destroyed, or is no handle of a stream"
+            f"kernel {kernel}: the driver does not know stream {stream:#x} "
+            f"({error.name}): it was destroyed, or is not a stream handle: pass an existing stream"
         ) from error
     if gpu != device:
         raise SpecError(
-            f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on "
+            f"kernel {kernel}: the stream {stream:#x} belongs to GPU {gpu}, but the arrays are on "
             f"GPU {device}: pass a stream of GPU {device}, or leave stream= out"
         )
     _device_of.keep(stream, gpu)
 
 
 def explained(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:
-    """Return the error of a launch, with an explanation where its stream may be the cause."""
+    """Return the error of a launch, with an explanation if its stream may be the cause."""
     if error.code not in STREAMS or stream <= _PER_THREAD:
         return error
     _device_of.pop(stream, None)
@@ -126,20 +129,20 @@ def explained(error: driver.DriverError, stream: int, device: int) -> driver.Dri
         error.call,
         error.code,
         error.name,
-        f"the stream {stream:#x} was destroyed, or is of another context than the primary one of "
-        f"GPU {device}, or that context was reset: keep the stream's object alive as long as it "
-        "is used, and take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary "
+        f"the stream {stream:#x} was destroyed, or belongs to another context than the primary one "
+        f"of GPU {device}, or that context was reset: keep the stream object alive as long as it "
+        "is used, and use streams of PyTorch, CuPy, Numba or cuda-core, which use the primary "
         "context",
     )
 
 
 # ---- CUDA graphs
 def check_host_call(stream: int, device: int, kernel: str) -> None:
-    """Raise SpecError for a call on host arrays whose stream is one of another GPU, or is captured
-    into a graph, as a library's current one may be.
+    """Raise SpecError for a call on host arrays if its stream belongs to another GPU, or if the
+    stream or a library's current stream is being captured into a graph.
 
-    Such a call copies and waits: the driver would refuse that too, and drop all that was captured
-    so far.
+    Such a call copies and waits. The driver would refuse it too, and discard everything captured so
+    far.
     """
     check(stream, device, kernel)
     streams = [(stream, "its stream")]

@@ -1,5 +1,4 @@
-"""The table between a kernel's calls and the driver: it keeps everything that earlier calls found
-out."""
+"""The cache of a kernel's calls, which holds everything that earlier calls computed."""
 
 from __future__ import annotations
 
@@ -10,27 +9,27 @@ from typing import Any
 from ..core.process_guards import in_child
 
 MOST = 1024
-"""entries of a table: a few for each argument list, and a training step has some hundred of
-these"""
+"""maximum number of entries: each argument list needs a few, and a training step has some hundred
+argument lists"""
 _lock = threading.Lock()
-"""of all tables; held for a moment, in which nothing waits"""
+"""shared by all tables, and held only briefly"""
 
 
 class Table(OrderedDict[Any, Any]):
-    """Results by what they depend on. To look one up takes no lock; `keep` drops the oldest entry
-    of a full table.
+    """Results by what they depend on. Look-ups take no lock; `keep` drops the oldest entry of a
+    full table.
 
     A kernel has one table, with keys of several forms:
 
     =======================================  =======================================================
-    marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made
-                                             before (`repeats`)
-    a `Repeat`, a stream                     the `Launch` that it launches there, if it was called
-                                             on several
+    marks of arrays, Statics                 a `Repeat`: a repeated call on device arrays
+                                             (`repeats`)
+    a `Repeat`, a stream                     the `Launch` for this stream, if it was called on
+                                             several
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
-    `Statics`                                the object that stands for them above
-    names and ids of Statics                 the same object, and their values, which keep their ids
-    layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does
+    `Statics`                                the object that represents them in the keys above
+    names and ids of Statics                 that object, and the values, to keep their ids valid
+    layouts of arrays, Statics, scalars      a `Plan`: what calls on such arrays share
                                              (`kernels.planned_calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
     a `Prepared`, "config", a grid, stream   the driver's launch configuration
@@ -40,7 +39,7 @@ class Table(OrderedDict[Any, Any]):
     __slots__ = ()
 
     def keep(self, key: Any, value: Any) -> Any:
-        """Keep a value and return it."""
+        """Store a value and return it."""
         with _lock:
             if len(self) >= MOST:
                 self.popitem(last=False)
@@ -50,6 +49,6 @@ class Table(OrderedDict[Any, Any]):
 
 @in_child
 def _after_fork() -> None:
-    """Renew the lock in a forked child: a thread that held it is gone."""
+    """Replace the lock in a forked child, where a thread that held it does not exist."""
     global _lock
     _lock = threading.Lock()

@@ -1,20 +1,21 @@
-"""Tensor maps, which tell the TMA unit where an array lies and which box of it one copy moves.
+"""Encoding of tensor maps, which describe to the TMA unit an array and the box that one copy moves.
 
 PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, strides and boxes
-here are in memory order, with the contiguous dimension last (the driver wants it first). Encoding
-takes some six microseconds, so maps are kept by all that they depend on; they hold an address and
-nothing of the array's contents, and stay right when another array comes to lie there.
+are in memory order here, with the contiguous dimension last (the driver expects it first). Encoding
+takes about six microseconds, so maps are cached by everything that they depend on. They contain an
+address but nothing of the array's contents, so they remain valid if another array is allocated
+there.
 
-The documentation does not spell out three facts about TMA, each measured on an H200 and modelled by
-the simulator:
+Three facts about TMA are missing from the documentation. They were measured on an H200, and the
+simulator models them:
 
-- the innermost coordinate of a copy must be a multiple of 16 bytes, which no tensor map can check:
-  others give CUDA_ERROR_ILLEGAL_INSTRUCTION, as a store at a negative coordinate does. Loads may
-  have negative ones in other dimensions;
-- a store writes whole 16-byte chunks: past the end of a row that ends inside one it overwrites what
-  follows. So lanes store outputs on the GPU that have such rows (N no multiple of 8 for 16-bit
-  types); those on the host are padded;
-- a load is exact to the element.
+- The innermost coordinate of a copy must be a multiple of 16 bytes, which no tensor map can check.
+  Other coordinates cause CUDA_ERROR_ILLEGAL_INSTRUCTION, and so does a store at a negative
+  coordinate. Loads may have negative coordinates in the other dimensions.
+- A store writes whole 16-byte chunks, so at the end of a row that ends inside a chunk it overwrites
+  the bytes that follow. Outputs with such rows (N not a multiple of 8 for 16-bit types) are
+  therefore stored by lanes if they are on the GPU, and padded if they are on the host.
+- A load is exact to the element.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def encode(
 ) -> bytes:
     """Return the 128 bytes of a CUtensorMap; `strides` are in bytes.
 
-    The driver demands an element: an array that has none becomes one of a single element at `ptr`
-    (`Driver.blank`), because a load from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200. The
-    caller has checked the array (`tma_addressable`), and the plan of the copy its box. Raises
-    DriverError.
+    The driver requires at least one element. An array without elements is encoded as one with a
+    single element at `ptr` (`Driver.blank`), because loading from an invalid address is a
+    CUDA_ERROR_ILLEGAL_ADDRESS on an H200. The caller has already checked the array
+    (`tma_addressable`), and the plan of the copy its box. Raises DriverError.
     """
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, dtype.itemsize)))[1:]

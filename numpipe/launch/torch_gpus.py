@@ -1,10 +1,10 @@
-"""The GPUs of `numpipe.Mesh.torch`: a process for each, started by torchrun or another launcher of
+"""The GPUs of `numpipe.Mesh.torch`: one process per GPU, started by torchrun or another launcher of
 torch.distributed.
 
 Memory is PyTorch's symmetric memory: `empty` and `rendezvous` of
-``torch.distributed._symmetric_memory`` map each rank's memory into the others. What the ranks tell
-each other goes through the store of torch.distributed, and only ahead of the first call of its
-kind. NVLink multicast stays off.
+``torch.distributed._symmetric_memory`` map each rank's memory into the others. Ranks exchange other
+information through the store of torch.distributed, only before the first call of each kind. NVLink
+multicast is not used.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from .array_info import ArrayInfo, argument
 
 _MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 AGREEMENT = 10.0
-"""seconds in which all ranks come to the same call"""
+"""seconds within which all ranks must make the same call"""
 COMPILED = "compiles it"
-"""what a rank does, in `agree`, when it has compiled a kernel, or failed to"""
+"""the `moment` of `agree` at which a rank has compiled a kernel, or failed to"""
 COMPILING = 900.0
 """seconds that the other ranks wait for one that compiles"""
 _SIGN = 1.0
-"""seconds in which a process gives a sign of itself"""
+"""seconds within which a process must respond"""
 _meshes: dict[str, int] = {}
-"""how many meshes were made of each group of ranks"""
+"""number of meshes made for each group of ranks"""
 
 
 class Allocation:
-    """Symmetric memory on all ranks: where it begins on each, and how long it is."""
+    """Symmetric memory on all ranks: its address on each, and its size."""
 
     def __init__(self, begins: list[int], own: int, nbytes: int) -> None:
         self.begins, self.own, self.nbytes = begins, own, nbytes
         self.gone = False
-        """whether its tensor has died: the address may be another tensor's"""
+        """whether its tensor was freed, so that the address may belong to another tensor"""
 
     def end(self) -> None:
         self.gone = True
@@ -58,8 +58,8 @@ class TorchGpus:
     """whether `control` waits for other processes"""
 
     def __init__(self, group: Any = None) -> None:
-        """Raises TargetError without PyTorch, SpecError where torch.distributed is not
-        initialised."""
+        """Raises TargetError without PyTorch, and SpecError if torch.distributed is not
+        initialized."""
         try:
             import torch
             import torch.distributed as distributed
@@ -69,9 +69,9 @@ class TorchGpus:
             ) from error
         if not distributed.is_available() or not distributed.is_initialized():
             raise SpecError(
-                "Mesh.torch: torch.distributed is not initialised: start the processes with "
+                "Mesh.torch: torch.distributed is not initialized: start the processes with "
                 "torchrun, and call "
-                'torch.distributed.init_process_group("nccl") in each, ahead of '
+                'torch.distributed.init_process_group("nccl") in each of them before '
                 "numpipe.Mesh.torch()"
             )
         from torch.distributed import distributed_c10d as c10d
@@ -79,7 +79,7 @@ class TorchGpus:
         self._torch, self._group = torch, distributed.group.WORLD if group is None else group
         if self._group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise SpecError(
-                "Mesh.torch: this process is no member of the group: make the mesh on the ranks "
+                "Mesh.torch: this process is not a member of the group: make the mesh on the ranks "
                 "of the group only"
             )
         self.rank = distributed.get_rank(self._group)
@@ -94,24 +94,24 @@ class TorchGpus:
         self._kept: list[Any] = []
         """memory that is never freed"""
         self._allocations: dict[int, Allocation] = {}
-        """by the address where it begins here"""
-        os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it at its first rendezvous
+        """allocations by their address in this process"""
+        os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it in its first rendezvous
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The CUDA ordinal of this process' GPU: the current one."""
+        """The CUDA ordinal of this process's GPU, which is the current one."""
         return (int(self._torch.cuda.current_device()),)
 
     # ---- memory
     def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> Any:
-        """Return a tensor in symmetric memory; all ranks call this at the same place of their
-        programs."""
+        """Return a tensor in symmetric memory. All ranks must make this call at the same point of
+        the program."""
         torch = self._torch
         kind = self._dtype(dtype, "Mesh.empty")
         if not torch.cuda.is_available():
             raise TargetError(
-                "Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a "
-                "machine with one for each rank, or simulate, numpipe.Mesh.simulated(2)"
+                "Mesh.torch: PyTorch sees no GPU here, which symmetric memory requires: run on a "
+                "machine with one GPU per rank, or simulate, with numpipe.Mesh.simulated(2)"
             )
         self.agree({"shape": str(tuple(shape)), "dtype": str(kind)}, "Mesh.empty", "allocates")
         from torch.distributed import _symmetric_memory as symmetric
@@ -125,10 +125,10 @@ class TorchGpus:
         except RuntimeError as error:
             raise LaunchError(
                 f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all "
-                "ranks need GPUs that reach each other (nvidia-smi topo -p2p r)"
+                "ranks need GPUs with peer access to each other (nvidia-smi topo -p2p r)"
             ) from error
         begins = [int(address) for address in handle.buffer_ptrs]
-        # PyTorch may have cut it out of a larger allocation
+        # PyTorch may have allocated it as part of a larger allocation
         apart = tensor.data_ptr() - begins[self.rank]
         self.agree({"offset": str(apart)}, "Mesh.empty", f"allocates {tuple(shape)}")
         allocation = Allocation([begin + apart for begin in begins], tensor.data_ptr(), nbytes)
@@ -138,7 +138,7 @@ class TorchGpus:
         weakref.finalize(tensor.untyped_storage(), allocation.end).atexit = False
         if zeros:
             tensor.zero_()
-            # a peer may write it as soon as it knows of it
+            # a peer may write to it as soon as it knows the address
             torch.cuda.current_stream().synchronize()
             self._meet("Mesh.zeros")
         return tensor if shape else tensor[0]
@@ -156,7 +156,7 @@ class TorchGpus:
         return tensor
 
     def _dtype(self, dtype: Any, what: str) -> Any:
-        """Return PyTorch's element type."""
+        """Return the PyTorch element type."""
         if isinstance(dtype, self._torch.dtype):
             return dtype
         kind = getattr(self._torch, element_type(what, dtype).name, None)
@@ -165,27 +165,27 @@ class TorchGpus:
         return kind
 
     def room(self, nbytes: int) -> Any:
-        """Return new symmetric memory of zeros, as a tensor of bytes."""
+        """Return new zero-filled symmetric memory, as a tensor of bytes."""
         return self.empty((nbytes,), self._torch.uint8, zeros=True)
 
     def control(self, words: int) -> list[int]:
-        """Return the addresses of new symmetric memory of zeros, by rank; it is never freed."""
+        """Return the addresses of new zero-filled symmetric memory, by rank; it is never freed."""
         memory = self.room(4 * words)
         self._kept.append(memory)
         return self._allocations[memory.data_ptr()].begins
 
     def window(self, room: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a tensor in memory that `room` has returned."""
+        """Return a tensor in memory allocated by `room`."""
         return (
             room[: self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
         )
 
     def nbytes(self, shape: tuple[int, ...], dtype: Any) -> int:
-        """Return the bytes of an array."""
+        """Return the size of an array in bytes."""
         return math.prod(shape) * int(self._dtype(dtype, "Mesh.workspace").itemsize)
 
     def _allocation(self, info: ArrayInfo) -> Allocation | None:
-        """Return the symmetric memory that an array lies in."""
+        """Return the symmetric memory that contains an array, or None."""
         found = self._allocations.get(info.ptr)
         if found is None or found.gone:
             found = next(
@@ -199,42 +199,42 @@ class TorchGpus:
         return found
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
-        """Return where the GPUs have an array, by rank, for kernels that reach it on others;
-        SpecError unless it is symmetric."""
+        """Return the address of an array on each GPU, by rank, for kernels that access it on other
+        GPUs. Raises SpecError unless it is in symmetric memory."""
         (info,) = infos
         if 0 in info.shape:
             return [info.ptr] * self.size
         found = self._allocation(info)
         if found is None:
             raise SpecError(
-                f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank "
+                f"{argument(name, kernel)}: the kernel accesses it on other GPUs, but on rank "
                 f"{self.rank} it is not in this mesh's symmetric memory: allocate it with "
                 "mesh.empty or mesh.zeros, and pass outputs as out="
             )
         return [begin + info.ptr - found.own for begin in found.begins]
 
     def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Allocation]:
-        """Return what has to live for launches on these arrays to be made again."""
+        """Return the allocations that must exist for launches on these arrays to be repeated."""
         return [found for found in map(self._allocation, infos) if found is not None]
 
     def check_place(self, own: int, info: ArrayInfo, name: str, kernel: str) -> None:
-        """Raise SpecError for an array that is not on this process' GPU."""
+        """Raise SpecError for an array that is not on this process's GPU."""
         if info.kind == "host" or info.device != self.devices[0]:
             where = "on the host" if info.kind == "host" else f"on GPU {info.device}"
-            here = f", and its current GPU is {self.devices[0]}" if info.kind != "host" else ""
+            here = f", but its current GPU is {self.devices[0]}" if info.kind != "host" else ""
             raise SpecError(
                 f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: "
-                "pass tensors of its GPU, and call torch.cuda.set_device(local_rank) ahead of "
-                "all else"
+                "pass tensors of its GPU, and call torch.cuda.set_device(local_rank) before "
+                "everything else"
             )
 
-    # ---- what the ranks tell each other
+    # ---- communication between the ranks
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
-        """Compare facts of a call with those of the other ranks, once for each list of facts;
-        `moment` is what a rank does there.
+        """Compare facts of a call with the other ranks, once for each list of facts; `moment` says
+        what a rank does at this point.
 
-        All ranks ask in the same order. Raises SpecError, on every rank, for what differs, and
-        LaunchError for a rank that does not come.
+        All ranks must call this in the same order. Raises SpecError on every rank for differences,
+        and LaunchError for a rank that does not respond.
         """
         text = json.dumps([kernel, facts, moment])
         digest = hashlib.sha256(text.encode()).digest()  # programs may have very many shapes
@@ -249,7 +249,7 @@ class TorchGpus:
         self._agreed.add(digest)
 
     def _exchange(self, text: str, seconds: float, what: str) -> list[str]:
-        """Return the texts of all ranks; LaunchError where one does not come in time."""
+        """Return the texts of all ranks. Raises LaunchError if one does not respond in time."""
         self._asked += 1
         keys = [f"{self._asked}/{rank}" for rank in range(self.size)]
         end = time.monotonic() + seconds
@@ -267,16 +267,16 @@ class TorchGpus:
                     late.append(rank)
         except RuntimeError as error:
             raise LaunchError(
-                f"{what} on rank {self.rank}: the store of torch.distributed does not answer "
-                f"({error}): the process that has it, of rank 0 or torchrun, has ended; restart "
+                f"{what} on rank {self.rank}: the store of torch.distributed does not respond "
+                f"({error}): the process that holds it, rank 0 or torchrun, has ended; restart "
                 "the processes"
             ) from error
         if late:
             raise LaunchError(
-                f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} "
-                f"{', '.join(map(str, late))} did not come to the same call in {seconds:g} s: all "
-                "ranks make the same calls in the same order; look for an error, or for other "
-                "work, there"
+                f"{what} on rank {self.rank}, but rank{'s' * (len(late) > 1)} "
+                f"{', '.join(map(str, late))} did not make the same call within {seconds:g} s: "
+                "make the same calls in the same order on all ranks; look for an error, or for "
+                "other work, there"
             )
         return texts
 
@@ -286,31 +286,31 @@ class TorchGpus:
         """Return the message for facts that differ from another rank's."""
         if (kernel, moment) != (other[0], other[2]):
             return (
-                f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it "
-                f"{other[2]}; all ranks make the same calls of kernels, Mesh.empty and "
-                "Mesh.zeros, in the same order"
+                f"{kernel}: rank {self.rank} {moment}, but rank {rank} is at {other[0]}: it "
+                f"{other[2]}; make the same calls of kernels, Mesh.empty and Mesh.zeros, in the "
+                "same order, on all ranks"
             )
         names = [name for name in {**facts, **other[1]} if facts.get(name) != other[1].get(name)]
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and "
             f"{other[1].get(name, 'missing')} on rank {rank}"
             for name in names
         )
         return (
-            f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and "
-            "layouts"
+            f"{kernel}: {differences}: make the same call on all ranks, on arrays of the same "
+            "shapes and layouts"
         )
 
     def _meet(self, what: str) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have made this call."""
         self._exchange("", AGREEMENT, f"{what}: it meets the other ranks")
 
     def silent(self) -> list[int]:
-        """Return the ranks whose processes give no sign while this one looks for a launch that
+        """Return the ranks whose processes do not respond while this one handles a launch that
         waited too long.
 
-        A process gives its sign here, when a launch of its own waited too long: those of processes
-        that live wait for each other.
+        A process responds here when one of its own launches has waited too long, as happens in all
+        living processes, because their launches wait for each other.
         """
         with contextlib.suppress(RuntimeError):
             self._store.set(f"lost/{self.rank}", "1")
@@ -327,7 +327,7 @@ class TorchGpus:
         return []
 
     def finish(self) -> None:
-        """Wait for all work of this process' GPU."""
+        """Wait for all work of this process's GPU."""
         if self._torch.cuda.is_available():
             self._torch.cuda.synchronize()
 

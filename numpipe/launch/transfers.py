@@ -1,30 +1,29 @@
-"""Copies between host arrays and GPU memory, as quick as PCIe and the host's memory are.
+"""Copies between host arrays and GPU memory, at up to the speed of PCIe and host memory.
 
-The GPU's own copies run at PCIe's speed, but only to and from page-locked memory. So there are
-three ways:
+The GPU copies at the speed of PCIe only to and from page-locked memory. There are three methods:
 
 ==========  ===========================  ===========================================================
 in place    page-locked arrays           one copy by the GPU
 plain       arrays below `PLAIN` bytes   one copy by the driver, whose single thread copies 7 GB/s
-                                         to the GPU and 12 back: quicker than starting threads
+                                         to the GPU and 12 GB/s back: faster than starting threads
 staged      all others                   chunks, through page-locked staging memory, by several
                                          threads
 ==========  ===========================  ===========================================================
 
-Each thread has the slots of a block of the pool, and queues its copies on the call's stream, which
-orders everything else:
+Each thread uses the slots of one block of the pool, and queues its copies on the call's stream,
+which orders everything else:
 
     to the GPU     fill slot 0, queue its copy | fill slot 1, queue its copy | … | await the first
                    half's copies, fill slot 0 | …
     to the host    queue a copy to slot 0 | queue one to slot 1; await that of slot 0, empty it | …
 
-Python keeps threads from copying: one of them at a time asks the driver, or takes a chunk, and a
-thread that waited for its turn wakes up late. So chunks are large, and to the GPU there is one
-event for half the slots.
+Python limits this: only one thread at a time can call the driver or take a chunk, and a thread that
+waited for its turn wakes up late. Chunks are therefore large, and copies to the GPU have only one
+event for half of the slots.
 
-Chunks have the layout that the array has on the GPU, so the same copy pads the rows and gathers
-strided elements, with no temporary array. Staging memory goes back to the pool when the stream has
-been waited for, and never when that fails.
+Chunks have the layout that the array has on the GPU, so the same copy pads rows and gathers strided
+elements, without a temporary array. Staging memory is returned to the pool after the stream has
+been waited for, and never if that fails.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ from .array_info import ArrayInfo, dense_strides, major_order
 from .buffers import DeviceBuffer
 
 PLAIN = 16 << 20
-"""The driver copies arrays of fewer bytes."""
+"""Arrays with fewer bytes are copied by the driver."""
 PINNED = 1 << 20
-"""Outputs of fewer bytes are not worth page-locked memory."""
+"""Outputs with fewer bytes are not worth page-locked memory."""
 CHUNK = 4 << 20
-"""The most bytes that a thread copies at a time."""
+"""Maximum number of bytes that a thread copies at a time."""
 SLOTS = 8
-"""Chunks that a thread has staging memory for: an even number."""
+"""Number of chunks that a thread has staging memory for; must be even."""
 _SMALLEST_CHUNK = 256 << 10
 _NARROW = 512
-"""The GPU does not copy padded rows of fewer bytes one by one."""
+"""Padded rows with fewer bytes are too slow for the GPU to copy one by one."""
 
 Job = tuple[ArrayInfo, DeviceBuffer]
 Piece = tuple[np.ndarray[Any, Any], DeviceBuffer]
 
 
 class Part(NamedTuple):
-    """One copy: a piece of a host array, and contiguous rows on the GPU from `address`, `pitch`
-    bytes apart."""
+    """One copy: a piece of a host array, and contiguous rows on the GPU that start at `address`,
+    `pitch` bytes apart."""
 
     host: np.ndarray[Any, Any]
     address: int
@@ -67,7 +66,7 @@ class Part(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes between elements on the GPU and in staging memory."""
+        """Byte strides on the GPU and in staging memory."""
         size = self.host.itemsize
         return (
             (size,)
@@ -85,7 +84,7 @@ class Part(NamedTuple):
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
-    """Yield parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the
+    """Yield parts of at most `most` bytes, in memory order. The array has at least 1 dimension, the
     contiguous one last."""
     if array.ndim == 1:
         apart = array.itemsize
@@ -101,26 +100,26 @@ def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Ite
 
 
 class _Worker:
-    """One of the copying threads: its staging memory, slots of a block, and the events behind
+    """One of the copying threads: its staging memory (the slots of a block), and the events after
     copies of them on a stream."""
 
     def __init__(self, block: pinned.Block, stream: int, device: int) -> None:
         self.block, self.stream, self.device = block, stream, device
         self.cuda = driver.get()
         self.queued: set[int] = set()
-        """the slots that have an event behind their latest copy"""
+        """slots with an event after their latest copy"""
 
     def view(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
         return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
     def wait(self, slot: int) -> None:
-        """Wait until the latest copy of this slot has ended, and those that this thread queued
-        before it."""
+        """Wait until the latest copy of this slot, and all copies that this thread queued before
+        it, have finished."""
         if slot in self.queued:
             self.cuda.await_mark(self.block.events[self.device, slot])
 
     def copy(self, slot: int, part: Part, inwards: bool, awaited: bool = True) -> None:
-        """Queue a copy of this slot, to the GPU or from it."""
+        """Queue a copy of this slot, to or from the GPU."""
         self.cuda.queue_chunk(
             self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream
         )
@@ -128,13 +127,13 @@ class _Worker:
             self.mark(slot)
 
     def mark(self, slot: int) -> None:
-        """Put this slot's event behind all that was queued so far."""
+        """Record this slot's event after everything queued so far."""
         events, key = self.block.events, (self.device, slot)
         events[key] = self.cuda.mark(events.get(key), self.stream)
         self.queued.add(slot)
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
-        """Copy parts to the GPU; on return the last copies may still be under way."""
+        """Copy parts to the GPU. The last copies may still be in progress on return."""
         half, slot = SLOTS // 2, -1
         for turn, part in enumerate(parts):
             slot = turn % SLOTS
@@ -143,11 +142,11 @@ class _Worker:
             np.copyto(self.view(slot, part), part.host)
             self.copy(slot, part, True, slot % half == half - 1)
         if slot >= 0 and slot % half < half - 1:
-            # of a half that is not full: this worker may fill again
+            # the half is not full, but this worker may fill it again later
             self.mark(slot - slot % half + half - 1)
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
-        """Copy parts to the host; returns when they are there."""
+        """Copy parts to the host. Returns after the copies have finished."""
         queued: deque[tuple[int, Part]] = deque()
 
         def land() -> None:
@@ -165,8 +164,8 @@ class _Worker:
 
 
 class Transfers:
-    """The copies of one call on one stream. Leaving it gives their staging memory back, when no
-    copy uses it any more."""
+    """The copies of one call on one stream. At the end of the with block, staging memory is
+    returned after the last copy has finished."""
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
@@ -183,7 +182,7 @@ class Transfers:
             return
         try:
             driver.get().synchronize(self.stream, self.device)
-        except driver.DriverError:  # the context is lost: nobody knows what still reads this memory
+        except driver.DriverError:  # the context is lost, and copies may still use this memory
             for worker in workers:
                 pinned.POOL.forget(worker.block)
             if kind is None:
@@ -195,8 +194,8 @@ class Transfers:
             self._kept.clear()
 
     def upload(self, jobs: Sequence[Job]) -> None:
-        """Queue copies of host arrays to the GPU; the caller keeps the arrays until it has waited
-        for the stream."""
+        """Queue copies of host arrays to the GPU. The caller must keep the arrays until it has
+        waited for the stream."""
         staged, plain = self._ways(jobs)
         for array, buffer in plain:
             rows = array if _equal_rows(array) else np.ascontiguousarray(array)
@@ -216,10 +215,10 @@ class Transfers:
         self._share(staged, _Worker.fill)
 
     def download(self, jobs: Sequence[Job]) -> None:
-        """Copy GPU memory into host arrays of its shape, type and major order; returns when they
-        hold it.
+        """Copy GPU memory into host arrays of the same shape, type and major order. Returns after
+        the copies have finished.
 
-        Raises DriverError for a kernel that failed before on this stream.
+        Raises DriverError if an earlier kernel on this stream failed.
         """
         cuda, scattered = driver.get(), []
         staged, plain = self._ways(jobs)
@@ -238,7 +237,7 @@ class Transfers:
                 self.stream,
                 self.device,
             )
-        # one thread waits for the kernel, and says how it failed
+        # only one thread waits for the kernel, and reports its failure
         cuda.synchronize(self.stream, self.device)
         for array, rows in scattered:
             array[...] = rows
@@ -268,12 +267,12 @@ class Transfers:
         return bool(self._staging())
 
     def _staging(self) -> list[_Worker]:
-        """Return the workers, as many as the pool has room for; none where there is one thread
-        only."""
+        """Return the workers, as many as the pool has room for, or none if there is only one
+        thread."""
         if self._workers is None:
             self._workers = []
             threads = copy_threads.count()
-            # memory cannot be locked here: the driver copies all of it
+            # if memory cannot be locked, the driver copies everything
             with contextlib.suppress(driver.DriverError, MemoryError):
                 while 1 < threads > len(self._workers):
                     block = pinned.POOL.take(SLOTS * CHUNK, self.device)
@@ -309,7 +308,8 @@ class Transfers:
 
 
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array in memory order is equally spaced rows of contiguous elements."""
+    """Return whether an array in memory order consists of equally spaced rows of contiguous
+    elements."""
     if array.flags.c_contiguous:
         return True
     return (
@@ -320,13 +320,13 @@ def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:
-    """Return the bytes between rows on the GPU."""
+    """Return the number of bytes between rows on the GPU."""
     return buffer.nbytes // int(math.prod(array.shape[:-1]))
 
 
 def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
-    """Return (bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows
-    and a buffer."""
+    """Return (bytes per row, number of rows, host pitch, device pitch) of a copy between equally
+    spaced rows and a buffer."""
     if rows.ndim < 2:
         return rows.nbytes, 1, rows.nbytes, rows.nbytes
     width = rows.shape[-1] * rows.itemsize

@@ -1,8 +1,8 @@
-"""Windows on an array, made of its description: transposed, with dimensions merged, added or
+"""Views of an array, made from its description: transposed, or with dimensions merged, added or
 repeated. Nothing is copied.
 
-They need no function of the array's library: one that cannot transpose, as JAX without a copy, has
-its arrays transposed like all. A kernel takes a description as an argument, like the array itself.
+They use no function of the array's library, so they also work for libraries that cannot do this
+without a copy, such as JAX. A kernel takes a description as an argument in place of the array.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["broadcast", "memory", "merged", "strided", "transposed"]
 
 
 class _Memory:
-    """Memory as NumPy reads it; it keeps the owner alive."""
+    """Memory in the form that NumPy can view; it keeps the owner alive."""
 
     def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
         self.owner, self.__array_interface__ = owner, interface
@@ -32,7 +32,7 @@ def memory(
     writable: bool,
     owner: Any,
 ) -> np.ndarray[Any, Any]:
-    """Return the memory at an address as a NumPy array, which keeps `owner` alive."""
+    """Return the memory at an address as a NumPy array that keeps `owner` alive."""
     interface = {
         "version": 3,
         "data": (address, not writable),
@@ -44,7 +44,7 @@ def memory(
 
 
 def strided(info: ArrayInfo, shape: Sequence[int], strides: Sequence[int]) -> ArrayInfo:
-    """Return the elements that lie `strides` bytes apart, from the first one of `info` on."""
+    """Return the elements that are `strides` bytes apart, starting with the first one of `info`."""
     shape, strides, array = tuple(shape), tuple(strides), info.array
     if array is not None:
         array = np.lib.stride_tricks.as_strided(array, shape, strides, writeable=info.writable)
@@ -52,22 +52,22 @@ def strided(info: ArrayInfo, shape: Sequence[int], strides: Sequence[int]) -> Ar
 
 
 def transposed(info: ArrayInfo) -> ArrayInfo:
-    """Return a matrix, or each matrix of a batch, transposed.
+    """Transpose a matrix, or each matrix of a batch.
 
     >>> x = np.zeros((2, 3, 4), np.float16)
     >>> transposed(describe(x, "x")).shape
     (2, 4, 3)
     """
 
-    def turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
         return (*sizes[:-2], sizes[-1], sizes[-2])
 
-    return strided(info, turned(info.shape), turned(info.strides))
+    return strided(info, swapped(info.shape), swapped(info.strides))
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape that these shapes broadcast to, also where sizes are symbols of a traced
-    program. Raises ValueError where there is none."""
+    """Return the shape that these shapes broadcast to. Sizes may be symbols of a traced program.
+    Raises ValueError if they do not broadcast."""
     rank = max(map(len, shapes), default=0)
     found = [1] * rank
     for shape in shapes:
@@ -80,8 +80,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
-    """Return `info` with more dimensions in front, and those of size 1 repeated, to a shape that it
-    broadcasts to."""
+    """Broadcast `info` to a shape, by adding dimensions in front and repeating those of size 1."""
     added = len(shape) - len(info.shape)
     sizes = zip(shape[added:], info.shape, info.strides, strict=True)
     return strided(
@@ -92,8 +91,8 @@ def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
 
 
 def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
-    """Return `info` with all but its last `matrix` dimensions made one; None where they do not lie
-    as one would.
+    """Merge all but the last `matrix` dimensions of `info` into one. Returns None if they cannot be
+    merged without a copy.
 
     >>> x = np.zeros((5, 7, 3, 4), np.float16)
     >>> merged(describe(x, "x")).shape, merged(describe(x[:, ::2], "x"))
@@ -105,7 +104,7 @@ def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
         for size, stride in zip(info.shape[:inner], info.strides[:inner], strict=True)
         if size != 1
     ]
-    # of no dimensions, as if one matrix followed another
+    # without outer dimensions, as if one matrix followed another
     count, step = 1, info.shape[inner] * info.strides[inner]
     for size, stride in reversed(outer):
         if count > 1 and stride != step * count:

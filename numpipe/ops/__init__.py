@@ -1,34 +1,36 @@
-"""Kernels to import: functions of arrays, written in numpipe, each on a page of its own.
+"""Ready-made kernels, written in numpipe as functions of arrays, one per file.
 
 ==============  ====================================================================================
-`matmul`        ``a @ b`` of matrices, vectors and batches, with what follows it fused
+`matmul`        ``a @ b`` of matrices, vectors and batches, with a fused epilogue
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
-`copy`          a contiguous copy, of any strides
+`copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
-On the GPUs of a `numpipe.Mesh`, whose links they keep busy:
+On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
 
 =========================  =========================================================================
-`all_gather_matmul`        the rows of all GPUs times each one's matrix; the rows travel during the
+`all_gather_matmul`        all GPUs' rows times each GPU's own matrix; the rows travel during the
                            product
-`matmul_reduce_scatter`    each GPU's rows of the sum of all GPUs' products; parts travel during the
-                           products
+`matmul_reduce_scatter`    each GPU's rows of the sum of all GPUs' products; partial sums travel
+                           during the products
 `all_gather`               the shards of all GPUs on each
 `reduce_scatter`           each GPU's share of the sum of all GPUs' arrays
-`all_to_all`               rows to other GPUs, as many as counts in GPU memory say
+`all_to_all`               rows sent to other GPUs, as many as counts in GPU memory say
 =========================  =========================================================================
 
-All take arrays of NumPy, PyTorch, CuPy and JAX, and whatever has ``__cuda_array_interface__`` or
-``__dlpack__``, of any strides, and return an array of the first one's library, from that library's
-own allocator. They run on the current stream, or on ``stream=``; ``target="sim"`` runs them on the
-simulated SM, as arrays on the host are where there is no GPU. An array that TMA cannot address is
-copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch and `numpipe.explain` say so.
+All take arrays of NumPy, PyTorch, CuPy and JAX, or any object with ``__cuda_array_interface__`` or
+``__dlpack__``, with any strides. The result is an array of the first operand's library, allocated
+by that library. Kernels run on the current stream or on ``stream=``; ``target="sim"`` runs them on
+the simulated SM, which is also the default for host arrays without a GPU. An array that TMA cannot
+address is copied once, to memory with aligned rows; NUMPIPE_LOG=launch and `numpipe.explain` report
+the copy.
 
-Each file is meant to be read: a frozen Config says how the work is cut, a kernel does it, a
-function chooses a Config by the sizes, and the declaration (`declaration`) says what the op takes
-and returns, its gradients and its batches. PyTorch and JAX ops are made from it.
+Each file has the same structure: a frozen Config describes how the work is tiled, a kernel does it,
+a function chooses a Config from the sizes, and a declaration (`declaration`) states the op's
+operands, results, gradients and batching. The PyTorch and JAX ops are generated from the
+declaration.
 """
 
 from .all_gather import all_gather

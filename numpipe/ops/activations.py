@@ -1,4 +1,4 @@
-"""Functions that a product may end with: they are computed of a tile's sums, while these are in
+"""Activation functions that a product's epilogue applies to the float32 sums while they are in
 registers."""
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ __all__ = ["ACTIVATION", "ACTIVATIONS", "gelu", "relu", "silu"]
 
 @function
 def relu(x):  # type: ignore[no-untyped-def]
-    """max(x, 0)"""
+    """Return max(x, 0)."""
     return np.maximum(x, 0.0)
 
 
 @function
 def silu(x):  # type: ignore[no-untyped-def]
-    """x * sigmoid(x)"""
+    """Return x * sigmoid(x)."""
     return x * sigmoid(x)
 
 
 @function
 def gelu(x):  # type: ignore[no-untyped-def]
-    """The approximation with tanh."""
+    """Return the tanh approximation of x * Phi(x)."""
     return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
 
 
 ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu": gelu}
-"""those that have a name"""
+"""activations by name"""
 ACTIVATION = NONE | word(*ACTIVATIONS) | Rule(("a numpipe.function of a float32 tile",), callable)
-"""what `activation=` may be"""
+"""accepted values of `activation=`"""

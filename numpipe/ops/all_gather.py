@@ -1,10 +1,11 @@
-"""``all_gather``: the shards of all GPUs on each of them, sent by their owners.
+"""``all_gather``: collect the shards of all GPUs on each of them, sent by their owners.
 
-Most CTAs read blocks of the own shard into the ring's slots, and store them from there to the other
-GPUs, by TMA both ways; the others copy the own shard meanwhile. Where the result is no memory that
-other GPUs reach, shards arrive in a workspace, chunk after chunk, and these CTAs copy from there
-what has arrived. (Stores to a peer move 370 GB/s; loads from one less when both GPUs load, because
-their requests travel against the data.) PTX ISA, "cp.async.bulk.tensor".
+Most CTAs load blocks of their GPU's shard into the ring's slots and store them from there to the
+other GPUs, using TMA both ways; the remaining CTAs meanwhile copy the shard to the local result. If
+the result is not in memory that other GPUs can access, shards arrive in a workspace, chunk by
+chunk, and the remaining CTAs copy each chunk from there when it has arrived. Shards are stored
+rather than loaded because stores to a peer reach 370 GB/s; loads are slower when both GPUs load,
+because their requests travel against the data. Source: PTX ISA, "cp.async.bulk.tensor".
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ __all__ = ["all_gather"]
 
 @dataclass(frozen=True)
 class Config:
-    """How the copy is cut.
+    """How the copy is tiled.
 
-    block   words of 4 bytes that a warpgroup moves at a time
+    block   4-byte words that a warpgroup moves at a time
     slots   blocks of all warpgroups in shared memory at once
-    near    one CTA of so many copies what is here
-    chunks  pieces of a shard that are told one after another, where they are copied once more
+    near    one in this many CTAs copies on its own GPU
+    chunks  pieces of a shard that are signaled separately, if shards arrive in a workspace
     """
 
     block: int = 2048
@@ -52,7 +53,8 @@ class Config:
 
 @functools.cache
 def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
-    """Return the kernel, for shards of int32 words; `direct`: they arrive in the result itself."""
+    """Return the kernel for shards of int32 words; with `direct`, shards arrive in the result
+    itself."""
     block, whole, chunks = config.block, 2 * config.block, 1 if direct else config.chunks
 
     @numpipe_kernel(
@@ -63,13 +65,13 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         semaphores=lambda room: room.shape[0] * chunks,
     )
     def all_gather(x, room, out, arrived):  # type: ignore[no-untyped-def]
-        """out[r] = x of GPU r; x (1, words), room and out (GPUs, words); the others' shards arrive
-        in room"""
+        """Compute out[r] = x of GPU r, for x (1, words), room and out (GPUs, words). The other
+        GPUs' shards arrive in `room`."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
         far = max(ctas - near, 1)
-        first = cta - (ctas - near)  # of the CTAs that copy what is here
+        first = cta - (ctas - near)  # index among the CTAs that copy on this GPU
         blocks = cdiv(x.shape[1], whole)
 
         shared = pipeline(
@@ -81,7 +83,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         ).get_allocations(x)
 
         def copy(source, row, result, place, begin, end, stride):
-            # blocks begin, begin + stride, … before end
+            # copies blocks begin, begin + stride, … before end
             steps = cdiv(max(end - begin, 0), stride)
             pipe = pipeline(
                 grid=(steps,),
@@ -95,7 +97,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
                     tile.at[ds(wg * block, block)], result.at[place, ds(start, block)]
                 )
                 if k + 1 < steps:
-                    # the block before has been read: its slot is released
+                    # the previous block has been read, so its slot can be released
                     wait_smem_to_gmem(1, wait_read_only=True)
                 else:
                     wait_smem_to_gmem(0, wait_read_only=True)
@@ -165,20 +167,20 @@ def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: An
 def all_gather(
     x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
-    """Return the shards of all GPUs, one behind the other along the first dimension.
+    """Return the shards of all GPUs, concatenated along the first dimension.
 
-    x       the shard of each GPU, of one shape, of any element type whose bytes, 16 or a multiple
-            of it in all, are copied as they are; contiguous
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array
-            for each GPU
-    out     (GPUs * rows, …) on each GPU, where the result goes; else it is allocated. Under
-            `Mesh.torch` shards arrive in it if it is of `Mesh.empty`, which is quicker, and else in
-            a workspace, from which they are copied
-    config  how the copy is cut
-    stream  as of any kernel
+    x       the shard of each GPU: contiguous, of the same shape on all GPUs, of any element type,
+            with a multiple of 16 bytes
+    mesh    the `numpipe.Mesh`; under `simulated` and `local`, x and the result are lists with one
+            array per GPU
+    out     (GPUs * rows, …) on each GPU, to write to; allocated by default. Under `Mesh.torch`,
+            shards arrive directly in an `out` from `Mesh.empty`, which is faster, and otherwise in
+            a workspace from which they are copied
+    config  how the copy is tiled
+    stream  as for any kernel
 
-    All ranks make the same call. Raises SpecError for shards that differ, and for such as TMA
-    cannot copy.
+    All ranks must make the same call. Raises SpecError if shards differ in shape or type, and for
+    shards that TMA cannot copy.
 
     >>> all_gather(
     ...     [np.full((2, 4), gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2)

@@ -1,20 +1,20 @@
-"""``all_gather_matmul``: each GPU multiplies the rows of all GPUs by its own matrix, and the rows
-travel while it does so.
+"""``all_gather_matmul``: multiply the rows of all GPUs by each GPU's own matrix, while the rows are
+being transferred.
 
-GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One
-kernel runs on each GPU::
+GPU r of n has a_r, some of the rows, and b_r, some columns of one large matrix (tensor
+parallelism). One kernel runs on each GPU::
 
-    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, store them from there to all
-                           other GPUs by TMA, and go on with tiles as all CTAs do
-    all CTAs               compute tiles of the GPU's own rows, a_r @ b_r, for which nothing has to
-                           arrive; then tiles of the rows of GPU r - 1, r - 2, …, each when its rows
+    CTAs 0 … senders - 1   load their GPU's rows into the ring's slots, store them from there to all
+                           other GPUs by TMA, and then continue with tiles like all CTAs
+    all CTAs               compute tiles of the GPU's own rows, a_r @ b_r, which need no transfer;
+                           then tiles of the rows of GPU r - 1, r - 2, …, each as soon as its rows
                            have arrived
 
-CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two
-blocks as a step of the product, so both have the same slots (`get_allocations`): all of shared
-memory is on its way to other GPUs. A link of 370 GB/s needs 1.5 MB on the way; 8 CTAs have that.
-What is sent is told a *piece* at a time, some rows and a part of the columns of each: a semaphore
-for some rows counts the pieces that have arrived.
+CTAs take tiles from a counter, so senders compute fewer. A sending step loads the same two blocks
+as a step of the product, so both share their slots (`get_allocations`), and all of shared memory
+can be in flight to other GPUs. A 370 GB/s link needs 1.5 MB in flight, which 8 CTAs provide.
+Arrivals are signaled per *piece*, a part of the columns of a band of rows: each band has a
+semaphore that counts the pieces that have arrived.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TYPES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Config:
-    """How the product and the sending are cut. Sizes are in elements.
+    """How the product and the transfer are tiled. Sizes are in elements.
 
     tm, tn, tk  tile of the output, and depth of a step
     slots       steps in shared memory at once
@@ -75,7 +75,7 @@ class Config:
 
 @functools.cache
 def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
-    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as
+    """Return the kernel. With `turned`, b is given as (N, K) with rows contiguous along K, else as
     (K, N)."""
     tm, tn, tk = config.tm, config.tn, config.tk
     right, high = (tn, tk) if turned else (tk, tn), tn // tk
@@ -91,12 +91,12 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         compiler_params=CompilerParams(store_eviction_policy="evict_first"),
     )
     def all_gather_matmul(a, b, gathered, c, arrived):  # type: ignore[no-untyped-def]
-        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in
-        `gathered`, with zeros behind them up to a multiple of 16 bytes."""
+        """Compute c[r] = (a of GPU r) @ b for each r, for a (M, K) and c (GPUs, M, N). The other
+        GPUs' rows arrive in `gathered`, padded to a multiple of 16 bytes with zeros."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         rows, half = tm // axis_size("wg"), tn // axis_size("wg")
         m_tiles, n_tiles, steps = cdiv(a.shape[1], tm), cdiv(c.shape[2], tn), cdiv(a.shape[2], tk)
-        # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
+        # a slot holds tn rows of a band and tm more rows, from the range after those of all bands
         bands = cdiv(a.shape[1], tm + tn)
 
         shared = pipeline(
@@ -156,7 +156,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                             ],
                         )
                     if k + 1 < end - begin:
-                        # the step before has been read: its slot is released
+                        # the previous step has been read, so its slot can be released
                         wait_smem_to_gmem(2, wait_read_only=True)
                     else:
                         wait_smem_to_gmem(0, wait_read_only=True)
@@ -191,10 +191,10 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Config:
-    """Return the config of products of `rows` x `depth` on each GPU by `depth` x `columns`.
+    """Return the config for products of `rows` x `depth` on each GPU by `depth` x `columns`.
 
-    The pieces are cut so that the senders have as many each: a step takes one about a microsecond,
-    and what ends a piece three.
+    The number of pieces is chosen to balance the senders: a step takes a sender about 1 us, and the
+    end of a piece 3 us.
 
     >>> choose(4096, 4096, 8192, 2, True).parts
     5
@@ -219,7 +219,7 @@ def _launch(
     (m, k), n = a[0].shape, b[0].shape[1]
     left, right = shards.rows("a", a), shards.laid("b", b)
     turned = right[0].turned
-    # rows of whole 16 bytes
+    # pad rows to a multiple of 16 bytes
     gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
@@ -231,7 +231,7 @@ def _launch(
 
 
 def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
-    """Gather the rows once more: none but the own ones are kept from the forward pass."""
+    """Gather the rows again: the forward pass keeps only this GPU's own."""
     rows = gathered_rows(xp, mesh, a)
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]
 
@@ -253,20 +253,20 @@ def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> lis
 def all_gather_matmul(
     a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
-    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix:
+    """Return the rows of all GPUs, concatenated, times each GPU's own matrix:
     ``concatenate(all a) @ b``.
 
-    a       (M, K) on each GPU, of float16 or of bfloat16
+    a       (M, K) on each GPU, of float16 or bfloat16
     b       (K, N) on each GPU, of the same type
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an
-            array for each GPU
-    out     (GPUs * M, N) on each GPU, where the result goes; else it is allocated
-    config  how the product and the sending are cut; by default what `choose` says
-    stream  as of any kernel
+    mesh    the `numpipe.Mesh`; under `simulated` and `local`, a, b and the result are lists with
+            one array per GPU
+    out     (GPUs * M, N) on each GPU, to write to; allocated by default
+    config  how the product and the transfer are tiled; by default what `choose` returns
+    stream  as for any kernel
 
-    The rows travel while the own ones are multiplied. The same inputs give the same bits. All ranks
-    make the same call. Raises SpecError for shapes that do not fit, for other types, and for shards
-    whose shapes differ.
+    Rows are transferred while each GPU multiplies its own. Results are deterministic, bit by bit.
+    All ranks must make the same call. Raises SpecError if shapes do not match, for other element
+    types, and if shards differ in shape.
 
     >>> a = [np.full((4, 8), gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]

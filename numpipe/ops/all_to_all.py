@@ -1,12 +1,12 @@
-"""``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU
-memory say.
+"""``all_to_all``: send rows from each GPU to each other one, as many as counts in GPU memory say.
 
-Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. Each CTA reads the
-counts of all GPUs where they lie: they say where this GPU's rows begin on the others, and how many
-they are. Then it loads some of these rows, so that no number has to come to the host. Blocks of
-rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends
-when the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its
-one warpgroup loads for itself: a memory role could still read counts then.
+Rows are sorted by destination, ``counts[r]`` of them for GPU r. Each CTA reads the counts of all
+GPUs in place to find out how many rows this GPU gets and where they start on the others. Then it
+loads some of these rows, so no count has to be copied to the host. Blocks of rows may start at any
+row (`Element`), and the last block of a GPU's rows is stored in part. A launch ends when the others
+have read this GPU's arrays: each CTA signals them when it has read all its rows. The single
+warpgroup of a CTA does its own loads, because a memory role could still be reading counts at that
+point.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ COUNTS = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Config:
-    """How the copy is cut: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one
-    CTA of `own` copies own rows."""
+    """How the copy is tiled: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one
+    in `own` CTAs copies this GPU's own rows."""
 
     rows: int = 64
     row_bytes: int = 256
@@ -64,8 +64,8 @@ def kernel(config: Config = Config()) -> Kernel:
         grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1, warp_specialized=False
     )
     def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
-        """out = the rows for this GPU, received[r] = how many GPU r had; x (rows, columns),
-        counts[r] rows of it go to GPU r"""
+        """Compute out = the rows for this GPU and received[r] = how many of them GPU r had, for x
+        (rows, columns), of which counts[r] rows go to GPU r."""
         me, gpus, cta, ctas = (
             axis_index("gpu"),
             axis_size("gpu"),
@@ -73,7 +73,7 @@ def kernel(config: Config = Config()) -> Kernel:
             axis_size("cta"),
         )
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
-        near = max(ctas // config.own, 1)  # CTAs that copy the own rows
+        near = max(ctas // config.own, 1)  # CTAs that copy this GPU's own rows
         far = max(ctas - near, 1)
         wide = cdiv(x.shape[1], columns)
 
@@ -109,7 +109,7 @@ def kernel(config: Config = Config()) -> Kernel:
                 else:
                     out[ds(row, rows, stop=end), ds(column, columns)] = tile[...]
                 if k + 1 < steps and row + rows <= end:
-                    # the block before has been read: its slot is released
+                    # the previous block has been read, so its slot can be released
                     wait_smem_to_gmem(1, wait_read_only=True)
                 else:
                     wait_smem_to_gmem(0, wait_read_only=True)
@@ -135,7 +135,7 @@ def _rows(x: Any, out: Any, gpus: int) -> ArrayType | None:
     if len(x.shape) != 2 or x.shape[1] * x.dtype.itemsize % 16:
         raise SpecError(
             "all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got "
-            f"{x.shape} of {x.dtype.name}: pad its columns"
+            f"{x.shape} of {x.dtype.name}; fix: pad its columns"
         )
     if out is None:
         return ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype)
@@ -145,7 +145,8 @@ def _rows(x: Any, out: Any, gpus: int) -> ArrayType | None:
         )
     if out.dtype != x.dtype:
         raise SpecError(
-            f"all_to_all: 'out' is {out.dtype.name} and 'x' is {x.dtype.name}: give both one type"
+            f"all_to_all: 'out' is {out.dtype.name} and 'x' is {x.dtype.name}; fix: give both "
+            "one type"
         )
     return None
 
@@ -178,7 +179,7 @@ def _launch(
 
 
 class _AllToAll(ShardedOp[P]):
-    """An op whose ``out`` is an operand: rows for which nothing comes stay as they are."""
+    """An op whose ``out`` is an operand, because rows that receive nothing keep their contents."""
 
     place = ("mesh", "stream")
 
@@ -211,24 +212,24 @@ def all_to_all(
     config: Config | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return the rows that all GPUs have for each one, and how many each of them had.
+    """Return the rows that all GPUs have for each GPU, and how many each of them had.
 
     x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0,
             then those for GPU 1, …
-    counts  (GPUs,) of int32 on each GPU: how many rows go to each, none where it is negative; their
-            sum is at most the rows of x
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each
-            GPU. Under `Mesh.torch` kernels read x and counts where they lie if they are of
-            `Mesh.empty`, else they are copied first
-    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated,
-            for all rows of all GPUs. Rows that find no room are lost, and rows behind the last one
-            are left as they are
-    config  how the copy is cut
-    stream  as of any kernel
+    counts  (GPUs,) of int32 on each GPU: how many rows go to each GPU, a negative number meaning
+            none; the sum must not exceed the rows of x
+    mesh    the `numpipe.Mesh`; under `simulated` and `local`, arrays are lists with one array per
+            GPU. Under `Mesh.torch`, kernels read x and counts in place if they are from
+            `Mesh.empty`; otherwise they are copied first
+    out     (capacity in rows, columns) on each GPU, to write to; by default allocated with room for
+            all rows of all GPUs. Rows that do not fit are lost, and rows after the last one keep
+            their contents
+    config  how the copy is tiled
+    stream  as for any kernel
 
-    Returns (out, received): the rows of GPU 0, then those of GPU 1, …, and a (GPUs,) int32 array of
-    their numbers; all stays on the GPUs. All ranks make the same call. Raises SpecError for arrays
-    that do not fit, and for rows that TMA cannot copy.
+    Returns (out, received): the rows of GPU 0, then those of GPU 1, …, and a (GPUs,) int32 array
+    with their numbers; everything stays on the GPUs. All ranks must make the same call. Raises
+    SpecError if shapes do not match, and for rows that TMA cannot copy.
 
     >>> x = [np.full((3, 8), gpu, np.float32) for gpu in range(2)]
     >>> counts = [np.array(each, np.int32) for each in ((1, 2), (2, 1))]

@@ -1,12 +1,12 @@
-"""``attention(q, k, v)``: softmax(scale * Q K^T) V in one pass, for arrays of any strides.
+"""``attention(q, k, v)``: softmax(scale * Q K^T) V in one pass (FlashAttention), for arrays with
+any strides.
 
-Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64
-rows of Q for each compute warpgroup, and goes through K and V in blocks. While the softmax of one
-block of scores is computed, the product with the V of the block before runs, and the other
-warpgroups' products: so exponentials and products overlap.
+Scores stay in registers, and the running sums are rescaled as blocks of keys are processed. A CTA
+handles 64 rows of Q per compute warpgroup and iterates over K and V in blocks. While a warpgroup
+computes the softmax of one block of scores, the tensor cores work on its product with the previous
+block of V and on the other warpgroups' products, so exponentials and products overlap.
 
-Which Config is the fastest depends on the depth of a head, on the mask, and on how many rows there
-are: `choose`.
+The fastest Config depends on the head depth, the mask and the number of rows; see `choose`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from .operands import copied
 
 __all__ = ["attention"]
 
-L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
-# powers of two that scores may exceed the maximum in use by, where it is not always the largest one
+L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
+# how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
 
 
@@ -79,8 +79,8 @@ def kernel(config: Config, form: Form) -> Kernel:
         compiler_params=CompilerParams(approx_math=True),
     )
     def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
-        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`:
-        heads that take turns."""
+        """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
+        sums. `group` is the number of heads whose tiles are interleaved."""
         wg, group = axis_index("wg"), group if form.causal else 1
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
@@ -89,7 +89,7 @@ def kernel(config: Config, form: Form) -> Kernel:
             q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
-            # several heads of queries have one of keys and values
+            # several query heads share one head of keys and values
             hk = h * k.shape[form.heads] // heads
             i = blocks - 1 - n if form.causal else n  # the longest tiles first
             first = i * config.rows + wg * 64
@@ -97,14 +97,14 @@ def kernel(config: Config, form: Form) -> Kernel:
                 min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
                 config.keys,
             )
-            # keys that all rows of the tile see
+            # keys visible to every row of the tile
             whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
             rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
-            # -> the product in units of the new maxima, P, maxima, sums
+            # returns the product rescaled to the new maxima, P, the maxima and the sums
             def softmax(s, acc, top, total, v_consumed, guarded):
                 risen = not config.lazy or np.any(partial_max(s) > (top + RISE / scale)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
@@ -117,7 +117,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     )
                     total = total * change[:, None]
                     top = new
-                # e = 0 where all is masked
+                # e = 0 for a row in which every key is masked
                 offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale
 
                 def exponentials(x, first_column):
@@ -130,7 +130,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 total = total + partial_sum(e)
                 acc = wgmma_wait(acc)
                 barrier_arrive(v_consumed)
-                # only now: its registers would be those that the product reads
+                # cast only now: the product in flight reads the registers that p will occupy
                 p = e.astype(q.dtype)
                 if risen:
                     acc = acc * change[:, None]
@@ -139,7 +139,8 @@ def kernel(config: Config, form: Form) -> Kernel:
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
 
-            # from block end - 1 of keys to the first: the scores of one, the product of that before
+            # steps go from key block end - 1 down to 0: scores of one block, product of the
+            # previous
             def kv(end):
                 return (
                     BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
@@ -148,8 +149,8 @@ def kernel(config: Config, form: Form) -> Kernel:
 
             q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
-            # On the same slots: blocks with masks, others, the last product; V of the first step
-            # and K of the last lie outside
+            # Three pipelines on the same slots: blocks with a mask, blocks without, the last
+            # product. V of the first step and K of the last are out of range
             head = pipeline(
                 grid=(steps - rest,),
                 in_specs=kv(steps),
@@ -188,7 +189,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                         else keys
                     )
                     s = np.where(key < end, s, -np.inf)
-                    # or the 32 conditions of a row are kept, as bits in registers, for the next one
+                    # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
                 for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
@@ -199,7 +200,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                         barrier_wait(v_ready)
                         acc = wgmma(acc, p, v_tile)
-                    s = wgmma_wait(s)  # the product with V stays in flight
+                    s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
@@ -224,7 +225,7 @@ def kernel(config: Config, form: Form) -> Kernel:
 
 
 def _result(q: Any, k: Any, v: Any, layout: str) -> ArrayType:
-    """Return shape and type of the result. Raises SpecError for operands that do not fit."""
+    """Return the shape and type of the result. Raises SpecError if the operands do not match."""
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
     return ArrayType(q.shape, q.dtype)
 
@@ -251,7 +252,7 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Launch an attention of operands of any layout."""
+    """Launch attention for operands with any layout."""
     depth = q.shape[3]
     form = Form(next(width for width in WIDTHS if width >= depth), causal, layout, lse is not None)
     k, v = _shared_heads(k, v, form)
@@ -283,7 +284,7 @@ def _launch(
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return keys and values with one head where all heads are one that is repeated."""
+    """Return keys and values with a single head if all their heads are views of the same one."""
     if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in (k, v)):
         shape = [1 if axis == form.heads else size for axis, size in enumerate(k.shape)]
         k, v = (strided(info, shape, info.strides) for info in (k, v))
@@ -323,28 +324,29 @@ def attention(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16,
-    of any strides.
+    """Return ``softmax(scale * q @ k.T) @ v`` for each head, for float16 or bfloat16 arrays with
+    any strides.
 
     q           (batches, heads, queries, depth), depth up to 256
-    k, v        (batches, heads of keys, keys, depth): each head of them belongs to as many heads of
-                q, the same for all
-    causal      query i sees keys 0…i + diagonal; keys - queries as diagonal: the last query sees
-                all. One that sees none gives 0
-    scale       positive; None: depth ** -0.5
-    layout      "bshd": (batches, positions, heads, depth), the result too
-    exact       False: sums are rescaled rarely, which is faster, and rounds P a little more
-                coarsely
-    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries) in
-                float32): -inf where no key is seen
-    out         where the result goes, with return_lse a pair; else it is allocated
-    config      by default what `choose` says
+    k, v        (batches, key heads, keys, depth); the number of heads of q must be a multiple of
+                the number of key heads
+    causal      query i sees keys 0…i + diagonal; a query that sees no key gives 0
+    diagonal    offset of the causal mask; keys - queries lets the last query see all keys
+    scale       positive; None means depth ** -0.5
+    layout      "bshd" means (batches, positions, heads, depth), for the result too
+    exact       False rescales sums only when a maximum has risen enough, which is faster and rounds
+                P a little more coarsely
+    return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
+                (batches, heads, queries); -inf where a query sees no key
+    out         array for the result, or with return_lse a pair of arrays; allocated by default
+    config      by default what `choose` returns
     target, stream
-                as of any kernel
+                as for any kernel
 
-    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96, 128, 192 and
-    256 are computed as they are, others as the next larger one, with zeros. Raises SpecError for
-    shapes that do not fit, for other types, and for arrays of several types or devices.
+    An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
+    128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
+    zeros. Raises SpecError if shapes do not match, for other element types, and for arrays of
+    different types or on different devices.
 
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
@@ -364,21 +366,21 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Return ``softmax(scale * query @ key.T) @ value`` of each head, as
+    """Return ``softmax(scale * query @ key.T) @ value`` for each head, as
     `torch.nn.functional.scaled_dot_product_attention` does.
 
-    query       (…, Hq, L, E), of float16 or of bfloat16, E up to 256; with three dimensions (N, L,
-                E) there is one head
-    key, value  (…, H, S, E), of the query's type; Hq is H, or with enable_gqa a multiple of it
-    attn_mask   only None
-    dropout_p   only 0
-    is_causal   row i of the query sees the keys 0 to i
+    query       (…, Hq, L, E) of float16 or bfloat16, E up to 256; three dimensions (N, L, E) mean a
+                single head
+    key, value  (…, H, S, E) of the query's type; Hq must be H, or with enable_gqa a multiple of H
+    attn_mask   must be None
+    dropout_p   must be 0
+    is_causal   row i of the query sees keys 0 to i
     scale       by default 1 / sqrt(E)
-    enable_gqa  a head of key and value serves Hq / H heads of the query
+    enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
-    It is one node of a graph of `torch.compile` and `torch.export` and runs on the current stream.
-    Raises SpecError for what it does not have, masks, dropout and gradients, and for shapes, types
-    and devices that do not fit. Source: PyTorch's documentation of the function,
+    The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
+    current stream. Raises SpecError for masks, dropout and gradients, which are not supported, and
+    if shapes, types or devices do not match. Source: PyTorch's documentation of the function,
     `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
@@ -390,19 +392,19 @@ def scaled_dot_product_attention(
     name = "scaled_dot_product_attention"
     if attn_mask is not None:
         raise SpecError(
-            f"{name}: attn_mask is given, which it does not take: pass is_causal=True for a "
-            f"causal one, else call torch.nn.functional.{name}"
+            f"{name}: attn_mask is not supported; fix: pass is_causal=True for a causal mask, or "
+            f"call torch.nn.functional.{name}"
         )
     if dropout_p != 0:
         raise SpecError(
-            f"{name}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as "
-            f"evaluation does, else call torch.nn.functional.{name}"
+            f"{name}: dropout is not supported, got dropout_p = {dropout_p}; fix: pass "
+            f"dropout_p=0.0, as in evaluation, or call torch.nn.functional.{name}"
         )
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim >= 3:
         raise SpecError(
-            f"{name}: {shapes}: all must have the same three dimensions or more, (…, heads, "
-            "length, depth)"
+            f"{name}: {shapes}: all must have the same number of dimensions, three or more, (…, "
+            "heads, length, depth)"
         )
     batch = -3 if query.ndim > 3 else -2
     if (
@@ -411,14 +413,14 @@ def scaled_dot_product_attention(
         or query.shape[-1] != key.shape[-1]
     ):
         raise SpecError(
-            f"{name}: {shapes}: batches must be equal, key and value of one shape, all of the same "
-            "depth; expand(), transpose() or pad them before the call"
+            f"{name}: {shapes}: batches and depths must be equal, and key and value must have one "
+            "shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         if not enable_gqa:
             raise SpecError(
-                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass "
-                "enable_gqa=True if each of these serves several of those"
+                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}; fix: pass "
+                "enable_gqa=True if each key head serves several query heads"
             )
         if query.shape[-3] % key.shape[-3]:
             raise SpecError(
@@ -434,7 +436,7 @@ def scaled_dot_product_attention(
 
 
 def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return an operand that the kernel's pipelines can load: itself, or a copy of it."""
+    """Return an operand that the kernel's pipelines can load: the array itself or a copy."""
     if info.kind == "host" or 0 in info.shape:
         return info
     inner = (
@@ -446,12 +448,12 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     if reason is None:
         return info
     tell_copied("attention", name, info, reason)
-    made = copied(info, target, stream)  # the first two dimensions are one
+    made = copied(info, target, stream)  # the copy merges the first two dimensions
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 
 def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], layout: str) -> None:
-    """Raise SpecError for operands whose shapes do not fit."""
+    """Raise SpecError if the shapes of the operands do not match."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(
             f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
@@ -459,8 +461,8 @@ def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], lay
         )
     if not 1 <= q[3] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more "
-            "heads of fewer elements"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}; fix: use "
+            "more heads of fewer elements"
         )
     if k != v or (k[0], k[3]) != (q[0], q[3]):
         raise SpecError(
@@ -476,8 +478,8 @@ def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], lay
 
 
 def _turns(heads: int, sharing: int, size: int) -> int:
-    """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller
-    rest."""
+    """Return how many heads to interleave: the largest divisor of `heads` for which their keys and
+    values, `size` bytes per head, fit in L2."""
     return next(
         n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0
     )

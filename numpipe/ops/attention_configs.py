@@ -1,5 +1,5 @@
-"""How attention is cut for the SMs: configs, those that fit a depth, and the choice of one for the
-lengths."""
+"""Configs of the attention kernels, the configs that fit each head depth, and the choice among them
+by sequence length."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from ..core.arith import cdiv
 from ..plan.specs import ArrayType
 
 DEPTHS = (64, 128, 256)
-"""depths that have configs; others take those of the next larger one"""
+"""head depths that have configs; other depths use those of the next larger one"""
 WIDTHS = (32, 64, 96, 128, 192, 256)
-"""columns that blocks of Q, K and V may have; what lies beyond a head's elements are zeros"""
-AT_ONCE = 3  # CTAs of `Config.alone` on an SM
+"""columns that blocks of Q, K and V may have; columns beyond the head's depth are zeros"""
+AT_ONCE = 3  # CTAs per SM of a config with `alone`
 
 
 @dataclass(frozen=True)
 class Config:
-    """How attention is cut and scheduled:
+    """How attention is tiled and scheduled.
 
     keys       rows of K and V in a step
     wgs        compute warpgroups, of 64 rows of Q each
     slots      steps in shared memory at once
-    lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each
-               step, as exact as can be
-    turns      warpgroups issue their products one after another, so that one's softmax is beside
-               the other's products
-    dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is
-               with a causal mask
-    registers  of each lane of the memory role
-    early      keys whose exponentials come before the wait for the product with V, which ptxas
-               would move up; None: as it likes
-    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one
-               is in use
-    alone      a CTA has one tile, and one warpgroup, which loads for itself; several CTAs are on an
-               SM (`attention_short`)
+    lazy       rescale sums only when a maximum has risen by more than `RISE`; False rescales at
+               each step, which is the most accurate
+    turns      make warpgroups issue their products one after another, so that one warpgroup's
+               softmax overlaps the others' products
+    dynamic    CTAs take tiles from a counter, the longest first; helps if tiles differ in length,
+               as they do with a causal mask
+    registers  registers per lane of the memory role
+    early      number of keys whose exponentials are computed before the wait for the product with
+               V, which ptxas would otherwise move up; None leaves the order to ptxas
+    q_slots    tiles of Q in shared memory at once; with two, the next tile is loaded while one is
+               in use
+    alone      each CTA has a single tile and a single warpgroup that does its own loads, with
+               several CTAs per SM (`attention_short`)
     """
 
     keys: int = 128
@@ -95,8 +95,8 @@ FITTING = {
         for causal in (False, True)
     },
 }
-"""(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for
-exact results, that for others, the rest"""
+"""(depth, causal) -> configs that fit in registers and shared memory, for many rows: first the one
+for exact results, then the one for lazy rescaling, then the others"""
 SMALLER = {
     64: (
         ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"),
@@ -109,17 +109,17 @@ SMALLER = {
     ),
     256: (("1 warpgroup, 64 keys", "1 warpgroup, 64 keys, lazy"),),
 }
-"""depth -> configs with fewer rows, for short lengths: for exact results, and for others"""
+"""depth -> pairs of configs with fewer rows, for short sequences: (exact, lazy)"""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What is computed, beside the config.
+    """The parts of the computation other than the config.
 
-    depth   columns of blocks, one of `WIDTHS`: a head has as many elements, or fewer
-    causal  whether query i sees keys up to i + diagonal alone
+    depth   columns of a block, one of `WIDTHS`; a head may have fewer elements
+    causal  whether query i sees only keys up to i + diagonal
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
-    sums    whether the logarithms of the sums are stored
+    sums    whether to store the logarithms of the sums
     """
 
     depth: int
@@ -150,11 +150,11 @@ def choose(
     heads: int = 1,
     sms: int = DEFAULT.sms,
 ) -> Config:
-    """Return the config for a depth, and for so many queries and keys of so many heads: those of
-    all batches together.
+    """Return the config for a depth and for the number of queries, keys and heads (heads of all
+    batches together).
 
-    Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly
-    empty, one of `SMALLER` takes fewer cycles: there are more tiles, of fewer rows.
+    `FITTING` has the config for many rows. If there are few tiles, or the last tile of each head is
+    mostly empty, one of `SMALLER` takes fewer cycles, because it makes more tiles of fewer rows.
     """
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
@@ -167,12 +167,12 @@ def choose(
 
 
 def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
-    """Return about how many cycles the SM takes that has the most tiles.
+    """Estimate the cycles of the SM that has the most tiles.
 
-    A step has products, of 4096 operations a cycle, exponentials, 16 a cycle, with what belongs to
-    them, and bytes from L2, 24 a cycle. Where several warpgroups are on the SM, the products of one
-    hide behind the exponentials of another; one alone does them one after the other. A tile begins
-    with a load and ends with a store, which those of CTAs beside it hide.
+    A step costs products at 4096 operations per cycle, exponentials and the work around them at 16
+    per cycle, and loads from L2 at 24 bytes per cycle. With several warpgroups on an SM, the
+    products of one overlap the exponentials of another; a single warpgroup does them one after the
+    other. Each tile starts with a load and ends with a store, which other CTAs on the SM can hide.
     """
     steps: int = cdiv(keys, config.keys)
     together = AT_ONCE if config.alone else config.wgs

@@ -1,12 +1,12 @@
-"""Attention of short lengths: a CTA has one tile of 64 rows, and one warpgroup, which loads for
-itself.
+"""Attention kernel for short sequences: each CTA has one tile of 64 rows and one warpgroup, which
+does its own loads.
 
-The kernel of `ops.attention` keeps an SM busy by warpgroups of one CTA that share blocks of keys,
-over many steps. Short lengths have few steps, and rows that do not fill such a tile. Here several
-CTAs are on an SM, three or four: while one waits for its loads, or for a product, another has
-exponentials. The hardware gives each CTA its place, so nothing is dealt out and nothing is handed
-over. All loads of the first steps are on their way at once; each tile reads blocks of keys anew,
-out of L2: with many steps that is slow.
+The kernel of `ops.attention` keeps an SM busy with several warpgroups in one CTA that share blocks
+of keys over many steps. Short sequences have few steps and too few rows to fill such a tile. Here
+three or four CTAs run on each SM: while one waits for loads or for a product, another computes
+exponentials. The hardware schedules the CTAs, so the kernel needs no tile scheduler and no handover
+between warpgroups. The loads of all slots are issued at once. Each tile reads its key blocks from
+L2 again, which is slow for many steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .attention_configs import Config, Form
 
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
-    """Return the kernel for a form, and for the keys and slots of a config."""
+    """Return the kernel for a form, with the keys and slots of a config."""
     by_head = form.layout == "bhsd"
     rows_of_q, keys_of_k = (
         (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
@@ -52,18 +52,19 @@ def kernel(config: Config, form: Form) -> Kernel:
         compiler_params=CompilerParams(approx_math=True),
     )
     def attend_short(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
-        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums."""
+        """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
+        sums."""
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
         blocks = cdiv(q.shape[form.positions], 64)
         head, n = axis_index("tile") // blocks, axis_index("tile") % blocks
         b, h = head // heads, head % heads
-        # several heads of queries have one of keys and values
+        # several query heads share one head of keys and values
         hk = h * k.shape[form.heads] // heads
         i = blocks - 1 - n if form.causal else n  # the longest tiles first
         first = i * 64
         steps = cdiv(min(keys, max(0, first + 64 + diagonal)) if form.causal else keys, config.keys)
-        # keys that all rows of the tile see
+        # keys visible to every row of the tile
         whole = min(keys, max(0, first + diagonal + 1)) if form.causal else keys
         top = layout_cast(full(64, -np.inf, np.float32), "column")
         total = full((64, 8), 0.0, np.float32)
@@ -88,7 +89,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 s = np.where(key < end, s, -np.inf)
             new = np.maximum(top, s.max(axis=1))
             change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
-            # 0 where all is masked
+            # 0 for a row in which every key is masked
             e = np.exp2(fma(s, scale, np.where(new == -np.inf, 0.0, new * -scale)[:, None]))
             total = total * change[:, None] + partial_sum(e)
             top = new

@@ -1,7 +1,7 @@
-"""Configs of `numpipe.ops.matmul`, and which one a product's sizes ask for.
+"""Configs of `numpipe.ops.matmul`, and the choice of one by the sizes of a product.
 
-`choose` returns the config that is predicted to be the fastest; `space` returns the first ones of
-that order, for `numpipe.autotune` to measure. `numpipe.ops.choice` is how they are found.
+`choose` returns the config that is predicted to be the fastest; `space` returns the best-ranked
+ones, for `numpipe.autotune` to measure. The predictions come from `numpipe.ops.choice`.
 """
 
 from .choice.ranking import choose, space

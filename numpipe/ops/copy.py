@@ -1,19 +1,20 @@
-"""``copy(a)``: a contiguous copy of an array of any strides.
+"""``copy(a)``: a contiguous copy of an array with any strides.
 
-What a copy costs is bytes on their way, and whether those that travel together lie together. There
-are two ways, by how source and target lie (`copy_ways` cuts a copy into pieces, mostly one):
+The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are two
+kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces, usually
+one):
 
 =========  =========================================================================================
-`by_tma`   TMA loads blocks of the source in its order, and stores them. They leave shared memory as
-           they came, or transposed
-`lanes`    each lane looks up elements wherever they lie, for blocks that TMA stores: rows that
-           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin
-           anywhere too: as many of them as make a multiple of 16 bytes are a row to TMA, a
-           super-row. Elements of 8 bits, and targets that are no super-rows, lanes store too
+`by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
+           transposed in shared memory
+`lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
+           steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
+           enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
+           Elements of 8 bits, and targets without super-rows, are also stored by lanes
            (`copy_blocks`)
 =========  =========================================================================================
 
-Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they mean.
+Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever their type.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MOVED: dict[int, np.dtype[Any]] = {
     2: np.dtype(np.float16),
     4: np.dtype(np.int32),
 }
-"""the types that elements are moved as, by bytes"""
+"""the type used to move elements, by their size in bytes"""
 NUMBERS = (
     "group",
     "pitch",
@@ -66,22 +67,22 @@ NUMBERS = (
     "s2",
     "s3",
 )
-"""of `lanes`, as `copy_ways` gives them"""
+"""scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
 MOST = 5
-"""dimensions of an array"""
+"""most dimensions of an array"""
 WARPGROUPS = 8
-"""of a CTA of `lanes`; each copies blocks of its own"""
+"""warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a copy of rows by TMA is cut: blocks of `rows` x `row_bytes`, so many on their way from
-    memory (slots) and to it (outs).
+    """How a copy of rows by TMA is tiled: blocks of `rows` x `row_bytes`, with up to `slots` being
+    loaded and up to `outs` being stored.
 
-    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or
-    twice the slots, lose about 1 %. Nobody reads the copy soon, so the L2 cache writes it to memory
-    before it makes room by dropping blocks that were just read: that is what the eviction policies
-    say, and worth 2 %.
+    A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
+    run of 1 or twice the slots costs about 1 %. The eviction policies make the L2 cache write the
+    copy to memory first, because it will not be read soon, rather than drop blocks of the source
+    that were just read; this gains 2 %.
     """
 
     rows: int = 64
@@ -92,7 +93,7 @@ class Config:
 
 
 def choose(row_bytes: int) -> Config:
-    """Return the config for rows of so many bytes: 16 KB a block, no wider than the rows need.
+    """Return the config for rows of `row_bytes` bytes: blocks of 16 KB, no wider than needed.
 
     >>> choose(4096).rows, choose(40).rows
     (64, 256)
@@ -102,29 +103,29 @@ def choose(row_bytes: int) -> Config:
 
 
 TRANSPOSED = Config(run=1)
-"""how a copy of rows to columns is cut"""
+"""tiling of a copy that turns rows into columns"""
 
 
 @functools.cache
 def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Kernel:
-    """Return the kernel of copies of rows that TMA can address, arrays of four dimensions.
+    """Return the kernel that copies rows which TMA can address, as arrays of four dimensions.
 
-    transposed  a is (…, N, M) and o (…, M, N): tiles leave shared memory transposed, so both sides
-                are whole lines
-    stored      whether TMA can store o's rows; else lanes store them
+    transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
+                both sides access whole lines
+    stored      whether TMA can store o's rows; if not, lanes store them
     """
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
     def copy_tma(a, o):  # type: ignore[no-untyped-def]
-        """o = a, or a with its last two dimensions exchanged"""
+        """Compute o = a, or a with its last two dimensions exchanged."""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
         columns = config.row_bytes // np.dtype(a.dtype).itemsize
-        # of transposed copies, and of those with few rows in a block: each warpgroup moves half of
-        # the columns
+        # in transposed copies, and with few rows in a block, each warpgroup moves half of the
+        # columns
         half = columns // 2
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
         blocks = o.shape[0] * o.shape[1] * high * wide
-        # steps in runs; the others are dealt one by one: no CTA works alone
+        # steps that are assigned in runs; the rest go one block at a time, to balance the CTAs
         whole = blocks // (config.run * ctas) * config.run
 
         def place(k):  # type: ignore[no-untyped-def]
@@ -182,18 +183,18 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
 
 @functools.cache
 def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = False) -> Kernel:
-    """Return the kernel of copies whose elements lanes look up, for blocks that TMA stores.
+    """Return the kernel that gathers elements lane by lane into blocks that TMA stores.
 
     size        bytes of an element, 2 or 4
-    height      rows of a block, of o
+    height      rows of a block of o
     width       columns of a block
-    dims        of the source's rows, 1…4; 0: those of a are rows of o, those of b follow from a
-                multiple of `height` on
-    along_rows  whether the lanes of a warp look down a column: neighbours there lie closer than
-                those in a row
+    dims        dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
+                rows of b follow, starting at a multiple of `height`
+    along_rows  whether the lanes of a warp walk down a column, for sources in which neighbors in a
+                column are closer than neighbors in a row
     """
-    each = height * width // 128  # elements of a lane
-    batch = min(each, 8 if dims else 16)  # that it asks for before it waits for one
+    each = height * width // 128  # elements per lane
+    batch = min(each, 8 if dims else 16)  # loads that a lane issues before it waits for one
 
     @numpipe_kernel(
         grid=persistent(),
@@ -224,10 +225,10 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
         last_b=0,
         step_b=0,
     ):
-        """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 +
-        m * s3 + c * step."""
-        ctas, wgs = axis_size("cta"), axis_size("wg")  # each warpgroup goes its own way
-        # neighbors on one SM; of dims 0, where blocks may be few, on as many SMs as possible
+        """Compute o = a, where element c of row (i, j, k, m) is at first + i * s0 + j * s1 + k * s2
+        + m * s3 + c * step in a."""
+        ctas, wgs = axis_size("cta"), axis_size("wg")  # warpgroups work independently
+        # adjacent blocks on one SM; with dims 0, where there may be few, spread over the SMs
         mine = (
             axis_index("cta") * wgs + axis_index("wg")
             if dims
@@ -240,7 +241,7 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
             block = k * (ctas * wgs) + mine
             return block // wide, block % wide
 
-        def row_at(number):  # type: ignore[no-untyped-def]  # where a row begins; the last one stands for those that are not there
+        def row_at(number):  # type: ignore[no-untyped-def]  # start of a row, clamped to the last one
             m = min(number, last)
             k = m // n3 if dims > 1 else 0
             j = k // n2 if dims > 2 else 0
@@ -251,14 +252,14 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
             i, j = place(indices[0])
             lane = lane_index()
 
-            def own(n):  # type: ignore[no-untyped-def]  # the row and column, in the block, of the lane's element n
+            def own(n):  # type: ignore[no-untyped-def]  # row and column in the block of the lane's element n
                 if along_rows:
                     return lane % height, lane // height + n * (128 // height)
                 if width < 128:
                     return lane // width + n * (128 // width), lane % width
                 return n % height, lane + n // height * 128
 
-            def at(n, row, end, stride):  # type: ignore[no-untyped-def]  # where in the source that element lies
+            def at(n, row, end, stride):  # type: ignore[no-untyped-def]  # position of that element in the source
                 r, c = own(n)
                 x = j * width + c
                 if dims == 0:
@@ -314,7 +315,7 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
 def copy_blocks(a, o):  # type: ignore[no-untyped-def]
-    """o = a, for arrays of five dimensions."""
+    """Copy a to o, both with five dimensions, in blocks loaded and stored by lanes."""
     ctas = axis_size("cta") * axis_size("wg")
     mine = axis_index("cta") * axis_size("wg") + axis_index("wg")
     wide, high = cdiv(o.shape[4], 64), cdiv(o.shape[3], 64)
@@ -336,7 +337,7 @@ def _result(a: Any) -> ArrayType:
     if len(a.shape) > MOST:
         raise SpecError(
             f"copy: 'a' of shape {tuple(a.shape)} has {len(a.shape)} dimensions, expected up to "
-            f"{MOST}: reshape it"
+            f"{MOST}; fix: reshape it"
         )
     return ArrayType(a.shape, a.dtype)
 
@@ -363,16 +364,15 @@ def copy(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return a C-contiguous copy of an array, of its library and on its device.
+    """Return a C-contiguous copy of an array, in the same library and on the same device.
 
-    a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits and any strides:
-            steps, reversed and repeated dimensions too
-    out     an array of the same shape and type, of any strides: where the copy goes, and what is
-            returned
-    config  how rows that TMA can address are cut; by default what `choose` says
-    target, stream as of any kernel
+    a               an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits, with any
+                    strides, including steps and reversed or repeated dimensions
+    out             an array of the same shape and type, with any strides, to write to and return
+    config          tiling of rows that TMA can address; by default what `choose` returns
+    target, stream  as for any kernel
 
-    Raises SpecError for an `out` of another shape, type or device, and for arrays of more
+    Raises SpecError for an `out` of another shape, type or device, and for arrays with more than 5
     dimensions.
 
     >>> a = np.arange(12, dtype=np.float16).reshape(3, 4)
@@ -390,8 +390,8 @@ def copy_into(
     target: str | None = None,
     stream: Any = None,
 ) -> None:
-    """Copy one array to another of its shape and element type, which share no byte; `padded`: what
-    lies between the rows of the second may be overwritten."""
+    """Copy one array to another of the same shape and element type that does not overlap it. With
+    `padded`, bytes between the rows of the result may be overwritten."""
     places = source.address % 16, result.address % 16
     for piece in ways(
         source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded
@@ -426,7 +426,7 @@ def copy_into(
 
 
 def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
-    """Return a part of an array's memory as elements of `size` bytes."""
+    """Return a part of an array's memory as an array of elements of `size` bytes."""
     dtype, at, array = MOVED[size], info.address + part.offset, None
     if info.array is not None:
         array = memory(at, part.shape, part.strides, dtype, info.writable, info.array)

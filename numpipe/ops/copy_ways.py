@@ -1,29 +1,27 @@
-"""Which way a copy goes: arithmetic on shapes and strides, which knows no array.
+"""Select how a copy is done, from shapes and strides alone.
 
-`ways` brings a copy to its simplest form, and cuts it into pieces, each for one kernel of
+`ways` reduces a copy to its simplest form and cuts it into pieces, each for one kernel of
 `ops.copy`:
 
 ============  ============================  ========================================================
 way           source                        target
 ============  ============================  ========================================================
 "rows"        rows that TMA can address     rows that TMA can store
-"transposed"  the same, but contiguous      any; by TMA where it can store rows
+"transposed"  the same, but contiguous      any; by TMA if TMA can store its rows
               along another dimension than
               the target
-"lanes"       any strides, elements of 16   rows one after the other, from a multiple of 16 bytes
-                                            on; they need
-              or 32 bits                    not begin at such multiples themselves
+"lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
+              or 32 bits                    of 16 bytes
 "blocks"      any                           any
 ============  ============================  ========================================================
 
-The simplest form: dimensions of one element are left out; the others are sorted by the target's
-strides, the largest first; neighbours that are one dimension in both arrays become one; elements
-that lie side by side in both are moved as larger ones.
+To simplify a copy, dimensions of size 1 are dropped, the others are sorted by the target's strides,
+largest first, dimensions that are contiguous in both arrays are merged, and elements that are
+adjacent in both are combined into larger ones::
 
-    float16 (8, 512, 64) of strides (65536, 128, 2) bytes     one dimension of 131072 elements of 32
-                                                              bits
-    float16 (8, 512, 33) of strides (65536, 128, 2) bytes     (4096, 33) elements of 16 bits, in
-                                                              rows of 66 bytes
+    float16 (8, 512, 64), strides (65536, 128, 2) bytes  ->  131072 elements of 32 bits
+    float16 (8, 512, 33), strides (65536, 128, 2) bytes  ->  (4096, 33) elements of 16 bits,
+                                                             in rows of 66 bytes
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LINE = 16
-"""bytes of which TMA takes multiples"""
+"""TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
-"""bytes that the rows may have into which an array of one dimension is cut"""
+"""row lengths in bytes into which a one-dimensional array may be cut"""
 SUPER = 128
-"""bytes that a super-row has at least: those that a warpgroup of "lanes" stores side by side"""
+"""least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
 Sizes = tuple[int, ...]
 
 
 class Part(NamedTuple):
-    """A view of an array: bytes behind its first element, shape, byte strides."""
+    """A view of an array: offset of its first element in bytes, shape, and strides in bytes."""
 
     offset: int
     shape: Sizes
@@ -55,16 +53,16 @@ class Part(NamedTuple):
 class Piece(NamedTuple):
     """What one launch copies.
 
-    way      one of the table's
+    way      one of the module's table
     size     bytes of an element as it is moved
-    source   what the kernel reads; of "lanes" all memory from its first element to its last, as one
-             dimension
-    target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a
-             multiple of 16 bytes
-    dims     of "lanes": dimensions of rows
-    numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of
-             the last row; in the source's memory the first element, and the distance of neighbours
-             in a row; sizes and distances of up to four dimensions of rows
+    source   what the kernel reads; for "lanes" all memory from the first element to the last, as
+             one dimension
+    target   what the kernel writes; for "lanes" super-rows, each of as many rows as make it start
+             at a multiple of 16 bytes
+    dims     for "lanes": number of dimensions of rows
+    numbers  for "lanes": rows in a super-row, elements from row to row, elements of a row, and
+             number of the last row; position of the first element in the source's memory, and
+             distance of neighbors in a row; sizes and strides of up to four dimensions of rows
     """
 
     way: str
@@ -75,7 +73,7 @@ class Piece(NamedTuple):
     numbers: Sizes = ()
 
     def moved(self, source: int, target: int) -> Piece:
-        """Return the same piece so many bytes further on."""
+        """Return the same piece, moved by these numbers of bytes."""
         return self._replace(
             source=self.source._replace(offset=self.source.offset + source),
             target=self.target._replace(offset=self.target.offset + target),
@@ -83,7 +81,7 @@ class Piece(NamedTuple):
 
 
 class Dim(NamedTuple):
-    """A dimension: elements, and the byte strides of source and target."""
+    """A dimension: size in elements, and the byte strides of source and target."""
 
     size: int
     source: int
@@ -101,11 +99,11 @@ def ways(
 ) -> list[Piece]:
     """Return the pieces of a copy.
 
-    shape           of both arrays
-    source, target  byte strides; no two elements of the target share a byte
+    shape           shape of both arrays
+    source, target  byte strides; no two elements of the target may overlap
     size            bytes of an element
-    places          the addresses of both, modulo 16
-    padded          what lies between the target's rows may be overwritten
+    places          addresses of source and target modulo 16
+    padded          whether bytes between the target's rows may be overwritten
 
     >>> [piece.way for piece in ways((64, 33), (128, 2), (66, 2), 2)]
     ['lanes']
@@ -121,11 +119,11 @@ def ways(
 
 
 def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
-    """Return the fewest dimensions that say the same, and the bytes by which the first elements of
-    both arrays moved."""
+    """Return an equivalent copy with the fewest dimensions, and the byte offsets of its first
+    elements in both arrays."""
     source = target = 0
     for number, dim in enumerate(dims):
-        if dim.target < 0:  # from its other end
+        if dim.target < 0:  # walk it backwards
             source = source + (dim.size - 1) * dim.source
             target = target + (dim.size - 1) * dim.target
             dims[number] = Dim(dim.size, -dim.source, -dim.target)
@@ -139,7 +137,7 @@ def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
 
 
 def _widened(dims: list[Dim], size: int, places: tuple[int, int]) -> tuple[list[Dim], int]:
-    """Return the same with the largest elements of up to 4 bytes."""
+    """Return an equivalent copy with the largest elements of up to 4 bytes, and their size."""
     *outer, last = dims
     if (last.source, last.target) != (size, size):
         return (dims, size) if size <= 4 else ([*dims, Dim(size // 4, 4, 4)], 4)
@@ -160,7 +158,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     )
     if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
         source, target = _views(dims, 4)
-        # what is stored of padding are zeros: the source ends before
+        # TMA fills the target's padding with zeros, because the source ends before it
         whole = -(-last.size * size // LINE) * LINE // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = next((dim for dim in outer if dim.source == size), None)
@@ -196,8 +194,8 @@ def _line(stride: int) -> bool:
 
 
 def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
-    """Return the views of both arrays, with dimensions of one element before the others, so that
-    there are `rank`."""
+    """Return the views of source and target, padded in front with dimensions of size 1 to
+    `rank`."""
     whole = [Dim(1, LINE, LINE)] * (rank - len(dims)) + list(dims)
     shape = tuple(dim.size for dim in whole)
     return Part(0, shape, tuple(dim.source for dim in whole)), Part(
@@ -206,7 +204,7 @@ def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
 
 
 def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
-    """Return the pieces of a single dimension, which is cut into rows, and what is left of them."""
+    """Return the pieces of a one-dimensional copy, which is cut into rows and a remainder."""
     whole = line.size * size
     row = next((row for row in FLAT if whole % row == 0), FLAT[1])
     count, rest = divmod(line.size, row // size)
@@ -227,15 +225,15 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
 
 
 def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
-    """Return the pieces of a copy whose elements lanes look up, one by one: so many that numbers of
-    32 bits count the elements."""
+    """Return the pieces of a copy whose elements lanes look up one by one, split so that 32-bit
+    numbers can count the elements of each."""
     low, high = (
         sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max)
     )
     span = (high - low) // size + 1
     pitch = outer[-1].target
     count = math.prod(dim.size for dim in outer)
-    half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
+    half = outer[0].size // 2 // LINE * LINE  # keeps the second half aligned
     many = max(span, count * pitch // size) >= _NUMBERS
     if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
         return _blocks([*outer, last], size)
@@ -267,7 +265,7 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
             )
         )
     row, inner = count - count % group, outer[-1]
-    while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension
+    while row < count:  # the rows that fill no super-row, as many at a time as share a dimension
         more = min(count - row, inner.size - row % inner.size)
         at, left = 0, row
         for dim in reversed(outer):
@@ -282,11 +280,11 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
 
 
 def _blocks(dims: list[Dim], size: int) -> list[Piece]:
-    """Return the pieces of a copy by blocks of the last dimension and the one along which the
+    """Return the pieces of a copy by blocks of the last dimension and of the one along which the
     source's elements are closest.
 
-    There is one, or where elements are cut into words of 32 bits, and so have a dimension more than
-    the array, a few.
+    There is usually one piece. Elements that are cut into 32-bit words have one more dimension than
+    the array, which may need a few.
     """
     *outer, last = dims
     if len(outer) > 4:

@@ -1,21 +1,22 @@
-"""An op as one declaration: operands, results, options, kernel, gradients and batching in one
-place.
+"""Declarations of ops: operands, results, options, kernel, gradients and batching in one place.
 
-A declaration is turned into a function of arrays of any library, with checks and repeated launches
-(here), a PyTorch op (`frameworks.torch`) and a JAX op (`frameworks.jax`). A new op is one file.
+From a declaration numpipe makes a function for arrays of any library, with checks and fast repeated
+launches (this module), a PyTorch op (`frameworks.torch`) and a JAX op (`frameworks.jax`). A new op
+is one file.
 
-Gradients and batching rules are functions. The names of their parameters say what they need:
-operands, results, options, ``grad_y`` for the gradient of the result y, and ``xp``, the library of
-the arrays. ``xp`` has the array functions that PyTorch and JAX share (``xp.where``,
-``xp.moveaxis``, …), and these:
+Gradients and batching rules are functions whose parameter names select their arguments: operands,
+results, options, ``grad_y`` for the gradient of the result y, and ``xp`` for the library of the
+arrays. ``xp`` has the array functions that PyTorch and JAX share (``xp.where``, ``xp.moveaxis``, …)
+and these:
 
 ==========================  ========================================================================
 ``xp(op, *arrays, …)``      call an op; its result can be differentiated again
-``xp.transposed(x)``        exchange the last two dimensions, without a copy if an op takes it
+``xp.transposed(x)``        exchange the last two dimensions, without a copy if the consumer is an
+                            op
 ``xp.cast(x, dtype)``       convert to a NumPy dtype
 ``xp.summed(x, shape)``     sum over the dimensions along which `shape` was broadcast
 ``xp.contiguous(x)``        copy unless x is contiguous and starts at a multiple of 16 bytes
-``xp.activation(name, x)``  the library's own "relu", "silu" or "gelu" (with tanh)
+``xp.activation(name, x)``  the library's own "relu", "silu" or "gelu" (the tanh approximation)
 ==========================  ========================================================================
 """
 
@@ -51,9 +52,10 @@ PLACE = ("out", "target", "stream")
 class Operand:
     """An array that an op reads.
 
-    dims   names of its dimensions, such as "... m k"; "" where the op's results check the shape
-    types  names of the element types that it may have; by default it has one of the op's types,
-           the same as the first operand
+    dims   names of its dimensions, such as "... m k"; "" if the op's result functions check the
+           shape
+    types  names of the element types that it may have; by default the op's types, and the same type
+           as the first operand
     """
 
     dims: str = ""
@@ -72,33 +74,34 @@ def op(
     batching: str | Callable[..., Any] = "",
     operations: Callable[..., float] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P]]:
-    """Declare an op by a function without a body: its parameters are the op's operands and options,
-    and ``out``, ``target`` and ``stream``; its docstring is the op's.
+    """Declare an op from a function without a body. The function's parameters are the op's operands
+    and options, then ``out``, ``target`` and ``stream``; its docstring becomes the op's.
 
-    operands    the arrays, each with the names of its dimensions ("rows n"; "..." in front stands
-                for any number of them) or an `Operand`. One whose default is None may be left out
-    results     the dimensions of each result, of the first operand's type; or a function of
-                operands (``.shape``, ``.dtype``) and options that returns an `ArrayType`, None
-                where the options leave the result out, and raises SpecError for operands that do
-                not fit
-    types       names of the element types of operands; none: all that an array may have
+    operands    the arrays, each with the names of its dimensions ("rows n"; a leading "..." is any
+                number of dimensions) or an `Operand`; an operand whose default is None is optional
+    results     the dimensions of each result, which has the first operand's type; or a function of
+                operands (``.shape``, ``.dtype``) and options that returns an `ArrayType`, or None
+                if the options omit the result, and raises SpecError if the operands do not match
+    types       names of the operands' element types; empty allows every type that arrays may have
     launch      a kernel whose parameters are the operands and results, in any order, and whose
                 scalars and Statics are options; or a function of operands, results, options,
                 ``target`` and ``stream`` that calls kernels
     checks      rules for options (`diagnostics.argument_checks`)
-    gradients   for an operand, or for several ("q k v"), a function that returns its gradient; one
-                of a broadcast shape is summed, and all are converted to the operand's type
-    composite   a function of options that returns what replaces the op where it is differentiated:
-                a function that calls other ops, or None to differentiate the op itself
-    batching    ``vmap``: "leading" where the first dimensions of all operands and results are
-                "..."; "merge" where their first dimension is a batch; or a function of operands,
-                options, ``size`` and ``batched`` (which operands have the dimension, in front)
+    gradients   for an operand, or for several ("q k v"), a function that returns its gradient; the
+                gradient of a broadcast operand is summed, and all are converted to the operand's
+                type
+    composite   a function of options that returns a replacement for the op where it is
+                differentiated: a function that calls other ops, or None to differentiate the op
+                itself
+    batching    rule for ``vmap``: "leading" if the first dimensions of all operands and results are
+                "..."; "merge" if their first dimension is a batch; or a function of operands,
+                options, ``size`` and ``batched`` (which operands have the new leading dimension)
     operations  a function that returns the number of multiplications and additions, for
                 `numpipe.explain`
 
     ``numpipe.torch.register(op)`` and ``numpipe.jax.call(op)`` return the op for PyTorch and JAX.
-    Raises SpecError where the declaration contradicts itself or the kernel: at once, or when the
-    op, or its gradient, is first computed.
+    Raises SpecError if the declaration contradicts itself or the kernel, either at once or when the
+    op or its gradient is first computed.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block)
@@ -129,12 +132,12 @@ class Op(Generic[P]):
 
     __qualname__: str
     sharded = False
-    """whether its operands are lists of an array for each GPU of a mesh"""
+    """whether operands are lists with one array for each GPU of a mesh"""
     place: tuple[str, ...] = PLACE
     mutates: Sequence[str] = ()
-    """the operands that it writes in place"""
+    """operands that the op writes in place"""
     contiguous = False
-    """whether gradient functions get contiguous gradients of the results"""
+    """whether gradient functions receive contiguous gradients of the results"""
 
     def __init__(
         self,
@@ -158,8 +161,8 @@ class Op(Generic[P]):
             raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
         if strange := [name for name in operands if name not in parameters]:
             raise SpecError(
-                f"numpipe.op {self.name}: operand '{strange[0]}' is no parameter of the function, "
-                f"which has {', '.join(parameters)}"
+                f"numpipe.op {self.name}: operand '{strange[0]}' is not a parameter of the "
+                f"function, which has {', '.join(parameters)}"
             )
         self.operands = {
             name: given if isinstance(given, Operand) else Operand(given)
@@ -178,13 +181,13 @@ class Op(Generic[P]):
         self.batching, self.operations = batching, operations
         self.torch_fronts: list[Callable[..., Any]] = []
         self.arguments = self.arguments_of(tuple(parameters))
-        """takes the arguments of a call; returns (operands, options, *`place`)"""
+        """takes a call's arguments; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
         self._written = isinstance(launch, Kernel)
         self._check()
 
     def _check(self) -> None:
-        """Raise SpecError for a declaration that contradicts itself or its kernel."""
+        """Raise SpecError if the declaration contradicts itself or its kernel."""
         of = f"numpipe.op {self.name}"
         dims = {dim for operand in self.operands.values() for dim in operand.dims.split()}
         for name, result in self.results.items():
@@ -200,25 +203,25 @@ class Op(Generic[P]):
         for names, function in self.gradients.items():
             if strange := [name for name in names if name not in self.operands]:
                 raise SpecError(
-                    f"{of}: a gradient of '{strange[0]}', which is no operand: it has "
-                    f"{', '.join(self.operands)}"
+                    f"{of}: there is a gradient for '{strange[0]}', which is not an operand: it "
+                    f"has {', '.join(self.operands)}"
                 )
             if wrong := [name for name in asked_by(function) if name not in known]:
                 raise SpecError(
-                    f"{of}: the gradient of {', '.join(names)} asks for {', '.join(wrong)}; it "
-                    f"may ask for {', '.join(known)}"
+                    f"{of}: the gradient of {', '.join(names)} has the parameters "
+                    f"{', '.join(wrong)}; possible ones are {', '.join(known)}"
                 )
         if isinstance(self.launch, Kernel):
             self._check_kernel(self.launch, f"{of}: kernel {self.launch.name}")
 
     def _check_kernel(self, kernel: Kernel, of: str) -> None:
-        """Raise SpecError for a kernel of other parameters, or that leaves a result unwritten."""
+        """Raise SpecError if the kernel's parameters differ or it does not write every result."""
         constants = {**kernel.definition.scalars, **kernel.statics}
         arrays = [name for name in kernel.parameters if name not in self.options]
         if sorted(arrays) != sorted([*self.operands, *self.results]):
             raise SpecError(
                 f"{of} has the arrays {', '.join(arrays)}, the op the operands and results "
-                f"{', '.join([*self.operands, *self.results])}: give them the same names"
+                f"{', '.join([*self.operands, *self.results])}; fix: give them the same names"
             )
         strange = [name for name in self.options if not kernel.takes(name)]
         lacking = [
@@ -250,9 +253,9 @@ class Op(Generic[P]):
     def arguments_of(
         self, names: Sequence[str], by_position: bool = False
     ) -> Callable[..., tuple[Any, ...]]:
-        """Return a function with these parameters, as the op's signature has them or all
-        `by_position`, that returns (operands, options, *`place`) of a call, each in the order of
-        the declaration."""
+        """Return a function with these parameters that sorts a call's arguments into (operands,
+        options, *`place`), each in the order of the declaration. Parameters have the op's kinds, or
+        are all positional if `by_position`."""
         parameters = self.signature.parameters
         defaults = dict.fromkeys(self.place)
         defaults |= {name: each.default for name, each in parameters.items()}
@@ -271,7 +274,7 @@ class Op(Generic[P]):
             f"def {self.name}({', '.join(texts)}): return ({groups[0]}), ({groups[1]}), {groups[2]}"
         )
         values: dict[str, Any] = {"defaults": defaults}
-        exec(text, values)  # as collections.namedtuple does: binding by `inspect` takes 5 us a call
+        exec(text, values)  # as in collections.namedtuple: `inspect` takes 5 us to bind a call
         return values[self.name]  # type: ignore[no-any-return]
 
     def call(
@@ -282,7 +285,7 @@ class Op(Generic[P]):
         target: str | None = None,
         stream: Any = None,
     ) -> Any:
-        """Make a call whose operands and options are in the order of the declaration."""
+        """Call the op with operands and options in the order of the declaration."""
         if target is None:
             done, out = self._repeats.again(arrays, options, out, stream)
             if done:
@@ -316,10 +319,10 @@ class Op(Generic[P]):
         return made[0] if len(made) == 1 else made
 
     def work(self, *args: P.args, **named: P.kwargs) -> tuple[int, float]:
-        """Return the bytes of a call's operands and results, each counted once, and its
-        multiplications and additions. With several GPUs, both are of one GPU."""
+        """Return the bytes of a call's operands and results, each counted once, and its number of
+        multiplications and additions. For several GPUs, both are per GPU."""
         arrays, options, *place = self.arguments(*args, **named)
-        # the place before the stream is a target, or a mesh
+        # the argument before the stream is a target or a mesh
         values = self.checked(options) | {"gpus": getattr(place[-2], "size", 1)}
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
@@ -330,16 +333,16 @@ class Op(Generic[P]):
         return nbytes, operations
 
     def checked(self, options: Iterable[Any]) -> dict[str, Any]:
-        """Return options by name. Raises SpecError for one that breaks its rule."""
+        """Return options by name. Raises SpecError if one breaks its rule."""
         values = dict(zip(self.options, options, strict=True))
         require(self.name, values, **self.checks)
         return values
 
     def described(self, arrays: Mapping[str, Any]) -> dict[str, ArrayInfo]:
-        """Describe operands, without those that are left out.
+        """Describe the operands, without optional ones that are None.
 
-        Raises SpecError for what is no array, for other element types, for types or devices that
-        differ, and for tensors that PyTorch would have to record.
+        Raises SpecError for an argument that is not an array, for other element types, if types or
+        devices differ, and for tensors that require a gradient.
         """
         given = {
             name: array
@@ -353,7 +356,7 @@ class Op(Generic[P]):
                 other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
                 raise SpecError(
                     f"{self.name}: '{name}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record: {other}pass {name}.detach(), or call it under "
+                    f"does not record; fix: {other}pass {name}.detach(), or call it under "
                     "torch.no_grad()"
                 )
         launch.same_place(list(infos.values()), list(infos), self.name)
@@ -362,7 +365,7 @@ class Op(Generic[P]):
     def check_types(
         self, infos: Mapping[str, Any], fix: str = "convert it, as {name}.astype(…) does"
     ) -> None:
-        """Raise SpecError for operands of other element types, or of several."""
+        """Raise SpecError for operands of other element types, or of different ones."""
         first, of_first = next(iter(infos.items()))
         for name, info in infos.items():
             operand = self.operands[name]
@@ -370,20 +373,20 @@ class Op(Generic[P]):
             if legal and info.dtype not in legal:
                 known = " or ".join(dtype.name for dtype in legal)
                 raise SpecError(
-                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}: "
+                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}; fix: "
                     + fix.format(name=name)
                 )
             if info.dtype != of_first.dtype and not operand.types:
                 raise SpecError(
                     f"{self.name}: '{name}' is {info.dtype.name} and '{first}' is "
-                    f"{of_first.dtype.name}: give both one type"
+                    f"{of_first.dtype.name}; fix: give both one type"
                 )
 
     def result_types(
         self, operands: Mapping[str, Any], options: Mapping[str, Any]
     ) -> dict[str, ArrayType]:
-        """Return shape and type of each result that there is, of operands that have a shape and a
-        NumPy dtype. Raises SpecError for operands that do not fit."""
+        """Return the shape and type of each result, for operands with a shape and a NumPy dtype.
+        Raises SpecError if the operands do not match."""
         sizes = self._sizes(operands)
         first = next(iter(operands.values()))
         values = {**dict.fromkeys(self.operands), **operands, **options}
@@ -397,8 +400,8 @@ class Op(Generic[P]):
         return found
 
     def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple[Any, ...], str]]:
-        """Return the sizes of each named dimension ("..." has several), and the operand that has
-        it first."""
+        """Return the sizes of each named dimension (several for "...") and the first operand that
+        has it."""
         sizes: dict[str, tuple[tuple[Any, ...], str]] = {}
         for name, operand in self.operands.items():
             if not operand.dims or name not in operands:
@@ -424,8 +427,7 @@ class Op(Generic[P]):
     def outputs(
         self, out: Any, wanted: Mapping[str, ArrayType], infos: Mapping[str, ArrayInfo]
     ) -> dict[str, ArrayInfo]:
-        """Describe the arrays that a call passes as out=. Raises SpecError for those that do not
-        fit."""
+        """Describe the arrays passed as out=. Raises SpecError if they do not match the results."""
         outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
         if len(outs) != len(wanted):
             raise SpecError(
@@ -443,7 +445,7 @@ class Op(Generic[P]):
             if recorded(array):
                 raise SpecError(
                     f"{self.name}: '{label}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record: pass {label}.detach(), or call it under torch.no_grad()"
+                    f"does not record; fix: pass {label}.detach(), or call it under torch.no_grad()"
                 )
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
@@ -452,7 +454,7 @@ class Op(Generic[P]):
         return found
 
     def _run(self, values: Mapping[str, Any]) -> None:
-        """Launch what computes the results."""
+        """Launch the computation of the results."""
         if isinstance(self.launch, Kernel):
             given = self.launch.parameters
             named = {
@@ -471,8 +473,8 @@ class Op(Generic[P]):
         wanted: Mapping[str, ArrayType],
         values: Mapping[str, Any],
     ) -> None:
-        """Raise SpecError for a result that no kernel stores to. The first call in a process is
-        recorded without running it."""
+        """Raise SpecError if no kernel stores to a result, by recording the first call in a process
+        without running it."""
         every: dict[str, Any] = {**infos, **wanted}
         arrays = {name: imagined(kind.shape, kind.dtype) for name, kind in every.items()}
         with noting() as notes:
@@ -487,15 +489,15 @@ class Op(Generic[P]):
         for name in wanted:
             if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
                 raise SpecError(
-                    f"{self.name}: no kernel stores to the result '{name}'; called are "
+                    f"{self.name}: no kernel stores to the result '{name}'; called: "
                     f"{', '.join(call.kernel.name for call in notes.calls) or 'none'}"
                 )
         self._written = True
 
     # ---- gradients
     def replacement(self, options: Iterable[Any]) -> Callable[..., Any] | None:
-        """Return the function that replaces the op where it is differentiated with these options;
-        None if the op itself is."""
+        """Return the function that replaces the op where it is differentiated with these options,
+        or None to differentiate the op itself."""
         if self.composite is None:
             return None
         values = dict(zip(self.options, options, strict=True))
@@ -503,7 +505,7 @@ class Op(Generic[P]):
 
     @functools.cached_property
     def saved(self) -> list[str]:
-        """The operands and results that gradients ask for."""
+        """Operands and results that the gradient functions take."""
         names = {name for function in self.gradients.values() for name in asked_by(function)}
         return [name for name in (*self.operands, *self.results) if name in names]
 
@@ -514,11 +516,11 @@ class Op(Generic[P]):
         wanted: Collection[str],
         likes: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the gradients of the operands that are wanted.
+        """Return the gradients of the wanted operands.
 
-        `values` has what was `saved`, options, and the gradients of results, grad_…; `likes` has
-        the shape and the type of each operand, lists of them for an op of several GPUs. Raises
-        SpecError for gradients whose number or shapes do not fit the operands.
+        `values` holds the arrays named by `saved`, the options, and the gradients of results as
+        grad_…; `likes` holds the shape and type of each operand, in lists for an op of several
+        GPUs. Raises SpecError if the number or the shapes of gradients do not match the operands.
         """
         found: dict[str, Any] = {}
         for names, function in self.gradients.items():
@@ -530,7 +532,7 @@ class Op(Generic[P]):
             if len(grads) != len(names):
                 raise SpecError(
                     f"{self.name}: the function for the gradients of {', '.join(names)} must "
-                    f"return one for each of them, None where there is none, got {len(grads)}"
+                    f"return one gradient or None for each of them, got {len(grads)}"
                 )
             for name, grad in zip(names, grads, strict=True):
                 if self.sharded:
@@ -541,7 +543,7 @@ class Op(Generic[P]):
         return found
 
     def _fitted(self, xp: Any, name: str, grad: Any, like: Any) -> Any:
-        """Return a gradient summed to the shape of its operand, in its type."""
+        """Return a gradient summed to its operand's shape and converted to its type."""
         if grad.shape != like.shape:
             shape, wanted = tuple(grad.shape), tuple(like.shape)
             extra = len(shape) - len(wanted)
@@ -559,14 +561,14 @@ class Op(Generic[P]):
     def batched(
         self, xp: Any, size: Any, values: Mapping[str, Any], batched: Mapping[str, bool]
     ) -> Any:
-        """Return the result, or a tuple of results, with one more dimension in front. The operands
-        that are `batched` have it too. Raises SpecError if the op has no batching rule."""
+        """Return the result, or a tuple of results, with an additional leading dimension, which the
+        operands marked in `batched` have too. Raises SpecError if the op has no batching rule."""
         if callable(self.batching):
             return by_name(self.batching, {**values, "xp": xp, "size": size, "batched": batched})
         if not self.batching:
             raise SpecError(
-                f"{self.name}: vmap has no rule for this op: call it in a loop, or declare the op "
-                "with batching="
+                f"{self.name}: vmap has no rule for this op; fix: call it in a loop, or declare "
+                "the op with batching="
             )
         arrays = {
             name: array if batched[name] else xp.broadcast_to(array, (size, *array.shape))
@@ -584,15 +586,16 @@ class Op(Generic[P]):
         return split if isinstance(made, tuple) else split[0]
 
     def documentation(self, about: str) -> str:
-        """Return the docstring of the op in a framework: its own first paragraph, and this one."""
+        """Return the op's docstring in a framework: its own first paragraph, then `about` and the
+        gradients."""
         first, _, _ = (self.__doc__ or "").partition("\n\n")
         names = ", ".join(name for names in self.gradients for name in names)
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
 
     def torch_front(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Add a function with a signature of its own to ``numpipe.torch``. Its first argument is
-        the op in PyTorch, followed by the caller's arguments."""
+        """Add a function with its own signature to ``numpipe.torch``. It is called with the PyTorch
+        op, followed by the caller's arguments."""
         self.torch_fronts.append(function)
         return function
 
@@ -604,5 +607,5 @@ def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function with the values that its parameters name."""
+    """Call a function with the values named by its parameters."""
     return function(**{name: values[name] for name in asked_by(function)})

@@ -1,7 +1,7 @@
-"""A kernel as an op: what `numpipe.torch.register` and `numpipe.jax.call` make of one.
+"""A kernel wrapped as an op, for `numpipe.torch.register` and `numpipe.jax.call`.
 
-A declaration says which arrays fit. Here the kernel itself does: its specs check the operands, its
-``out_type`` says what the results are, and its call allocates them.
+In a declared op the declaration says which arrays are accepted. Here the kernel does: its specs
+check the operands, its ``out_type`` gives the results' types, and its call allocates them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class KernelOp(Op[Any]):
     """The op of a kernel. Its results are the parameters that are neither operands nor options.
 
     operands   names of the arrays that a call passes
-    options    the scalars and Statics that a call passes. A value is converted to the type that the
-               parameter is annotated with if that is NumPy's
+    options    scalars and Statics that a call passes; a value is converted to the type that the
+               parameter is annotated with, if that is a NumPy type
     statics    values of the Statics that are the same in all calls
     mutates    the operands that the kernel writes in place
-    gradients  as `numpipe.op` takes them; gradients of results are passed to them contiguous
+    gradients  as for `numpipe.op`; the gradients of results that they receive are contiguous
     """
 
     contiguous = True
@@ -87,7 +87,7 @@ class KernelOp(Op[Any]):
         return self.kernel(*args, out=out, target=target, stream=stream, **named)
 
     def check_types(self, infos: Mapping[str, Any], fix: str = "") -> None:
-        """Leave the types to the kernel."""
+        """Accept all types: the kernel checks them."""
 
     def result_types(
         self, operands: Mapping[str, Any], options: Mapping[str, Any]
@@ -101,11 +101,13 @@ class KernelOp(Op[Any]):
 
 
 def gradients_by(op: KernelOp) -> Callable[..., Any]:
-    """Return the function for the gradients that the kernel of `op` computes."""
+    """Return a gradient function that calls `op`, whose kernel computes the gradients."""
 
     def gradients(xp: Any, **values: Any) -> Any:
         return xp(op, **values)
 
-    asked = [Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)]
-    gradients.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)
+    ]
+    gradients.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return gradients

@@ -34,8 +34,8 @@ def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any) -> Any:
 def log_softmax_backward(
     y: Any, grad: Any, *, out: Any = None, target: str | None = None, stream: Any = None
 ) -> Any:
-    """Return the gradient of x, ``grad - exp(y) * sum(grad)``, for y = log_softmax(x) and the
-    gradient of y."""
+    """Return the gradient of x, ``grad - exp(y) * sum(grad)``, where y = log_softmax(x) and grad is
+    the gradient of y."""
 
 
 @op(
@@ -49,15 +49,15 @@ def log_softmax_backward(
 def log_softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
     """Return ``x - log(sum(exp(x)))`` along the last dimension.
 
-    x    (…, n) of float16, bfloat16 or float32, n up to 16,384, of any strides
-    out  an array of x's shape and type: where the result goes; else it is allocated
+    x    (…, n) of float16, bfloat16 or float32, n up to 16,384, with any strides
+    out  an array of x's shape and type to write to; allocated by default
     target, stream
-         as of any kernel
+         as for any kernel
 
-    The largest element of a row is subtracted first, so nothing overflows; sums are float32. Each
-    row is read once; an array whose rows are not contiguous is copied first. The gradient is one
-    pass over y and the gradient of y. Raises SpecError for more columns, other types, and an `out`
-    that does not fit.
+    The maximum of each row is subtracted first, so that nothing overflows; sums are float32. Each
+    row is read once; an array whose rows are not contiguous is copied first. The gradient takes one
+    pass over y and the gradient of y. Raises SpecError for longer rows, other element types, and an
+    `out` of another shape or type.
 
     >>> log_softmax(np.zeros((3, 4), np.float32), target="sim")[0] == -np.log(np.float32(4))
     array([ True,  True,  True,  True])

@@ -1,20 +1,20 @@
-"""``matmul(a, b)``: NumPy's a @ b on the tensor cores, of any shape and any strides, with what
-follows the product fused into it.
+"""``matmul(a, b)``: NumPy's a @ b on the tensor cores, for any shapes and strides, with a fused
+epilogue (scaling, bias, activation).
 
-A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and
-`b` into a ring of slots in shared memory; its compute warpgroups multiply what has arrived, and sum
-in float32 registers. Two schedules, one source:
+A CTA computes output tiles one after another. Its memory warpgroup loads blocks of `a` and `b` into
+a ring of slots in shared memory; its compute warpgroups multiply them and accumulate in float32
+registers. The kernel has two schedules:
 
 =============  =====================================================================================
-cooperative    the compute warpgroups of a CTA have each a part of its tile's rows: fewest bytes for
-               a product
-ping-pong      each has a tile of its own, and they take turns: one stores its tile while the other
-               multiplies
+cooperative    the compute warpgroups of a CTA share a tile, each computing some of its rows; needs
+               the fewest bytes per product
+ping-pong      each warpgroup has its own tile, and they alternate: one stores its tile while the
+               other multiplies
 =============  =====================================================================================
 
-Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows
-lie along the longer side of the output. A frozen `Config` (`choice`) says how a product is cut,
-and `choose` which one the sizes ask for.
+If there are too few tiles to occupy the SMs, or K is too long, tiles are split along K
+(`split_tiles`). If the output has few rows, tiles span its longer side. A frozen `Config`
+(`choice`) describes the tiling, and `choose` selects one for the given sizes.
 """
 
 from __future__ import annotations
@@ -59,23 +59,22 @@ from .operands import Matrix, as_matrices, copied, laid, move, stacked
 __all__ = ["matmul"]
 
 NOMINAL = 512
-"""the rows that a batch-invariant product's config is chosen for"""
+"""number of rows for which the config of a batch-invariant product is chosen"""
 TYPES = ("float16", "bfloat16")
 ADDED = (*TYPES, "float32")
-"""element types of what is added to a product"""
+"""element types of `c` and `bias`"""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a product is made of, beside its config.
+    """The parts of a product other than its config.
 
-    a, b        dimensions of the operands as they lie in memory: "mk" or "km", "nk" or "kn", of a
-                batch with "b" before them
-    alpha       whether it is scaled
-    source      whether beta times an array of its shape is added
-    bias        dimensions of what is added to each row, "n", or to each column, "m1"; "" for
-                nothing
-    activation  function of the sum, a `numpipe.function` of a float32 tile
+    a, b        dimension order of each operand in memory: "mk" or "km", "nk" or "kn", with a
+                leading "b" for a batch
+    alpha       whether the product is scaled
+    source      whether beta times an array of the result's shape is added
+    bias        dimensions of the bias: "n" is added to each row, "m1" to each column, "" means none
+    activation  a `numpipe.function` applied to the float32 tile, or None
     """
 
     a: str = "mk"
@@ -91,7 +90,7 @@ class Form:
 
     @property
     def without(self) -> tuple[str, ...]:
-        """The kernel's parameters that this product has not."""
+        """Kernel parameters that this form does not use."""
         has = {"source": self.source, "bias": self.bias, "alpha": self.alpha, "beta": self.source}
         return tuple(name for name, there in has.items() if not there)
 
@@ -108,7 +107,7 @@ class Form:
 
     @property
     def turned(self) -> Form:
-        """Of the transpose of c, which is b @ a.T."""
+        """The form that computes the transpose of c, b @ a.T."""
         other = str.maketrans("mn", "nm")
         return replace(
             self,
@@ -121,12 +120,12 @@ class Form:
 @functools.cache
 def kernel(config: Config, form: Form = Form()) -> Kernel:
     """Return the kernel for a config and a form."""
-    # along which the CTAs of a cluster sum, and share b
+    # the cluster axis along which CTAs sum partial products, and the one along which they share b
     axis, share = ("k", None) if config.split == "cluster" else (None, "m")
-    # CTAs of a cluster along M, and along N: these share a
+    # CTAs of a cluster along M and along N; those along N share a
     above, beside = 1 if axis else config.cluster, config.across
     loads = "evict_first" if config.once else None  # the eviction policy of both operands
-    deep = form.a.index("k")  # the dimension of a along which is summed
+    deep = form.a.index("k")  # the dimension of a that is summed over
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
 
     @numpipe_kernel(
@@ -149,14 +148,14 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
         ),
     )
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
-        """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a
-        16-bit type, summed in float32."""
+        """Compute c = activation(alpha * a @ b.T + beta * source + bias) for a (M, K) and b (N, K)
+        of a 16-bit type, summed in float32."""
         wg = axis_index("wg")
-        # those of this warpgroup: half the tile's, or all where it has the tile alone
+        # rows of this warpgroup: half of the tile's in the cooperative schedule, all in ping-pong
         rows = config.tm // axis_size("wg")
-        # of a matrix there are no batches: the first of three indices is cut off
+        # a matrix has no batch dimension: drop the first of the three indices
         plane = 3 - c.ndim
-        # of clusters
+        # tiles of clusters
         m_tiles = cdiv(c.shape[1 - plane], config.tm * above)
         n_tiles = cdiv(c.shape[2 - plane], config.tn * beside)
         for i, y, x, part in split_tiles(  # type: ignore[call-arg, var-annotated]
@@ -211,11 +210,11 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
                 )
             acc = combine(acc, part, work, axis)
             if axis is None and part.begin > 0:
-                continue  # the tile is stored by whoever has its first steps
+                continue  # the CTA that has the tile's first steps stores it
             row = m * config.tm + wg * rows
             column = n * config.tn + (0 if axis is None else axis_index(axis) * config.share)
 
-            # of some columns of the tile: all of them would not fit into registers beside a source
+            # applied to a strip of columns: the whole tile and a source would not fit in registers
             def finish(x, first):
                 if alpha is not None:
                     x = x * alpha
@@ -241,12 +240,12 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
 
 
 def _result(a: Any, b: Any, c: Any, bias: Any, beta: float) -> ArrayType:
-    """Return shape and type of a product. Raises SpecError for operands that do not fit."""
+    """Return the shape and type of a product. Raises SpecError if the operands do not match."""
     c = c if beta else None
     shapes = [None if each is None else tuple(each.shape) for each in (a, b, c, bias)]
     try:
         found = product_sizes(*shapes)
-    except TypeError:  # sizes that are symbols of torch.compile have no hash
+    except TypeError:  # torch.compile's symbolic sizes are not hashable
         found = product_sizes.__wrapped__(*shapes)
     return ArrayType(found[-1], a.dtype)
 
@@ -265,7 +264,7 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Launch a product of operands of any layout."""
+    """Launch a product of operands with any layout."""
     batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
     vectors = [len(info.shape) == 1 for info in (a, b)]
     results = [
@@ -275,7 +274,7 @@ def _launch(
     ]
     left, right = as_matrices(a, (vectors[0], False)), as_matrices(b, (False, vectors[1]))
     across = bias is not None and len(bias.shape) == 2
-    # all rows by one matrix
+    # one matrix b for all batches: fold the batches into the rows of a
     if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
         folded = [merged(info, 1) for info in (left, *results)]
         if None not in folded:
@@ -303,7 +302,7 @@ def _gradient_of_a(
 ) -> Any:
     rows, columns, whole = _matrices(a, b, grad_out)
     options = {"alpha": alpha, "batch_invariant": batch_invariant}
-    if rows.ndim == 2 < columns.ndim:  # the batches lie along K: they are summed in float32
+    if rows.ndim == 2 < columns.ndim:  # fold the batches into K to sum them in float32
         whole = xp.moveaxis(whole, -2, 0).reshape(rows.shape[-2], -1)
         columns = xp.swapaxes(columns, -1, -2).reshape(-1, a.shape[-1])
         grad = xp(matmul, whole, columns, **options)
@@ -316,14 +315,14 @@ def _gradient_of_b(
     xp: Any, a: Any, b: Any, grad_out: Any, alpha: float, batch_invariant: bool
 ) -> Any:
     rows, columns, whole = _matrices(a, b, grad_out)
-    if columns.ndim == 2 < rows.ndim:  # the batches lie along K: they are summed in float32
+    if columns.ndim == 2 < rows.ndim:  # fold the batches into K to sum them in float32
         rows, whole = rows.reshape(-1, rows.shape[-1]), whole.reshape(-1, whole.shape[-1])
     grad = xp(matmul, xp.transposed(rows), whole, alpha=alpha, batch_invariant=batch_invariant)
     return grad if b.ndim > 1 else grad[..., 0]
 
 
 def _matrices(a: Any, b: Any, grad: Any) -> tuple[Any, Any, Any]:
-    """Return the operands of a product and its gradient, with vectors as matrices."""
+    """Return a, b and the gradient, with vectors as matrices."""
     grad = grad if b.ndim > 1 else grad[..., None]
     return (
         a if a.ndim > 1 else a[None],
@@ -344,14 +343,17 @@ def _unfused(
     batch_invariant: bool,
 ) -> Any:
     """Apply the activation to the stored product, because its derivative needs the value before the
-    activation. This costs a pass over memory, instead of another product in the backward pass, and
-    one more rounding."""
+    activation.
+
+    This costs one more pass over memory and one more rounding, but saves recomputing the product in
+    the backward pass.
+    """
     if activation not in ACTIVATIONS:
         name = getattr(activation, "__qualname__", activation)
         raise SpecError(
-            f"matmul: the activation {name} has no derivative here, and an argument "
-            f"requires a gradient: use {', '.join(map(repr, ACTIVATIONS))}, apply your library's "
-            "operations to the result without activation=, or call it without gradients"
+            f"matmul: the activation {name} has no derivative here, but an argument requires a "
+            f"gradient; fix: use {', '.join(map(repr, ACTIVATIONS))}, omit activation= and apply "
+            "your library's operations to the result, or call it without gradients"
         )
     options = {"alpha": alpha, "beta": beta, "batch_invariant": batch_invariant}
     return xp.activation(activation, xp(matmul, a, b, c, bias=bias, **options))
@@ -369,14 +371,14 @@ def _batched(
     activation: Any,
     batch_invariant: bool,
 ) -> Any:
-    """Return the product with one more dimension in front. If c, the bias or a vector has that
-    dimension, they are added after the product."""
+    """Return the product with an additional leading dimension. If c, bias or a vector has that
+    dimension, c and bias are added after the product."""
     c = c if beta else None
     ranks = [x.ndim - batched[name] for name, x in (("a", a), ("b", b))]
     rank = max(2, *ranks)
 
     def front(name: str, x: Any, row: bool = False, column: bool = False) -> Any:
-        """Return an array as matrices, with as many dimensions as the product."""
+        """Return an array as matrices with as many dimensions as the product."""
         x = x[..., None] if column else x
         x = x[..., None, :] if row else x
         if not batched[name]:
@@ -398,9 +400,8 @@ def _batched(
         if activation not in ACTIVATIONS:
             name = getattr(activation, "__qualname__", activation)
             raise SpecError(
-                f"matmul: under vmap the activation {name} cannot follow a c or bias "
-                "that has the dimension: apply your library's operations to the result without "
-                "activation="
+                f"matmul: under vmap the activation {name} cannot follow a mapped c or bias; "
+                "fix: omit activation= and apply your library's operations to the result"
             )
         result = xp.activation(activation, result)
     result = xp.cast(result, dtype)
@@ -450,28 +451,27 @@ def matmul(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for arrays of
-    float16 or of bfloat16.
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for float16 or
+    bfloat16 arrays.
 
-    a           (…, M, K), or a vector (K,), as numpy.matmul takes them
-    b           (…, K, N), or (K,); the dimensions in front of a matrix' own two are batches, and
-                broadcast
-    c           of a shape that broadcasts to the result's; not read where beta is 0; out=c
+    a           (…, M, K), or a vector (K,), as for numpy.matmul
+    b           (…, K, N), or (K,); leading dimensions are batches and broadcast
+    c           an array that broadcasts to the result's shape; not read if beta is 0; out=c
                 overwrites it
-    bias        (N,), added to each row, or (M, 1), to each column
-    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, of
-                any shape
-    out         an array of the result's shape and type: where it goes; else it is allocated
+    bias        (N,), added to each row, or (M, 1), added to each column
+    activation  "relu", "silu", "gelu" (the tanh approximation), or a `numpipe.function` of a
+                float32 tile of any shape
+    out         an array of the result's shape and type to write to; allocated by default
     batch_invariant
-                a row of the result has the same bits whatever M, and whatever the other rows, are:
-                the config depends on N and K alone
-    config      one of `numpipe.ops.configs`; by default the one that its `choose` says
+                if True, the config depends only on N and K, so that a row of the result has the
+                same bits whatever M and the other rows are
+    config      one of `numpipe.ops.configs`; by default the one that its `choose` returns
     target, stream
-                as of any kernel
+                as for any kernel
 
-    Strides may be any: what TMA cannot address is copied once (see `numpipe.ops`). The same inputs
-    give the same bits, each time. Raises SpecError for shapes that do not fit, for other types, and
-    for arrays of several types or devices.
+    Strides are arbitrary: an operand that TMA cannot address is copied once (see `numpipe.ops`).
+    Results are deterministic, bit by bit. Raises SpecError if shapes do not match, for other
+    element types, and for arrays of different types or on different devices.
 
     >>> a, b = np.ones((2, 3, 8), np.float16), np.ones((8, 5), np.float16)
     >>> matmul(a, b, bias=b[0], target="sim").shape
@@ -493,12 +493,12 @@ def _product(
     batch_invariant: bool,
     **options: Any,
 ) -> None:
-    """Compute a product of operands that TMA can address; `results`: the array that it is stored to
-    and, if any, that it adds."""
+    """Compute a product of operands that TMA can address. `results` holds the array to store to
+    and, optionally, the array to add."""
     (a, b), (m, n, k) = operands, sizes
     target, *added = [stacked(info, batch) for info in results]
     size = results[0].dtype.itemsize
-    # stored by way of a matrix
+    # TMA cannot store this layout: go through a contiguous matrix
     if target is None or size not in target.strides[-2:] or 0 in target.strides:
         return _product_elsewhere(
             operands,
@@ -529,7 +529,7 @@ def _product(
     )
     arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), target]
     across = [NOMINAL if batch_invariant else m, n]
-    if target.strides[-2] == size < target.strides[-1]:  # stored as rows of its transpose
+    if target.strides[-2] == size < target.strides[-1]:  # store the transpose, by rows
         form, arrays = _transpose(form, arrays)
         across.reverse()
     if config is None:
@@ -550,7 +550,7 @@ def _product(
 
 
 def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInfo]]:
-    """Return form and arrays of the product whose result is the transpose."""
+    """Return the form and the arrays of the transposed product."""
     a, b, *others = arrays
     bias = len(others) - 2 if form.bias else None
     return form.turned, [
@@ -568,14 +568,14 @@ def _product_elsewhere(
     sizes: tuple[int, int, int],
     **options: Any,
 ) -> None:
-    """Compute a product in a new array and copy it to the one it is to go to, whose layout no store
-    has."""
+    """Compute a product in a new array, then copy it to a result whose layout no store can
+    write."""
     made = allocated("matmul", results[0], results[0].shape, options["stream"])
     _product(operands, [made, *results[1:]], bias, batch, sizes, **options)
     move(made, results[0], options["target"], options["stream"])
 
 
-# a call takes the GPU's queue some microseconds: what it depends on is looked up
+# cached, because a call must not cost the host more than a few microseconds
 _form = functools.cache(Form)
 
 
@@ -583,14 +583,14 @@ _form = functools.cache(Form)
 def product_sizes(
     a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any
 ) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
-    """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError
-    where they do not fit."""
+    """Return (batches, M, N, K, result shape) for operands of these shapes. Raises SpecError if
+    they do not match."""
     for name, shape in (("a", a), ("b", b)):
         if not shape:
-            raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
+            raise SpecError(f"matmul: '{name}' is a number; fix: multiply with *, or pass alpha=")
     m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
     if k != b[-2 if len(b) > 1 else -1]:
-        fix = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
+        fix = "; fix: pass b.T for a b (N, K)" if len(b) > 1 and b[-1] == k else ""
         raise SpecError(
             f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
         )

@@ -1,17 +1,17 @@
-"""``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each
-keeps some of the rows.
+"""``matmul_reduce_scatter``: multiply each GPU's part of K, sum the products over the GPUs, and
+keep some of the rows on each.
 
-GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism).
-One kernel runs on each GPU, which computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows
-is a *part*: it is stored there, in float32, by TMA, and a semaphore of its own tells. To a tile of
-the own rows the parts of the others are added, those of the next GPU first, so that the result has
-the same bits each time; it is rounded once.
+GPU r of n has a_r, some columns of one large matrix, and b_r, the matching rows of another (tensor
+parallelism). One kernel runs on each GPU and computes all tiles of ``a_r @ b_r``. A tile that
+belongs to another GPU's rows is a *part*: TMA stores it there in float32, and its own semaphore
+signals the arrival. To each tile of its own rows, a GPU adds the other GPUs' parts in a fixed
+order, starting with the next GPU, so the result is deterministic; it is rounded once.
 
-Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by
-`Config.lead`. Two compute warpgroups take turns (ping-pong): while one waits for the link, or adds
-parts, the other multiplies. Parts come into shared memory by TMA, two strips ahead: loads to
-registers would take as long as a product. And a warpgroup tells that a part has arrived when its
-next product is over: by then its stores are, and nothing waits for them.
+Sending starts at once, and tiles of a GPU's own rows, which need the others' parts, follow later by
+`Config.lead`. Two compute warpgroups alternate (ping-pong): while one waits for the link or adds
+parts, the other multiplies. Parts are loaded into shared memory by TMA, two strips ahead, because
+loads to registers would take as long as a product. A warpgroup signals that a part has arrived
+after its next product; the stores have finished by then, so nothing waits for them.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ TYPES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Config:
-    """How the product is cut. Sizes are in elements.
+    """How the product is tiled. Sizes are in elements.
 
-    tm, tn, tk  tile of the output, of a warpgroup, and depth of a step
+    tm, tn, tk  tile of the output of one warpgroup, and depth of a step
     slots       steps in shared memory at once; None: as many as fit
-    panels      staging panels of a warpgroup (64 x 32 float32, 8 KB) for parts on their way out
+    panels      staging panels of a warpgroup (64 x 32 float32, 8 KB) for parts being stored
     group       rows of tiles that share blocks of b in L2
-    lead        parts that each CTA sends before it begins with tiles of the own rows
+    lead        parts that each CTA sends before it starts on tiles of its own rows
     strip       columns of a tile to which parts are added at a time
     """
 
@@ -84,7 +84,7 @@ class Config:
 
 @functools.cache
 def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
-    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as
+    """Return the kernel. With `turned`, b is given as (N, K) with rows contiguous along K, else as
     (K, N)."""
     tm, tn, tk, strip = config.tm, config.tn, config.tk, config.strip
     right = (tn, tk) if turned else (tk, tn)
@@ -104,19 +104,19 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         ),
     )
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
-        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part
-        arrives in parts[r]."""
+        """Compute c = the sum over all GPUs of their a[this GPU] @ b, for a (GPUs, M, K) and c (M,
+        N). GPU r's part arrives in parts[r]."""
         me, gpus = axis_index("gpu"), axis_size("gpu")
         m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(a.shape[2], tk)
         own = m_tiles * n_tiles
         sent = own * (gpus - 1)
         lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
-        # a tile of the own rows, and a part for each other GPU, in turns
+        # then alternately: a tile of the GPU's own rows, and a part for each other GPU
         mixed = (sent - lead) // max(gpus - 1, 1) * gpus
 
         told, told_to = -1, 0
         for (t,) in tiles(own * gpus):  # type: ignore[var-annotated]
-            # number i of the tiles of the own rows, or of the parts
+            # index of this tile among the tiles of the own rows, or among the parts
             after = t - lead
             mine = after >= 0 and (after >= mixed or after % gpus == 0)
             i = (
@@ -144,8 +144,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 acc = wgmma(acc, a_tile, b_tile.T if turned else b_tile)
 
             row, column = y * tm, x * tn
-            # the part before: its stores, which this waits for, were on their way during the
-            # product
+            # signal the previous part: its stores, which this waits for, ran during the product
             if told >= 0:
                 signal(arrived.at[told], told_to)
             told = -1
@@ -154,7 +153,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 told, told_to = me * own + number, to
             else:
 
-                def added(buffers, landed):  # the sum of all GPUs, strip after strip
+                def added(buffers, landed):  # returns the sum over all GPUs, strip by strip
                     total = acc
                     for distance in range(1, gpus):
                         source = (me + distance) % gpus
@@ -190,10 +189,10 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def choose(rows: int, columns: int, gpus: int) -> Config:
-    """Return the config of products of which each GPU keeps `rows` x `columns`, of `gpus` GPUs.
+    """Return the config for products of which each of `gpus` GPUs keeps `rows` x `columns`.
 
-    It has the width with which tiles fill the SMs most evenly; a column costs the same in each, and
-    a tile some columns more.
+    It selects the tile width that fills the SMs most evenly: the time of a tile is proportional to
+    its columns plus a constant few.
 
     >>> choose(2048, 14336, 2).tn, choose(4096, 100, 2).tn
     (176, 128)
@@ -202,7 +201,7 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     def cost(tn: int) -> float:
         return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, DEFAULT.sms) * (tn + 8)  # type: ignore[no-any-return]
 
-    # with 176 the loop over more GPUs spills a register
+    # for more than two GPUs, a width of 176 would spill a register in the loop over them
     wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)
     return replace(Config(), tn=min(wide, key=cost))
 
@@ -211,8 +210,8 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     (rows, _), columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
     if rows % gpus:
         raise SpecError(
-            f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly: "
-            f"pad it to {-(-rows // gpus) * gpus}"
+            f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly; "
+            f"fix: pad it to {-(-rows // gpus) * gpus}"
         )
     return ArrayType((rows // gpus, columns), a.dtype)
 
@@ -222,7 +221,7 @@ def _launch(
 ) -> None:
     rows, n = out[0].shape
     left, right = shards.rows("a", a), shards.laid("b", b)
-    # rows of whole 16 bytes
+    # pad rows to a multiple of 16 bytes
     parts = shards.workspace(
         "parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32)
     )
@@ -257,20 +256,20 @@ def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> lis
 def matmul_reduce_scatter(
     a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
-    """Return each GPU's share of the rows of the sum over all GPUs of their products ``a @ b``.
+    """Return each GPU's share of the rows of the sum, over all GPUs, of ``a @ b``.
 
-    a       (M, K) on each GPU, of float16 or of bfloat16; M is a multiple of the number of GPUs
+    a       (M, K) on each GPU, of float16 or bfloat16; M must be a multiple of the number of GPUs
     b       (K, N) on each GPU, of the same type
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an
-            array for each GPU
-    out     (M / GPUs, N) on each GPU, where the result goes; else it is allocated
-    config  how the product is cut; by default what `choose` says
-    stream  as of any kernel
+    mesh    the `numpipe.Mesh`; under `simulated` and `local`, a, b and the result are lists with
+            one array per GPU
+    out     (M / GPUs, N) on each GPU, to write to; allocated by default
+    config  how the product is tiled; by default what `choose` returns
+    stream  as for any kernel
 
-    Partial sums travel in float32 while other tiles are multiplied, and are added in one order: the
-    same inputs give the same bits, and the result is rounded once. All ranks make the same call.
-    Raises SpecError for shapes that do not fit, for other types, and for shards whose shapes
-    differ.
+    Partial sums are transferred in float32 while other tiles are computed, and are added in a fixed
+    order: results are deterministic, bit by bit, and rounded once. All ranks must make the same
+    call. Raises SpecError if shapes do not match, for other element types, and if shards differ in
+    shape.
 
     >>> a = [np.full((4, 8), 1 + gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]

@@ -1,7 +1,7 @@
-"""Arrays that an op allocates: of the library and on the device of its first operand, and complete
-when the caller gets them.
+"""Allocate the output arrays of an op, in the library and on the device of its first operand, and
+return them to the caller in that library's form.
 
-Where the op's calls are noted only (`kernels.noted_calls`), none is allocated.
+Nothing is allocated while an op's calls are only recorded (`kernels.noted_calls`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..launch.collected_launches import COLLECTING
 
 
 def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
-    """Return a new array of this shape and of the type of `like`, which its library allocates in
-    the order of `stream`."""
+    """Return a new array of this shape and of `like`'s type and library, allocated in the order of
+    `stream`."""
     if taken() is not None:
         return imagined(shape, like.dtype)
     collected = COLLECTING.now
@@ -29,7 +29,7 @@ def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> Ar
 
 
 def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:
-    """Return an array that was `allocated` and written, as the library of `like` has it."""
+    """Return an array from `allocated`, after it was written, as an array of `like`'s library."""
     if taken() is not None:
         return None
     if launch.foreign([result]):
@@ -42,16 +42,16 @@ def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:
 
 
 def tell_copied(op: str, name: str, info: ArrayInfo, reason: str) -> None:
-    """Say, in notes or with NUMPIPE_LOG=launch, that an operand is copied before the kernel is
-    called, and why."""
+    """Report that an operand is copied before the kernel runs, and why: in the recorded notes, or
+    with NUMPIPE_LOG=launch in the log."""
     notes = taken()
     if notes is None and not log.on("launch"):
         return
-    told = (
+    message = (
         f"'{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: "
         f"{reason}"
     )
     if notes is not None:
-        notes.copied.append(told)
+        notes.copied.append(message)
     else:
-        log.say("launch", f"{op}: {told}")
+        log.say("launch", f"{op}: {message}")

@@ -1,9 +1,9 @@
-"""Operands of any layout, as a kernel's pipelines load them: a matrix whose rows are contiguous, or
+"""Prepare operands of any layout for a kernel's pipelines: as a matrix with contiguous rows, or as
 a batch of such matrices.
 
-A window on the caller's array does that where TMA can address it: the matrix or its transpose,
-batches as one dimension. Else the operand is copied once, to memory of the caller's library whose
-rows start at multiples of 128 bytes.
+If TMA can address the caller's array, the result is a view of it: the matrix or its transpose, with
+all batches in one dimension. Otherwise the operand is copied once, to memory allocated by the
+caller's library, with rows at multiples of 128 bytes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Matrix(NamedTuple):
 
     info: ArrayInfo
     turned: bool
-    """whether it is the transpose of what was asked for"""
+    """whether it is the transpose of the operand"""
 
 
 def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
-    """Return matrices of a batch as an array of two dimensions, where all are the same, or three;
-    None where no window is that."""
+    """Return the matrices of a batch as an array of three dimensions, or of two if all are the
+    same; None if no view can do that."""
     window = merged(broadcast(info, (*batch, *info.shape[-2:])))
     if window is None:
         return None
@@ -48,8 +48,7 @@ def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
 
 
 def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
-    """Return an array with the dimensions that a product of vectors has not: M, then N, each of
-    size 1."""
+    """Return an array with the dimensions of size 1, M and then N, that vector operands lack."""
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if vectors[0]:
         end = len(shape) - (not vectors[1])
@@ -63,8 +62,7 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
 def laid(
     op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any
 ) -> list[Matrix]:
-    """Return the operands of an op whose result has these batches, each loaded where it lies or
-    copied."""
+    """Return the operands of an op whose result has these batches, each as a view or as a copy."""
     lying = [_lying(info, batch) for info in infos.values()]
     for (name, info), place in zip(infos.items(), lying, strict=True):
         if place.obstacle:
@@ -92,8 +90,8 @@ def laid(
 
 
 class _Lying(NamedTuple):
-    """How an operand lies: a window on it, or on its transpose, whose rows are contiguous where one
-    dimension is; and why TMA cannot address that, or ""."""
+    """How an operand can be loaded: a view of it or of its transpose, with contiguous rows if any
+    dimension is contiguous; and why TMA cannot address the view, or ""."""
 
     window: ArrayInfo
     turned: bool
@@ -116,14 +114,13 @@ def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
     else:
         reason = "its batches do not lie one after another"
         window = broadcast(info, (*batch, *info.shape[-2:]))
-    across = transposed(window)  # each is copied as it lies: lines on both sides
+    across = transposed(window)  # copy along the contiguous dimension, so that both sides use lines
     turned = window.strides[-1] != info.dtype.itemsize == across.strides[-1]
     return _Lying(across if turned else window, turned, reason)
 
 
 def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
-    """Return a copy's rows as the matrix, or the batch of matrices in one dimension, that they
-    are."""
+    """Return the rows of a copy in the given shape: one matrix, or a batch in one dimension."""
     if len(shape) == 2 or len(copy.shape) == 3:
         return copy
     rows, (pitch, size) = shape[-2], copy.strides
@@ -131,8 +128,8 @@ def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return a copy of matrices, batches in one dimension: NumPy's on the host, else in memory of
-    the array's library, with rows at multiples of 128 bytes."""
+    """Return a copy of matrices, with all batches in one dimension: a NumPy array on the host, else
+    memory of the array's library with rows at multiples of 128 bytes."""
     if info.array is not None:
         window = dense(np.ascontiguousarray(info.array))
     else:
@@ -148,8 +145,8 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
 
 
 def rows_of(info: ArrayInfo) -> ArrayInfo | None:
-    """Return the rows of a matrix, or of a batch of them, as the one matrix that `padded` copies;
-    None where they are none."""
+    """Return the rows of a matrix, or of a batch of matrices, as the single matrix that `padded`
+    copies; None if `padded` cannot copy them."""
     rows, size = merged(info, 1), info.dtype.itemsize
     if (
         rows is None
@@ -159,16 +156,16 @@ def rows_of(info: ArrayInfo) -> ArrayInfo | None:
         or rows.strides[0] % size
     ):
         return None
-    # places are numbers of 32 bits
+    # positions must fit in 32 bits
     return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None
 
 
 def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> list[ArrayInfo]:
-    """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU that
-    `rows_of` found.
+    """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU, given as
+    `rows_of` returns them.
 
-    Their rows have one length: a product's operands are copied by one launch, to one array, the
-    second after the first.
+    All rows must have the same length. Both operands of a product are copied by one launch into one
+    array, the second after the first.
     """
     first, second = matrices[0], matrices[-1]
     itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
@@ -182,7 +179,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     columns = columns * itemsize // size
     height, width = cut(size, (rows_a, rows_b), columns)
     above = _covering(rows_a, height)
-    behind = above * height  # the row at which the second begins
+    behind = above * height  # the row at which the second matrix starts
     made = allocated(
         "copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream
     )
@@ -214,10 +211,10 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
 
 
 def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
-    """Return height and width of the blocks, in elements of so many bytes, that `padded` copies.
+    """Return (height, width) of the blocks that `padded` copies, in elements of `size` bytes.
 
-    They are small where they are few, so that all SMs have some and each lane waits once; else a
-    lane has sixteen elements, and a block is as wide as the rows allow.
+    Blocks are small if there are few, so that every SM gets some and each lane waits once for
+    loads; otherwise a lane has sixteen elements, and a block is as wide as the rows allow.
 
     >>> cut(2, (215, 2745), 127), cut(2, (10553, 1582), 127), cut(2, (2, 12375), 10801)
     ((8, 64), (32, 64), (8, 256))
@@ -233,21 +230,21 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
 
 
 def _covering(size: int, block: int) -> int:
-    """Return how many blocks cover a size, a Python int (`cdiv` gives the kernel's numbers of 32
-    bits, too small for addresses)."""
+    """Return how many blocks cover a size, as a Python int: `cdiv` in a kernel computes with 32
+    bits, too few for addresses."""
     return -(-size // block)
 
 
 def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
-    """Describe an array on the host, for whatever reads or writes it next."""
+    """Describe an array on the host."""
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 
 
 def move(
     source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False
 ) -> None:
-    """Copy one array to another of its shape and element type. `padded`: what lies between the rows
-    of the second is nobody's."""
+    """Copy one array to another of the same shape and element type. With `padded`, bytes between
+    the rows of the result may be overwritten."""
     if source.array is not None and result.array is not None:
         result.array[...] = source.array
     else:

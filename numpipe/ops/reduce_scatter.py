@@ -1,12 +1,12 @@
-"""``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and
-added in one order.
+"""``reduce_scatter``: sum the arrays of all GPUs and keep each GPU's share of the result; shares
+are sent by their owners and added in a fixed order.
 
-Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a
-workspace of those, by TMA both ways. Each sends chunks of its own, for it has to wait for the
-stores of a chunk before it tells; meanwhile the others use the link. The rest of the CTAs add a
-chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the
-order of the GPUs, the own one from where it lies. Sums are float32, and the result has the same
-bits each time.
+Some CTAs load what their GPU has for the others into the ring's slots and store it from there to
+the others' workspaces, using TMA both ways. Each sends its own chunks, because it must wait for the
+stores of a chunk before it signals; meanwhile other CTAs use the link. The remaining CTAs add a
+chunk when it has arrived from all GPUs: each tile of the result is the sum of one tile per GPU, in
+the order of the GPUs; a GPU's own tile is read in place. Sums are float32 and the result is
+deterministic, bit by bit.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ TYPES = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True)
 class Config:
-    """How the sum is cut.
+    """How the sum is tiled.
 
-    rows    rows of 64 elements, or of fewer, that a warpgroup moves or adds at a time
-    slots   tiles of both warpgroups, of 16-bit elements, in shared memory at once
-    near    one CTA of so many adds, the others send
-    chunk   tiles of both warpgroups at most that are told together
+    rows    rows of up to 64 elements that a warpgroup moves or adds at a time
+    slots   tiles of both warpgroups in shared memory at once, for 16-bit elements
+    near    one in this many CTAs adds, the others send
+    chunk   most tiles, of both warpgroups, that are signaled together
     """
 
     rows: int = 64
@@ -61,7 +61,7 @@ class Config:
 
 @functools.cache
 def kernel(columns: int, config: Config = Config()) -> Kernel:
-    """Return the kernel, for arrays seen as rows of so many elements."""
+    """Return the kernel for arrays viewed as rows of `columns` elements."""
     rows, whole, length, most = config.rows, 2 * config.rows, config.chunk, 2 * DEFAULT.sms
 
     @numpipe_kernel(
@@ -72,24 +72,24 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + most),
     )
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
-        """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out
-        (rows, columns)"""
+        """Compute out = the sum over r of x[this GPU] of GPU r, for x and room (GPUs, rows,
+        columns) and out (rows, columns)."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
         far = max(ctas - near, 1)
-        adder = cta - (ctas - near)  # the number of a CTA that adds
+        adder = cta - (ctas - near)  # index among the CTAs that add
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-        # chunks of `length` tiles: each CTA that sends has as many
+        # full chunks of `length` tiles, the same number for each sending CTA
         full = (blocks - 1) // (length * far) * far
         rest = blocks - full * length
-        # smaller ones: behind the last one nothing is sent while tiles are added
+        # the rest is cut smaller, because nothing is sent while the last chunks are added
         last = min(rest, 2 * far)
         chunks = full + last
 
         def first(chunk):  # type: ignore[no-untyped-def]
-            # the first tile of a chunk
+            # returns the first tile of a chunk
             part = max(chunk - full, 0)
             return min(chunk, full) * length + part * (rest // last) + min(part, rest % last)
 
@@ -101,7 +101,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         ).get_allocations(x)
 
         if cta < far:
-            # a chunk for each other GPU, then the next chunk
+            # one chunk for each other GPU, then the next chunk
             for piece in range(cta, chunks * (gpus - 1), far):
                 chunk, to = piece // (gpus - 1), (me + 1 + piece % (gpus - 1)) % gpus
                 there = peer(room, to)
@@ -121,7 +121,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                         there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)],
                     )
                     if begin + k + 1 < end:
-                        # the tile before has been read: its slot is released
+                        # the previous tile has been read, so its slot can be released
                         wait_smem_to_gmem(1, wait_read_only=True)
                     else:
                         wait_smem_to_gmem(0, wait_read_only=True)
@@ -133,7 +133,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                     wait(arrived.at[(me + distance) % gpus * chunks + part], axis_size("wg"))
                 for i in range(first(part), first(part + 1)):
 
-                    def tile_of(source, r, total):  # added to a sum
+                    def tile_of(source, r, total):  # adds a tile to a sum
                         pipe = pipeline(
                             grid=(1,),
                             in_specs=(
@@ -164,7 +164,7 @@ def _result(x: Any, gpus: int) -> ArrayType:
     if not shape or shape[0] % gpus:
         raise SpecError(
             f"reduce_scatter: 'x' is {shape}: {gpus} GPUs cannot share its first dimension evenly; "
-            "pad it"
+            "fix: pad it"
         )
     return ArrayType((shape[0] // gpus, *shape[1:]), x.dtype)
 
@@ -193,17 +193,17 @@ def reduce_scatter(
 ) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' arrays.
 
-    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple
+    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, with rows a multiple
             of the number of GPUs
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array
-            for each GPU
-    out     (rows / GPUs, …) on each GPU, where the result goes; else it is allocated
-    config  how the sum is cut
-    stream  as of any kernel
+    mesh    the `numpipe.Mesh`; under `simulated` and `local`, x and the result are lists with one
+            array per GPU
+    out     (rows / GPUs, …) on each GPU, to write to; allocated by default
+    config  how the sum is tiled
+    stream  as for any kernel
 
-    Sums are float32, in the order of the GPUs, and rounded once: the same inputs give the same
-    bits. All ranks make the same call. Raises SpecError for arrays that differ in shape, of other
-    types, and for such as TMA cannot copy.
+    Sums are float32, added in the order of the GPUs and rounded once: results are deterministic,
+    bit by bit. All ranks must make the same call. Raises SpecError if arrays differ in shape, for
+    other element types, and for arrays that TMA cannot copy.
 
     >>> reduce_scatter(
     ...     [np.full((2, 8), 1 + gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2)

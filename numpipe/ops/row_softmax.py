@@ -2,10 +2,10 @@
 
 Each row is read once, by plain loads, and stays in registers until its result is stored. All
 arithmetic is float32. A short row belongs to a few lanes of one warp. A long row is read as a
-matrix of 8 pieces for each warpgroup that shares it, so that every lane holds a part of it; the
-warps exchange the maximum and the sum of each piece once, through shared memory.
+matrix with 8 pieces per warpgroup, so that every lane holds a part of it; the warps exchange the
+maximum and the sum of each piece once, through shared memory.
 
-`windows` cuts a matrix, of rows of any length at any address, into up to three parts:
+`windows` cuts a matrix with rows of any length, at any address, into up to three parts:
 
 ======  =========================  =============================  ==================================
 part    of short rows              of long rows                   loads
@@ -49,20 +49,21 @@ from ..plan.specs import ArrayType
 from .op_outputs import allocated
 from .operands import copied, move
 
-# warps write their elements of shared memory once, and a barrier comes before all are read
+# safe without automatic barriers: each element of shared memory is written once, before a barrier
 PARAMS = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
 TYPES = ("float16", "bfloat16", "float32")
 MOST = 16384
-"""columns: a row stays in the registers of its warpgroups"""
+"""most columns, so that a row fits in the registers of its warpgroups"""
 LOWEST = float(np.finfo(np.float32).min)
-"""the least maximum of a piece: one of -inf alone has terms exp(-inf - LOWEST) = 0, not NaN"""
+"""lower bound of a piece's maximum: for a piece of all -inf, exp(-inf - LOWEST) is 0 rather than
+NaN"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How the rows of a matrix are cut.
+    """How the rows of a matrix are tiled.
 
-    rows     short rows: rows of a warpgroup's tile, a multiple of 8; 0: rows are long
+    rows     rows of a warpgroup's tile, a multiple of 8, if rows are short; 0 if rows are long
     lanes    lanes that share a row of a tile
     columns  columns of the body's tiles, a multiple of twice the lanes
     rest     columns of the rest's tiles; 0: there is no rest
@@ -81,12 +82,12 @@ class Config:
 
     @property
     def pieces(self) -> int:
-        """How many pieces a row is cut into."""
+        """Number of pieces that a row is cut into."""
         return 1 if self.rows else 8 * self.wgs
 
 
 def short(columns: int, rows: int, lanes: int) -> Config:
-    """Return the config of tiles of so many rows, each of which belongs to so many lanes.
+    """Return the config for tiles of `rows` short rows with `lanes` lanes per row.
 
     >>> short(1000, 8, 32)
     Config(rows=8, lanes=32, columns=960, rest=64, last=0, wgs=1, masked=False)
@@ -98,7 +99,7 @@ def short(columns: int, rows: int, lanes: int) -> Config:
 
 
 def long(columns: int, wgs: int) -> Config:
-    """Return the config of rows that so many warpgroups share, of 512 columns or more for each.
+    """Return the config for long rows that `wgs` warpgroups share, with at least 512 columns each.
 
     >>> long(5001, 1)
     Config(rows=0, lanes=32, columns=576, rest=64, last=8, wgs=1, masked=False)
@@ -111,12 +112,13 @@ def long(columns: int, wgs: int) -> Config:
 
 @functools.lru_cache(maxsize=1024)
 def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Config:
-    """Return the config for a matrix of 1 to 16384 columns, of elements of `itemsize` bytes.
+    """Return the config for a matrix of 1 to 16384 columns with elements of `itemsize` bytes.
 
-    Measured on an H100. Rows are short while a tile of 8 of them leaves registers for about three
-    warpgroups per SM; longer rows get a warpgroup for each 8192 columns. Rows at multiples of 16
-    bytes are loaded in pairs of elements, and few lanes share a row, so that the rest is small.
-    Other rows are loaded element by element, which is faster if many adjacent lanes share a row.
+    Thresholds were measured on an H100. Rows are short as long as a tile of 8 of them leaves
+    registers for about three warpgroups per SM; longer rows get one warpgroup per 8192 columns.
+    Rows at multiples of 16 bytes are loaded in pairs of elements, and few lanes share a row so that
+    the rest is small. Other rows are loaded element by element, which is faster when many adjacent
+    lanes share a row.
 
     >>> choose(65536, 1024, 2).rows, choose(65536, 4096, 2).wgs, choose(65536, 16384, 2).wgs
     (8, 1, 2)
@@ -133,14 +135,14 @@ def choose(rows: int, columns: int, itemsize: int, gradient: bool = False) -> Co
         lanes, height = 16, 32 if gradient else 64
     else:
         lanes, height = 32, 8 if gradient or columns >= 256 else 16
-    # smaller tiles if there would be too few CTAs for the SMs
+    # smaller tiles when there would be too few CTAs for the SMs
     while height > 256 // lanes and rows < 1024 * height:
         height //= 2
     return short(columns, height, lanes)
 
 
 def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
-    """Return the parts of a matrix that the config's kernels take: the body, and the rest and the
+    """Return the parts of a matrix that the config's kernels take: the body, then the rest and the
     last part if the config has them.
 
     Raises SpecError for a matrix whose rows are not contiguous.
@@ -149,7 +151,7 @@ def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
     size, pieces = info.dtype.itemsize, config.pieces
     if columns > 1 and step != size:
         raise SpecError(
-            f"row_softmax: rows of contiguous elements are expected, {size} bytes apart, got "
+            f"row_softmax: expected rows of contiguous elements, {size} bytes apart, got "
             f"{step}; fix: x = numpipe.ops.copy(x)"
         )
 
@@ -174,23 +176,23 @@ def windows(info: ArrayInfo, config: Config) -> list[ArrayInfo]:
 
 
 def absent(config: Config, *names: str) -> tuple[str, ...]:
-    """Return the kernel parameters that a config leaves out, for arrays with these names."""
+    """Return the names of the kernel parameters that a config leaves out, for these arrays."""
     parts = {"rest": config.rest, "last": config.last}
     return tuple(f"{name}_{part}" for name in names for part, size in parts.items() if not size)
 
 
 @function
 def fits(array, columns):  # type: ignore[no-untyped-def]
-    """Return whether rows have this many adjacent columns, as all windows do.
+    """Return whether rows have this many adjacent columns, which holds for all windows.
 
-    The kernels return early if not, which lets the compiler drop the code for other arrays.
+    The kernels return early otherwise, which lets the compiler drop the code for other layouts.
     """
     return array.strides[2] == np.dtype(array.dtype).itemsize and array.shape[2] == columns
 
 
 @functools.cache
 def forward(config: Config, log: bool) -> Kernel:
-    """Return the kernel ``(*windows(x), *windows(y))`` of y = softmax(x), or of its logarithm."""
+    """Return the kernel ``(*windows(x), *windows(y))`` of y = softmax(x), or log_softmax(x)."""
     height, columns, rest, last = config.rows, config.columns, config.rest, config.last
     pieces, wgs, masked = config.pieces, config.wgs, config.masked
     tiles, along = f"rows {config.lanes}", f"row {config.lanes}"
@@ -283,8 +285,8 @@ def forward(config: Config, log: bool) -> Kernel:
 
 @functools.cache
 def backward(config: Config, log: bool) -> Kernel:
-    """Return the kernel ``(*windows(g), *windows(y), *windows(dx))`` of the gradient dx of x, given
-    y = softmax(x), or its logarithm, and a gradient g of y."""
+    """Return the kernel ``(*windows(g), *windows(y), *windows(dx))`` that computes the gradient dx
+    of x from y = softmax(x) or log_softmax(x) and the gradient g of y."""
     height, columns, rest, last = config.rows, config.columns, config.rest, config.last
     pieces, wgs, masked = config.pieces, config.wgs, config.masked
     tiles, last_layout = f"rows {config.lanes}", f"row {lanes_for(pieces)}"
@@ -350,9 +352,9 @@ def backward(config: Config, log: bool) -> Kernel:
     return softmax_rows_gradient  # type: ignore[no-any-return]
 
 
-# ---- launches, of arrays of any layout
+# ---- launches for arrays with any layout
 def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
-    """Return the type of a result like x. Raises SpecError for rows that are too long."""
+    """Return the type of a result like x. Raises SpecError if the rows are too long."""
     if x.shape[-1] > MOST:
         raise SpecError(
             f"{op}: rows have at most {MOST} columns, got shape {tuple(x.shape)}; fix: call "
@@ -362,7 +364,7 @@ def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
 
 
 def launch_forward(log: bool) -> Callable[..., None]:
-    """Return the ``launch=`` of an op y(x)."""
+    """Return the launch function of the op y(x)."""
 
     def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
         _launch(forward, log, [x], y, target, stream)
@@ -371,7 +373,7 @@ def launch_forward(log: bool) -> Callable[..., None]:
 
 
 def launch_backward(log: bool) -> Callable[..., None]:
-    """Return the ``launch=`` of an op dx(y, grad)."""
+    """Return the launch function of the op dx(y, grad)."""
 
     def launch(
         y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
@@ -389,7 +391,7 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied first. A
+    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied first; a
     result whose rows are not contiguous is computed in a new array and copied."""
     *outer, columns = result.shape
     config = choose(

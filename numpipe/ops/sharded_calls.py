@@ -1,9 +1,10 @@
-"""Calls of an op of several GPUs: what one passes for each GPU of its mesh, and what it gets back.
+"""Calls of ops on several GPUs: what a caller passes for each GPU of the mesh, and what it gets
+back.
 
-Under `Mesh.simulated` and `Mesh.local` an array of such an op is a list, of one array for each GPU;
-under `Mesh.torch` each rank passes its own, and gets its own. A call that was made before is
-launched again, as a kernel's is: an op looks at layouts, chooses a config and finds a workspace
-first, which takes as long as the kernel of a small call.
+Under `Mesh.simulated` and `Mesh.local`, each array argument is a list with one array per GPU; under
+`Mesh.torch`, each rank passes and gets its own array. A repeated call is launched again without the
+preparation, as for kernels: checking layouts, choosing a config and finding a workspace takes as
+long as the kernel of a small call.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from .op_outputs import allocated, delivered, tell_copied
 from .operands import Matrix, copied, laid, move
 
 COPIED = tuple(ELEMENTS)
-"""element types that are copied as they are"""
+"""element types that are copied unchanged"""
 _WORD, _CHUNK = np.dtype(np.int32), 16
 
 
 class ShardedOp(Op[P]):
-    """A declared op on the GPUs of a mesh: its operands and results are lists of an array for each
-    GPU of this process, or one array under `Mesh.torch`.
+    """A declared op on the GPUs of a mesh. Its operands and results are lists with one array for
+    each GPU of this process, or single arrays under `Mesh.torch`.
 
-    Result functions get the operands of the first GPU and, by name, ``gpus``, the number of GPUs.
-    The ``launch`` function gets ``shards``, the `Shards` of the call.
+    Result functions receive the operands of the first GPU and, by name, ``gpus``, the number of
+    GPUs. The ``launch`` function receives ``shards``, the `Shards` of the call.
     """
 
     sharded = True
@@ -57,8 +58,8 @@ class ShardedOp(Op[P]):
         done, found = self._repeats.again(arrays, options, out, stream, mesh)
         if done:
             return found
-        # free outputs that were allocated for a repeat that was not found, so that the allocator
-        # can return the same addresses below
+        # free the outputs allocated for a repeat that did not match, so that the allocator can
+        # return the same addresses below
         del found
         values = self.checked(options)
         shards = Shards(self, mesh, stream)
@@ -83,16 +84,16 @@ class ShardedOp(Op[P]):
 def sharded_op(
     kind: type[ShardedOp[Any]] = ShardedOp, **declared: Any
 ) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
-    """Declare an op of several GPUs, as `numpipe.op` declares one of one GPU."""
+    """Declare an op on several GPUs; arguments are those of `numpipe.op`."""
     return lambda stub: noted(kind(stub, **declared))
 
 
 class Shards:
-    """A call of an op on a mesh. Its methods take and give a list with one array for each GPU of
+    """A call of an op on a mesh. Its methods take and return lists with one array for each GPU of
     this process."""
 
     def __init__(self, op: ShardedOp[Any], mesh: Any, stream: Any = None) -> None:
-        """Raises SpecError for what is no mesh."""
+        """Raises SpecError if `mesh` is not a Mesh."""
         if not isinstance(mesh, Mesh):
             raise SpecError(
                 f"{op.name}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or "
@@ -101,21 +102,21 @@ class Shards:
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
         self._infos: list[list[ArrayInfo]] = []
-        """what was passed and made, by GPU"""
+        """arrays that were passed or allocated, by GPU"""
         self._made = 0
         self._launches: list[Together | None] = []
 
     @property
     def single(self) -> bool:
-        """Whether an array is one, and no list: this rank's, or that of a call that is only noted,
-        whose figures hold for each GPU."""
+        """Whether an argument is one array rather than a list: under `Mesh.torch`, and in a call
+        that is only recorded, where one GPU stands for all."""
         return self.mesh.rank is not None or taken() is not None
 
     def described(self, arrays: dict[str, Any]) -> dict[str, list[ArrayInfo]]:
-        """Describe the operands of a call by name, without those that are left out.
+        """Describe the operands of a call by name, without optional ones that are None.
 
-        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types,
-        for shapes and types that differ.
+        Raises SpecError for an argument that is not a list of one array per GPU, for other element
+        types, and if shapes or types differ between GPUs.
         """
         given = {
             name: self.parts(name, value)
@@ -132,25 +133,24 @@ class Shards:
         return infos
 
     def _check_alike(self, name: str, infos: list[ArrayInfo]) -> None:
-        """Keep descriptions of an array of the call. Raises SpecError where those of two GPUs
-        differ."""
+        """Keep the descriptions of an argument. Raises SpecError if they differ between GPUs."""
         for gpu, info in enumerate(infos):
             for what, mine, other in (
-                ("shape; pad the last one", infos[0].shape, info.shape),
-                ("type; cast some of them", infos[0].dtype, info.dtype),
+                ("shape; fix: pad the last one", infos[0].shape, info.shape),
+                ("type; fix: cast some of them", infos[0].dtype, info.dtype),
             ):
                 if mine != other:
                     raise SpecError(
                         f"{self.op}: '{name}' is {mine} on GPU 0 and {other} on GPU {gpu}: all "
-                        f"GPUs have shards of one {what}"
+                        f"GPUs must have shards of one {what}"
                     )
         self._infos.append(infos)
 
     def outputs(
         self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, ArrayInfo]
     ) -> dict[str, list[ArrayInfo]]:
-        """Describe the arrays that a call passes as out=, of the op's only result. Raises SpecError
-        for those that do not fit."""
+        """Describe the arrays passed as out= of an op with one result. Raises SpecError if they do
+        not match it."""
         each = [self.declared.outputs(part, wanted, operands) for part in self.parts("out", out)]
         results = {name: [of_gpu[name] for of_gpu in each] for name in wanted}
         for infos in results.values():
@@ -158,8 +158,8 @@ class Shards:
         return results
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
-        """Return the arrays that a call passes for this process' GPUs; SpecError for no list of
-        them."""
+        """Return the arrays passed for this process' GPUs. Raises SpecError if they are not a list
+        of that length."""
         listed = type(value) in (list, tuple) and self.mesh.rank is None
         if not listed and self.single:
             return [value]
@@ -173,14 +173,14 @@ class Shards:
 
     # ---- layouts
     def rows(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
-        """Return matrices whose rows TMA can address: those of the call, or copies of them."""
+        """Return matrices whose rows TMA can address: the arguments themselves or copies."""
         return [self._by_rows(name, info) for info in infos]
 
     def laid(self, name: str, infos: list[ArrayInfo]) -> list[Matrix]:
-        """Return matrices that TMA can address by rows or by columns: those of the call, or copies
-        of them.
+        """Return matrices that TMA can address by rows or by columns: the arguments themselves or
+        copies.
 
-        Raises SpecError where those of some GPUs lie by rows and those of others by columns.
+        Raises SpecError if some GPUs have row-major and others column-major matrices.
         """
         found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
         if any(operand.info.ptr != info.ptr for operand, info in zip(found, infos, strict=True)):
@@ -189,8 +189,8 @@ class Shards:
             if operand.turned != found[0].turned:
                 raise SpecError(
                     f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and "
-                    f"{infos[gpu].strides} on GPU {gpu}: all GPUs have shards of one layout; pass "
-                    "a copy of some of them"
+                    f"{infos[gpu].strides} on GPU {gpu}: all GPUs must have shards of one layout; "
+                    "fix: pass copies of some of them"
                 )
         return found
 
@@ -205,8 +205,8 @@ class Shards:
 
     # ---- memory
     def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
-        """Return new arrays of the library of `like`, each on its GPU: outputs of the call, in
-        their order."""
+        """Return new arrays, allocated by the library of `like` on each GPU, as the call's next
+        outputs."""
         self._made += 1
         self._infos.append(
             [
@@ -219,7 +219,7 @@ class Shards:
     def workspace(
         self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype
     ) -> list[ArrayInfo]:
-        """Return symmetric memory of the mesh, which launches of this stream share."""
+        """Return symmetric memory of the mesh, shared by the launches on this stream."""
         if taken() is not None:
             return [imagined(shape, dtype) for _ in like]
         stream = (
@@ -233,13 +233,13 @@ class Shards:
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
     def reaches(self, infos: list[ArrayInfo]) -> bool:
-        """Whether kernels on other GPUs reach these arrays; of a call that is only noted they
-        do."""
+        """Return whether kernels on other GPUs can access these arrays; True for a call that is
+        only recorded."""
         return taken() is not None or self.mesh.reaches(infos)
 
     def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
-        """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric
-        memory."""
+        """Return arrays that kernels on other GPUs can access: the arguments themselves, or copies
+        in symmetric memory."""
         if self.reaches(infos):
             return infos
         self._launches.append(None)
@@ -260,8 +260,8 @@ class Shards:
     def learn(
         self, repeats: OpRepeats, arrays: tuple[Any, ...], options: tuple[Any, ...], result: Any
     ) -> None:
-        """Keep the launch of a call that was one: without copies of operands, which hold other
-        numbers the next time."""
+        """Record the launch for reuse, unless operands were copied: the copies would hold outdated
+        data the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
         if launches is not None:
             outputs = result if self._made > 1 else (result,)
@@ -269,7 +269,7 @@ class Shards:
             repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launches)
 
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
-        """Return what the call returns, of arrays that were `made`."""
+        """Return the allocated arrays as the call's result, in the caller's library."""
         found = [
             delivered(of._replace(dtype=info.dtype), info, self.stream)
             for of, info in zip(like, results, strict=True)
@@ -278,28 +278,28 @@ class Shards:
 
 
 def planes(info: ArrayInfo, count: int) -> ArrayInfo:
-    """Return a matrix as a batch of `count` matrices, of its rows one behind the other."""
+    """Return a matrix as a batch of `count` matrices, which are consecutive rows of it."""
     rows, (_, columns) = info.shape[0] // count, info.shape
     return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
 
 
 def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, int], int]:
-    """Return ((M, K), N) of shards (M, K) and (K, N); SpecError for others."""
+    """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
-            f"{op}: 'a' and 'b' must be matrices, got {a} and {b}: reshape batches to rows"
+            f"{op}: 'a' and 'b' must be matrices, got {a} and {b}; fix: reshape batches to rows"
         )
     if a[1] != b[0]:
         raise SpecError(
             f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}"
-            + "; pass b.T of a b (N, K)" * (a[1] == b[1])
+            + "; fix: pass b.T for a b (N, K)" * (a[1] == b[1])
         )
     return (a[0], a[1]), b[1]
 
 
 def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
-    """Return, in a gradient, the rows of all GPUs, whatever bytes they have and however they
-    lie."""
+    """Return the rows of all GPUs, for a gradient function; arrays of any size and layout are
+    accepted."""
     rows, columns = arrays[0].shape
     size = rows * columns
     added = -size % (_CHUNK // arrays[0].dtype.itemsize)
@@ -315,7 +315,7 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
 
 
 def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
-    """Return contiguous arrays as words of 4 bytes: all in a row, or `count` rows of them."""
+    """View contiguous arrays as 4-byte words, in one row or in `count` rows."""
     found = []
     for info in infos:
         words = _contiguous(op, name, info, max(count, 1)) // _WORD.itemsize
@@ -325,8 +325,8 @@ def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list
 
 
 def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
-    """Return contiguous arrays as rows of 64 elements, or of as many as divide them: of each of
-    `count` parts, if that is given."""
+    """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
+    shares with 64; with `count`, each of `count` parts is viewed that way."""
     found = []
     for info in infos:
         size = info.dtype.itemsize
@@ -339,25 +339,24 @@ def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[
 
 
 def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
-    """Return the bytes of a contiguous array; SpecError for others, and for parts that TMA cannot
-    copy."""
+    """Return the bytes of a contiguous array. Raises SpecError for other arrays, and if TMA cannot
+    copy each of `parts` parts."""
     nbytes = math.prod(info.shape) * info.dtype.itemsize
     if info.strides != dense_strides(info.shape, info.dtype.itemsize):
         raise SpecError(
-            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: "
-            "pass a copy"
+            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes; "
+            f"fix: {name} = numpipe.ops.copy({name})"
         )
     if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
         raise SpecError(
             f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and "
-            f"end at a multiple of {_CHUNK}: pad it"
+            f"end at a multiple of {_CHUNK}; fix: pad it"
         )
     return nbytes
 
 
 def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
-    """Return a contiguous array seen as one of another shape, and of an element type of other
-    bytes."""
+    """View a contiguous array with another shape and an element type of another size."""
     array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
     return info._replace(
         shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array

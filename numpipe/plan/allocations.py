@@ -1,19 +1,18 @@
-"""What a kernel may allocate in shared memory beside its rings: tiles, barriers, and unions of
-them.
+"""Types that a kernel may allocate in shared memory in addition to its rings: tiles, barriers, and
+unions.
 
 ::
 
-    numpipe.SMEM((2, 64, 64), np.float16)      two slots of a 64 x 64 tile, which lies as a block of
-                                               a pipeline does
+    numpipe.SMEM((2, 64, 64), np.float16)      two slots of a 64 x 64 tile, with the layout of a
+                                               pipeline's block
     numpipe.Barrier(num_barriers=2)            two mbarriers
     numpipe.ClusterBarrier("cluster")          an mbarrier in each CTA of a cluster, on which all of
                                                them arrive
     numpipe.RefUnion(one, (another, third))    the same bytes as `one`, and as `another` and `third`
                                                together
 
-These are types: values are made in a kernel, by `numpipe.scratch` and `numpipe.run_scoped`. A type
-is a compile-time constant, so it may be written in the kernel, in a module, or be a field of a
-Static.
+These are types: `numpipe.scratch` and `numpipe.run_scoped` make the values in a kernel. A type is a
+compile-time constant, so it may be written in the kernel or in a module, or be a field of a Static.
 """
 
 from __future__ import annotations
@@ -38,22 +37,23 @@ from .transforms import check as check_transforms
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 
 MAX_BARRIERS = 32
-"""barriers of one `Barrier`, whose parities are the bits of an int32"""
+"""Barriers of one `Barrier`, whose parities are the bits of an int32."""
 ARRIVALS_A_WARPGROUP = 4
-"""lane 0 of each warp arrives for its warp"""
+"""Lane 0 of each warp arrives for its warp."""
 
 
 @dataclass(frozen=True)
 class SMEM:
     """A tile in shared memory, or slots of one: `shape` ends in the tile's rows and columns.
 
-    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Of others
-                the dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time
-                `slot`, is a tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of
-                them (the layout is that of a pipeline's blocks: `layout`); a tile begins at a
+    shape       compile-time ints. (n,) is a vector with contiguous elements. In longer shapes, the
+                dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time
+                `slot`, is a tile. A row is a multiple of 16 bytes, and the number of rows is a
+                multiple of 8 (the layout of a pipeline's blocks: `layout`); a tile begins at a
                 multiple of 1024 bytes.
     dtype       element type
-    transforms  how a tile lies in shared memory, as for `BlockSpec`; what is left out is inferred
+    transforms  the layout of a tile in shared memory, as in `BlockSpec`; missing transforms are
+                inferred
 
     Raises SpecError for shapes that have no such layout.
 
@@ -64,7 +64,8 @@ class SMEM:
     shape: tuple[int, ...]
     dtype: Any
     memory_space: ClassVar[str] = "SMEM"
-    """``BlockSpec(…, memory_space=numpipe.SMEM)`` reads it: the class itself names the space"""
+    """Read by ``BlockSpec(…, memory_space=numpipe.SMEM)``, where the class itself names the
+    space."""
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class SMEM:
 
     @property
     def stride(self) -> int:
-        """Bytes from the beginning of one slot to that of the next."""
+        """Bytes from the beginning of one slot to the beginning of the next."""
         return -(-self.layout.nbytes // ATOM) * ATOM
 
     @property
@@ -119,14 +120,15 @@ class SMEM:
 
 @dataclass(frozen=True)
 class Barrier:
-    """An mbarrier in shared memory, or several: `numpipe.barrier_arrive`, `numpipe.barrier_wait`.
+    """One or several mbarriers in shared memory, for `numpipe.barrier_arrive` and
+    `numpipe.barrier_wait`.
 
-    num_arrivals  what completes a phase: arrivals, each by a compute warpgroup, or by a
-                  `copy_gmem_to_smem`, whose bytes have to land too
-    num_barriers  how many there are, at most 32: an int, or a tuple for more dimensions.
+    num_arrivals  the number of arrivals that complete a phase, each by a compute warpgroup, or by a
+                  `copy_gmem_to_smem`, whose bytes must land too
+    num_barriers  the number of barriers, at most 32: an int, or a tuple for more dimensions.
                   ``barriers.at[slot]`` is one of them.
 
-    Raises SpecError for counts that cannot be.
+    Raises SpecError for invalid counts.
 
     >>> Barrier(num_barriers=(2, 3)).count
     6
@@ -169,30 +171,29 @@ class Barrier:
 
 @dataclass(frozen=True)
 class ClusterBarrier(Barrier):
-    """A `Barrier` in each CTA of a cluster: `numpipe.barrier_arrive` arrives on that of every CTA
-    along an axis, its own too.
+    """A `Barrier` in each CTA of a cluster: `numpipe.barrier_arrive` arrives on the barrier of
+    every CTA along an axis, including its own.
 
     collective_axes  name of an axis of the cluster (`cluster_names` of the kernel), or a tuple of
-                     such: with (x, y) a CTA's arrival is for those that differ from it in x only,
-                     and those that differ in y only
-    num_arrivals     what completes a phase *of each of these CTAs*: warpgroups that arrive. The
-                     mbarrier counts them in all CTAs, sum of the axes' sizes - number of axes + 1
-                     times as many.
-    num_barriers     as of a `Barrier`
-    leader_tracked   True: arrivals are for the *leader* alone, the CTA that is first along all the
-                     axes, and num_arrivals of each CTA complete its phase. The others do not wait;
-                     before they arrive again they have to hear of the leader.
-    orders_stores    True: what was stored to shared memory before an arrival is there for loads
-                     from other CTAs behind the wait (`numpipe.cluster_ref`): an arrival is then a
-                     fence of the whole GPU. Else arrivals tell what has been read.
+                     names: with (x, y), a CTA arrives on the CTAs that differ from it in x only,
+                     and on those that differ in y only
+    num_arrivals     the number of arriving warpgroups *of each of these CTAs* that complete a
+                     phase. The mbarrier counts the warpgroups of all CTAs: num_arrivals times (sum
+                     of the axes' sizes - number of axes + 1).
+    num_barriers     as in `Barrier`
+    leader_tracked   True: CTAs arrive only on the *leader*, the first CTA along all the axes, and
+                     num_arrivals of each CTA complete its phase. The other CTAs do not wait; before
+                     they arrive again, the leader must signal them.
+    orders_stores    True: what was stored to shared memory before an arrival can be loaded by other
+                     CTAs after the wait (`numpipe.cluster_ref`); an arrival is then a fence of the
+                     whole GPU. False: arrivals only signal that data has been read.
 
-    `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one
-    CTA only. Along one axis, those who have waited for a phase may arrive for the next; along two,
-    others may still be missing in the phase before, and a CTA has to hear of them first (the
-    simulator reports where it has not).
+    `numpipe.barrier_wait` waits for the CTA's own barrier. Copies cannot arrive on it, because they
+    would signal only one CTA. Along one axis, a CTA that has waited for a phase may arrive for the
+    next. Along two axes, other CTAs may not have completed the previous phase, and must signal the
+    CTA first (the simulator reports violations).
 
-    Raises SpecError for counts and names that cannot be. PTX ISA, "mbarrier.arrive":
-    .shared::cluster.
+    Raises SpecError for invalid counts and names. PTX ISA, "mbarrier.arrive": .shared::cluster.
 
     >>> ClusterBarrier("cluster", num_barriers=2).axes
     ('cluster',)
@@ -233,13 +234,12 @@ class ClusterBarrier(Barrier):
 
 @dataclass(frozen=True, init=False)
 class RefUnion:
-    """Members that share their bytes: in a kernel, a tuple of references, as many as there are
-    members.
+    """Members that share the same bytes: in a kernel, a tuple of references, one per member.
 
-    A member is an `SMEM`, or a tuple of them, which lie side by side. The union is as large as its
-    largest member. What one member holds is lost where another is written; that their lives do not
-    overlap is for the kernel to see to, with a barrier between the last access through one and the
-    first through the other (the simulator reports where there is none).
+    A member is an `SMEM`, or a tuple of them, which are placed one after the other. The union is as
+    large as its largest member. Writing one member destroys the contents of the others. The kernel
+    must separate their uses with a barrier between the last access through one member and the first
+    access through another (the simulator reports missing barriers).
 
     >>> RefUnion(
     ...     SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16))
@@ -271,7 +271,7 @@ class RefUnion:
 
 # ---- a type as a literal: how it travels through the compiler ------------------------------------
 def is_allocation(value: Any) -> bool:
-    """Whether a constant is a type that can be allocated, or a tuple of such types."""
+    """Return whether a constant is a type that can be allocated, or a tuple of such types."""
     if type(value) is tuple:
         return bool(value) and all(map(is_allocation, value))
     return isinstance(value, (SMEM, Barrier, RefUnion))
@@ -286,12 +286,12 @@ _NAMES: dict[str, Any] = {
         for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, *get_args(Transform))
     },
 }
-"""the names in the `repr` of a type"""
+"""The names in the `repr` of a type."""
 
 
 def parse(text: str) -> Any:
-    """Return the type whose `repr` this is: a text is a literal that Numba keeps, as it does not
-    keep all nested tuples.
+    """Return the type with this `repr`. Types are passed as text, because Numba keeps string
+    literals but not all nested tuples.
 
     >>> parse(repr(SMEM((64, 64), np.float16)))
     SMEM((64, 64), float16)
@@ -302,8 +302,8 @@ def parse(text: str) -> Any:
 # ---- where an allocation lies --------------------------------------------------------------------
 @dataclass(frozen=True)
 class SmemPlan:
-    """Where tiles lie: the first slot is `offset` bytes behind the beginning of the warpgroup's
-    bytes of `memory`."""
+    """The place of tiles: the first slot is `offset` bytes after the beginning of the warpgroup's
+    bytes in `memory`."""
 
     kind: SMEM
     memory: Region
@@ -316,8 +316,8 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """Where barriers lie; `index` is the int32 in which a warpgroup keeps the parities of their
-    phases."""
+    """The place of barriers; `index` is the number of the int32 in which a warpgroup keeps the
+    parities of their phases."""
 
     kind: Barrier
     memory: Region
@@ -325,33 +325,34 @@ class BarrierPlan:
     name: str
     cluster: Dims = ALONE
     groups: tuple[tuple[int, ...], ...] = ()
-    """dimensions of the cluster along which CTAs arrive on each other's `ClusterBarrier`"""
+    """Dimensions of the cluster along which CTAs arrive on each other's `ClusterBarrier`."""
 
     @property
     def peers(self) -> tuple[Dims, ...]:
-        """The shifts from a CTA to those that it shares the barrier with, itself first: on theirs
-        it arrives, if none `leads`."""
+        """The shifts from a CTA to the CTAs that it shares the barrier with, itself first. It
+        arrives on their barriers, unless one CTA leads (`leads`)."""
         return shifts(self.cluster, self.groups)
 
     @property
     def wide(self) -> bool:
-        """Whether arrivals and waits are of the cluster's scope, so that other CTAs may load what
-        was stored before."""
+        """Whether arrivals and waits have cluster scope, so that other CTAs may load what was
+        stored before."""
         return len(self.peers) > 1 and getattr(self.kind, "orders_stores", False)
 
     @property
     def led(self) -> tuple[int, ...]:
-        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all;
-        () where each CTA's does."""
+        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all
+        CTAs; () if each CTA's barrier does."""
         return self.groups[0] if self.groups and getattr(self.kind, "leader_tracked", False) else ()
 
     @property
     def arrivals(self) -> int:
-        """Arrivals that complete a phase of the mbarrier: each warp arrives for its warpgroup."""
+        """The number of arrivals that complete a phase of the mbarrier: each warp arrives for its
+        warpgroup."""
         return ARRIVALS_A_WARPGROUP * self.kind.num_arrivals * len(self.peers)
 
     def name_of(self, copy: int, number: int) -> str:
-        """What reports call mbarrier `number` of the `copy`-th warpgroup."""
+        """Return the name that reports use for mbarrier `number` of the `copy`-th warpgroup."""
         index = (
             ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape))
             if self.kind.count > 1
@@ -363,10 +364,10 @@ class BarrierPlan:
 
 @dataclass(frozen=True)
 class Scratch:
-    """An allocation of a kernel: its type `kind`, and `tree`, the plans of its parts, nested as the
-    type is.
+    """An allocation of a kernel: its type `kind`, and `tree`, the plans of its parts, nested like
+    the type.
 
-    `memory` holds its tiles; `what` says what numpipe needs it for, if the kernel did not ask for
+    `memory` holds its tiles. `what` says what numpipe needs it for, if the kernel did not request
     it.
     """
 
@@ -382,7 +383,7 @@ class Scratch:
 
 
 def nbytes(kind: Any) -> int:
-    """Return the bytes that the tiles of a type take; its barriers lie in the header."""
+    """Return the bytes that the tiles of a type take; its barriers are in the header."""
     if isinstance(kind, tuple):
         return sum(map(nbytes, kind))
     if isinstance(kind, RefUnion):
@@ -391,8 +392,8 @@ def nbytes(kind: Any) -> int:
 
 
 def place(kind: Any, offset: int, memory: Region, barriers: Iterator[BarrierPlan]) -> Any:
-    """Return the plans of a type's parts, whose tiles begin at `offset` of a region; those of its
-    barriers are given in order."""
+    """Return the plans of a type's parts. Tiles begin at `offset` of a region; the plans of
+    barriers are taken from `barriers` in order."""
     if isinstance(kind, tuple):
         plans = []
         for part in kind:

@@ -1,18 +1,18 @@
-"""Blocks: tiles of one or two dimensions of an array of any rank, as TMA copies move them.
+"""Blocks: one- or two-dimensional tiles of an array of any rank, as TMA copies move them.
 
 A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one
-element in a block and are left out of the tile; the two others are its rows and columns, and lie in
-shared memory as `layout` says. Where one is left, the tile is a vector, whose elements lie one
-after another::
+element in a block and are left out of the tile. The two other dimensions are the tile's rows and
+columns, which are laid out in shared memory as described in `layout`. If only one dimension is
+left, the tile is a vector of contiguous elements::
 
     array (B, M, K), row-major, block_shape (None, 128, 64)
 
         index map (b, m, k)  ->  starts (b, 128 m, 64 k)  ->  a TMA box (1, 128, 64)  ->  tile (128,
                              64)
 
-Only the contiguous dimension is cut further, into panels of at most 128 bytes, each a copy. TMA
-lists dimensions in the order of memory, which is the array's own unless it is column-major (its
-first dimension contiguous): then it is the reverse.
+Only the contiguous dimension is cut further, into panels of at most 128 bytes, with one copy each.
+TMA lists dimensions in memory order. This is the array's own order, or its reverse if the array is
+column-major (its first dimension is contiguous).
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from .transforms import Transform, transposes
 
 @dataclass(frozen=True)
 class Block:
-    """The facts about the blocks of an array that their copies need.
+    """The properties of an array's blocks that their copies need.
 
     layout    of the tile in shared memory
     axes      the array's dimensions that are the tile's rows and columns, or its only one
-    scales    for each dimension of the array, how many elements a block index counts; 1 where the
+    scales    for each dimension of the array, the number of elements per block index; 1 where the
               map returns elements
-    reverse   whether memory lists the dimensions the other way round (column-major arrays)
+    reverse   whether memory lists the dimensions in reverse order (column-major arrays)
     elements  whether the index map chooses the element at which the contiguous dimension starts,
               which may be misaligned
-    fill      the value that elements outside the array are read as
+    fill      the value that elements outside the array read as
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
     along     dimensions of the cluster along which CTAs load the same block, each a share of it:
-              its n-th part in `shares`, cut across the dimension that is not contiguous (`cluster`)
-    mode      what it means that a block lies where the array has no element (`BlockSpec.mode`)
+              its n-th part in `shares`, cut across the dimension that is not contiguous
+              (`cluster_ranks`)
+    mode      how to treat a block that lies where the array has no element (`BlockSpec.mode`)
     """
 
     layout: Layout
@@ -73,17 +74,17 @@ class Block:
 
     @property
     def across(self) -> int:
-        """The other one of the array's dimensions that the tile has."""
+        """The array's other dimension that the tile has."""
         return self.axes[1 - self.layout.inner]
 
     def sharing(self, dims: Dims) -> Sharing:
-        """Return how the CTAs of a cluster with these dimensions share it."""
+        """Return how the CTAs of a cluster with these dimensions share the block."""
         return Sharing(dims, self.along, self.across, self.share_rows, self.layout.width)
 
     @property
     def share_rows(self) -> int:
-        """How many contiguous lines of the tile one CTA loads: all, or a share where CTAs of a
-        cluster load one block together."""
+        """The number of contiguous lines of the tile that one CTA loads: all, or a share if CTAs of
+        a cluster load the block together."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
     @functools.cached_property
@@ -109,8 +110,8 @@ class Block:
         )
 
     def check_start(self, start: int, what: str) -> None:
-        """Raise SpecError for a start along the contiguous dimension (in elements) that TMA cannot
-        have."""
+        """Raise SpecError for a start along the contiguous dimension (in elements) that TMA does
+        not support."""
         unit = 16 // self.layout.itemsize
         if start % unit:
             raise SpecError(
@@ -121,7 +122,7 @@ class Block:
 
 
 def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
-    """Return the error for an index map, `what`, whose result `got` is no tuple of `rank`
+    """Return the error for an index map, `what`, whose result `got` is not a tuple of `rank`
     integers."""
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
@@ -137,8 +138,8 @@ def cut(
     policy: str | None = None,
     mode: Literal["zero", "clip"] | None = None,
 ) -> Block:
-    """Return the blocks of an array of this type, rank and major order; SpecError where TMA or
-    wgmma cannot take them."""
+    """Return the blocks of an array of this type, rank and major order. Raises SpecError if TMA or
+    wgmma does not support them."""
     if ndim != len(shape):
         raise SpecError(
             f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has "

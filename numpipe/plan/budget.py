@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import DEFAULT
 from ..diagnostics.argument_checks import SHAPE, Rule, each, element_type, require, whole
 from ..diagnostics.errors import SpecError
@@ -89,7 +90,7 @@ def fit_slots(
         blocks=each(pair),
     )
     stage: int = sum(
-        -(-math.prod(shape) * element_type("fit_slots", dtype).itemsize // ATOM) * ATOM
+        -(-BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)) // ATOM) * ATOM
         for shape, dtype in blocks
     )
     if not stage:

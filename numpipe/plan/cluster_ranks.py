@@ -9,6 +9,8 @@ and each CTA copies its share to all of them::
     rank 0 at (0, 0)    0 and 2         0 and 1          0, 1, 2                    0, 1, 2
     rank 3 at (1, 1)    1 and 3         2 and 3          1, 2, 3                    1, 2, 3
 
+Arithmetic of places is that of both executions: they are ints, or the values of compiled code.
+
 PTX ISA, "Cluster of Cooperative Thread Arrays"; "cp.async.bulk.tensor": .multicast::cluster.
 """
 
@@ -19,7 +21,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Dims: TypeAlias = tuple[int, int, int]
 ALONE: Dims = (1, 1, 1)
@@ -28,17 +30,27 @@ ROWS = 8
 """rows that are swizzled together: a share has a multiple of them"""
 
 
-def rank_of(place: Sequence[int], dims: Dims) -> int:
+def rank_of(place: Sequence[Any], dims: Dims) -> Any:
     """Return the rank of the CTA at a place of its cluster.
 
     >>> rank_of((1, 1, 0), (2, 2, 1))
     3
     """
     x, y, z = place
-    return x + dims[0] * (y + dims[1] * z)
+    return x + (y + z * dims[1]) * dims[0]
 
 
-def place_of(cta: Sequence[int], dims: Dims) -> Dims:
+def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
+    """Return the rank of the first of the CTAs along some dimensions, of which the one at `place`
+    is one.
+
+    >>> first_of((1, 1, 0), (2, 2, 1), (1,))
+    1
+    """
+    return rank_of([at * 0 if axis in along else at for axis, at in enumerate(place)], dims)
+
+
+def place_of(cta: Sequence[Any], dims: Dims) -> tuple[Any, Any, Any]:
     """Return the place in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z
@@ -64,22 +76,23 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
     return tuple(sorted(found))
 
 
-def share_of(place: Sequence[int], dims: Dims, along: Sequence[int]) -> int:
+def share_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
     """Return the number of the share that a CTA loads of a block that all CTAs along these
     dimensions load."""
-    number = 0
+    number: Any = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
     return number
 
 
-def mask_of(place: Dims, dims: Dims, along: tuple[int, ...]) -> int:
-    """Return the ranks of the CTAs along some dimensions as bits: PTX's ctaMask.
+def mask_of(dims: Dims, along: tuple[int, ...]) -> int:
+    """Return the ranks of the CTAs along some dimensions, from the first of them on, as bits: PTX's
+    ctaMask, shifted right by `first_of`.
 
-    >>> bin(mask_of((1, 0, 0), (2, 2, 1), (1,)))
-    '0b1010'
+    >>> bin(mask_of((2, 2, 1), (1,)))
+    '0b101'
     """
-    return sum(1 << rank_of(shifted(place, shift, dims), dims) for shift in shifts(dims, (along,)))
+    return sum(1 << rank_of(shift, dims) for shift in shifts(dims, (along,)))
 
 
 @dataclass(frozen=True)

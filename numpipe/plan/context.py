@@ -13,7 +13,6 @@ The place of a CTA in the grid stands here too: by name `axis_index` and `axis_s
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..core.machine import current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
+from .cluster_ranks import rank_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import STATE, TURN
@@ -59,6 +59,15 @@ class ContextFacts:
         return self.role.computes
 
     @property
+    def stores(self) -> bool:
+        """Whether it issues the TMA stores of tiles."""
+        return self.role is self.unit.storing
+
+    @property
+    def numbered(self) -> bool:
+        return self.role.numbered
+
+    @property
     def several(self) -> bool:
         """Whether the warpgroup is one of several compute warpgroups."""
         return self.computes and self.unit.compute_wgs > 1
@@ -72,6 +81,29 @@ class ContextFacts:
     def sharing(self) -> bool:
         """Whether the warpgroup is a compute warpgroup that shares each tile with the others."""
         return self.computes and self.unit.turns < 2
+
+
+class StoringFacts:
+    """Who issues the TMA stores of what belongs to a context `np`: an array, or a ring.
+
+    stores_alone  whether the role that computes the tiles does, and runs here
+    hands_over    whether this role computes them, and another one stores them
+    takes_over    whether it stores what another one has computed
+    """
+
+    np: Any
+
+    @property
+    def stores_alone(self) -> bool:
+        return bool(self.np.computes and self.np.stores)
+
+    @property
+    def hands_over(self) -> bool:
+        return bool(self.np.computes and not self.np.stores)
+
+    @property
+    def takes_over(self) -> bool:
+        return bool(self.np.stores and not self.np.computes)
 
 
 class Context(ContextFacts, Hidden):
@@ -158,9 +190,7 @@ def _index(dimension: int) -> Any:
     machine, unit = current(), current().unit
     if unit is None or dimension not in unit.folded:
         return np.int32(machine.cta[dimension])
-    return np.int32(
-        index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod)
-    )
+    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension))
 
 
 def _size(dimension: int) -> Any:
@@ -256,9 +286,7 @@ def folded_size(dimension: int) -> Any:
 @op
 def own_index() -> Any:
     """Return the index of this CTA in the grid, x fastest."""
-    x, y, z = current().cta
-    width, height, _ = current().grid
-    return np.int32(x + width * (y + height * z))
+    return np.int32(rank_of(current().cta, current().grid))
 
 
 @op
@@ -273,7 +301,7 @@ def warpgroup_part(np_: Context) -> Any:
     warpgroup computes."""
     return (
         np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
-        if np_.computes
+        if np_.numbered
         else Inert("the warpgroup axis")
     )
 
@@ -287,7 +315,7 @@ def gpu_index(np_: Context) -> Any:
 def own_part(unit: Unit, region: Region) -> int:
     """Return the address of this warpgroup's bytes of a region."""
     machine = current()
-    return region.at(unit.number(machine.warpgroup) if machine.role.computes else 0)
+    return region.at(unit.number(machine.warpgroup) if machine.role.numbered else 0)
 
 
 @op

@@ -14,7 +14,7 @@ from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
 from .budget import Region
-from .cluster_ranks import Dims
+from .cluster_ranks import Dims, place_of
 from .folded_grids import index
 from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
@@ -81,7 +81,7 @@ def new_context(unit: Unit, role: Role) -> Any:
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
         np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
-        if role.computes:
+        if role.numbered:
             own = uniform(builder, compute_warpgroup(builder, unit))
             builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
         return np_
@@ -103,7 +103,7 @@ def uniform(builder: Any, value: Any) -> Any:
 
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
-    """Return `compute_warpgroup`, `uniform`, from the compute role's context."""
+    """Return `compute_warpgroup`, `uniform`, from the context of a role that has a number."""
     return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
 
 
@@ -252,8 +252,9 @@ def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the index of this CTA along a dimension of the grid."""
     if dimension not in unit.folded:
         return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
-    sizes = [_kept(builder, unit, number) for number in range(len(unit.folded))]
-    return index(nb.special(builder, "ctaid.x"), sizes, dimension, builder.udiv, builder.urem)
+    x = Value(builder, nb.special(builder, "ctaid.x"))
+    sizes = [Value(builder, _kept(builder, unit, number)) for number in range(len(unit.folded))]
+    return index(x, sizes, dimension).value
 
 
 def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
@@ -283,7 +284,7 @@ def define_axes(module: Any, unit: Unit) -> None:
         define("index", name, lambda builder: _grid_index(builder, unit, dimension))
         define("size", name, lambda builder: _grid_size(builder, unit, dimension))
     for axis, name in enumerate(unit.cluster_axes):
-        define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
+        define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis].value)
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))
     if unit.gpus:
         define("size", GPU_AXIS, lambda builder: nb.const(unit.gpus))
@@ -294,19 +295,32 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
     clusters in each dimension."""
-    return [
-        nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
+    ids: list[Any] = [
+        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]
+    return list(place_of(ids, dims))
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
-    """Return the number of the compute warpgroup that executes: 0, 1, …"""
-    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-    if unit.memory_warpgroup == unit.compute_wgs:
-        return warpgroup
-    behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
-    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
+    """Return the number of the compute warpgroup that executes, or for which a warp next to the
+    loading one does: 0, 1, …"""
+    warpgroup = number = builder.lshr(nb.thread_index(builder), nb.const(7))
+    if unit.memory_warpgroup != unit.compute_wgs:
+        behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
+        number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
+    for warps in unit.beside.values():
+        inside, place = place_among(builder, warps)
+        number = builder.select(inside, place, number)
+    return number
+
+
+def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
+    """Return whether the warp that executes is one of these of the CTA, and its number among
+    them."""
+    warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+    place = builder.sub(warp, nb.const(warps.start))
+    return builder.icmp_unsigned("<", place, nb.const(len(warps))), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
@@ -327,9 +341,9 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
-    result = I32 if np_.computes else InertType("the warpgroup axis")
+    result = I32 if np_.numbered else InertType("the warpgroup axis")
     context, builder, args = yield result(np_)
-    if not np_.computes:
+    if not np_.numbered:
         return nb.nothing(context)
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 

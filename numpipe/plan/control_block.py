@@ -1,14 +1,14 @@
-"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, a
-launch's words, the record of a wait.
+"""The byte formats that the host and a kernel of several GPUs share: the control block, a launch's
+words, and the record of a wait.
 
-The *control block* lies in symmetric memory, one for each stream on each GPU; int32 words::
+The *control block* is in symmetric memory, one for each stream on each GPU; int32 words::
 
     0 ... 61   BEGIN       launches that each peer has begun and this GPU has not yet met: a launch
                            of rank r adds 1 to word r of every peer, and subtracts 1 from its own
                            words of its peers. The host never writes them
     62         unused
-    63         LOST        1: a wait of a launch on this stream took too long. From then on no wait
-                           lasts, also in launches that are queued. The host never writes it
+    63         LOST        1: a wait of a launch on this stream took too long. From then on every
+                           wait returns at once, also in queued launches. The host never writes it
     64         GO          1: every peer has begun this launch
     65 ... 127             zeros
     128 ...    SEMAPHORES  the kernel's semaphores. With debug=True they are followed by as many for
@@ -17,23 +17,23 @@ The *control block* lies in symmetric memory, one for each stream on each GPU; i
 
 Before each launch the host clears the words from GO on.
 
-The *launch's words* are 128 bytes of the packed parameter behind maps and counter (byte, type)::
+The *launch's words* are 128 bytes of the packed parameter, after maps and counter (byte, type)::
 
     0    i32   the rank of this GPU
-    4    i32   how many GPUs there are
+    4    i32   the number of GPUs
     8    u64   address of the record, in pinned host memory
     16   u64   longest wait for a peer, in nanoseconds of %globaltimer
     24   u64   address of this GPU's control block
 
-Behind them is a section for each rank: its tensor maps, then the addresses of its arrays, 8 bytes
-each, up to a multiple of 128.
+They are followed by a section for each rank: its tensor maps, then the addresses of its arrays, 8
+bytes each, padded to a multiple of 128.
 
-A *record* is what the lane writes that sets LOST (byte, type); its first word is written last::
+A *record* is written by the lane that sets LOST (byte, type); its first word is written last::
 
-    0    u32   1: it waited for a semaphore; 2: for the begin of a peer
+    0    u32   1: it waited for a semaphore; 2: for a peer to begin
     4    i32   the rank of its GPU
     8    i32   the semaphore's index, or the peer's rank
-    12   i32   the value that it saw
+    12   i32   the observed value
     16   i32   the value that it waited for
     20   u32   the CTA: x, y, z
     32   u32   the thread of the CTA
@@ -46,21 +46,21 @@ import struct
 from dataclasses import dataclass
 
 MOST_GPUS = 62
-"""of a mesh"""
+"""The maximum number of GPUs of a mesh."""
 LOST, GO, SEMAPHORES = 63, 64, 128
 WORDS_BYTES = 128
 RECORD_BYTES = 64
 PATIENCE = 8.0
-"""seconds that a wait for a peer may take"""
+"""Seconds that a wait for a peer may take."""
 SEMAPHORE, BEGIN = 1, 2
-"""kinds of records"""
+"""Kinds of records."""
 
 _WORDS = struct.Struct(f"<iiQQQ{WORDS_BYTES - 32}x")
 _RECORD = struct.Struct(f"<I4i4Ii{RECORD_BYTES - 40}x")
 
 
 def words(rank: int, gpus: int, record: int, seconds: float, block: int) -> bytes:
-    """Return a launch's words: `record` and `block` are addresses, `seconds` is the longest
+    """Return a launch's words. `record` and `block` are addresses, `seconds` is the longest
     wait."""
     return _WORDS.pack(rank, gpus, record, int(1e9 * seconds), block)
 
@@ -76,7 +76,7 @@ def section_bytes(maps: int, arrays: int) -> int:
 
 @dataclass(frozen=True)
 class Waited:
-    """A record: what a wait that took too long was for."""
+    """A record of a wait that took too long."""
 
     kind: int
     rank: int
@@ -89,6 +89,6 @@ class Waited:
 
 
 def read(memory: bytes) -> Waited | None:
-    """Return the record, or None where nothing was given up."""
+    """Return the record, or None if no wait was given up."""
     kind, rank, index, seen, wanted, x, y, z, thread, place = _RECORD.unpack(memory)
     return Waited(kind, rank, index, seen, wanted, (x, y, z), thread, place) if kind else None

@@ -1,8 +1,8 @@
-"""Plans of copies: which TMA instructions move a tile between an array and shared memory.
+"""Plans of copies: the TMA instructions that move a tile between an array and shared memory.
 
-A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous
-shared memory (PTX ISA, "Tensors: Box"). A tile takes one for each of its panels (`layout`), and
-more where it has more rows than a box may have.
+A TMA instruction moves one box of the array, of at most 256 elements per side, to or from
+contiguous shared memory (PTX ISA, "Tensors: Box"). A tile takes one instruction for each of its
+panels (`layout`), and more if it has more rows than a box may have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..diagnostics.errors import SpecError
 from .layout import Layout
 
 MAX_SIDE = 256
-"""elements of a TMA box along a dimension"""
+"""Maximum elements of a TMA box along a dimension."""
 Fill = Literal["zeros", "nan"]
 
 
@@ -25,7 +25,7 @@ class MapRequest:
     """A CUtensorMap that the kernel needs: argument number, box (outermost dimension first) and
     swizzle in bytes.
 
-    `written` says whether it is a store's.
+    `written` says whether it is used by a store.
     """
 
     arg: int
@@ -39,12 +39,12 @@ class MapRequest:
 class CopyPlan:
     """The TMA copies of a tile: their tensor map, and where each of them starts.
 
-    places     (byte offset in the tile, rows, columns), from the tile's start; of a tile of one
-               dimension (byte offset, elements)
+    places     (byte offset in the tile, rows, columns), from the tile's start; for a
+               one-dimensional tile (byte offset, elements)
     axes       the array's dimensions that are the tile's rows and columns, or its only one
-    reverse    whether memory lists the dimensions the other way round (column-major arrays)
+    reverse    whether memory lists the dimensions in reverse order (column-major arrays)
     policy     what L2 does with the lines (`intrinsics.cp_async_bulk`), or None
-    reduction  how a store combines an element with what the array holds; "": it replaces it
+    reduction  how a store combines an element with the array's element; "": it replaces it
     """
 
     request: MapRequest
@@ -57,11 +57,11 @@ class CopyPlan:
     def boxes(
         self, start: Sequence[Any], address: Any, share: Any
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield (coordinates in the order of memory, address) of each copy, as ints or as LLVM
-        values with Python's operators.
+        """Yield (coordinates in memory order, address) of each copy, as ints or as LLVM values with
+        Python's operators.
 
-        `start` is the place in the array, by dimension, of the tile or of its share that is copied;
-        in shared memory the tile lies at `address`, and the share `share` bytes behind.
+        `start` is the position in the array, by dimension, of the tile or of its share that is
+        copied. In shared memory the tile is at `address`, and the share `share` bytes after it.
         """
         for offset, *moved in self.places:
             at = list(start)
@@ -87,8 +87,8 @@ def cut(
     """Return the copies of a tile of this layout: each moves a panel, or a part of one that has
     more lines than a box may have.
 
-    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of
-    one dimension is copied in boxes side by side.
+    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A
+    one-dimensional tile is copied in consecutive boxes.
     """
     if layout.flat:
         side = _side(layout.shape[1], 16 // layout.itemsize)
@@ -131,7 +131,7 @@ def cut_prefetch(
     sizes: tuple[int, ...],
     itemsize: int,
 ) -> CopyPlan:
-    """Return the copies of a prefetch, which has no tile: as few boxes as can be."""
+    """Return the copies of a prefetch, which has no tile: as few boxes as possible."""
     contiguous = 0 if reverse else rank - 1
     if contiguous not in axes:
         raise SpecError(

@@ -1,5 +1,4 @@
-"""`debug_print` and assertions: lines of text from a running kernel, and conditions that must hold,
-alike in both executions.
+"""`debug_print` and assertions, which work the same on the GPU and in the simulator.
 
 >>> numpipe.debug_print("k={} x={:.2f}", k, x)  # doctest: +SKIP
 [matmul cta (0, 0, 0) compute 1] k=3 x=0.50
@@ -31,38 +30,38 @@ BREAKPOINT = (
 
 
 class SimulatedOnly(CompileError):
-    """The kernel has a breakpoint: it is for the simulator, and nothing is wrong with it there."""
+    """The kernel has a breakpoint, so it can only be simulated."""
 
 
 @op(context=True)
 def debug_print(np_: Context, format: str, *values: Any) -> None:
-    """Print a line a warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` by the
-    memory role.
+    """Print one line per warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` from
+    the memory role.
 
     format   a compile-time string with a field for each value: ``{}``, or ``{:[<>][+
-             ][0][width][.precision][type]}`` with type d, x, X, f, e, E, g or G. Without one,
+             ][0][width][.precision][type]}`` with type d, x, X, f, e, E, g or G. Without a format,
              floats print 6 digits (``%g``).
     values   bool, integer and float scalars, run-time or constant; constant strings. At most 28.
 
-    Simulated, the line goes to sys.stdout at once. On the GPU one lane of the warpgroup calls
-    vprintf (CUDA C++ Programming Guide, "Formatted Output"): lines reach the C library's stdout
-    when the kernel is synchronised with, in no order between warpgroups, and the oldest are lost
-    where a launch prints more than 1 MiB. What only the compute role has (the warpgroup axis)
-    prints as ``-`` in the memory role; the body of an innermost pipeline loop runs in the compute
-    role only, and so does what is printed there.
+    In the simulator, the line goes to sys.stdout at once. On the GPU one lane of the warpgroup
+    calls vprintf (CUDA C++ Programming Guide, "Formatted Output"): lines reach the C library's
+    stdout when the host synchronizes with the kernel, in no order between warpgroups, and the
+    oldest are lost if a launch prints more than 1 MiB. Values that only the compute role has (the
+    warpgroup axis) print as ``-`` in the memory role. The body of an innermost pipeline loop runs,
+    and prints, in the compute role only.
 
-    It is an aid and not for fast kernels: around the call ptxas serialises wgmma (note C7510 of
-    ``kernel.inspect("gate", …)``) and may use stack; the results stay right.
+    Use it for debugging, not in fast kernels: around the call ptxas serializes wgmma (note C7510 of
+    ``kernel.inspect("gate", …)``) and may use stack; the results stay correct.
 
-    Raises SpecError for a format that the two executions would print differently, and for tiles:
-    simulate the kernel and stop in it with `breakpoint()` to look at those.
+    Raises SpecError for a format that the simulator and the GPU would print differently, and for
+    tiles: to look at a tile, simulate the kernel and stop in it with `breakpoint()`.
     """
     machine = current()
     text = [
         part if isinstance(part, str) else render(*part)
         for part in line(format, values, kind_of, described)
     ]
-    if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
+    if getattr(machine, "lane", 0) == 0:  # in per-lane bodies, lane 0 prints
         print(
             prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))
             + "".join(text)
@@ -70,14 +69,14 @@ def debug_print(np_: Context, format: str, *values: Any) -> None:
 
 
 def device_assert(condition: Any, message: str = "") -> NoReturn:
-    """Stop the kernel where `condition`, a run-time scalar, is false. `message` is a compile-time
+    """Stop the kernel if `condition`, a run-time scalar, is false. `message` is a compile-time
     string.
 
-    Simulated, it raises SimulationError at the line, with the kernel, role and CTA. On the GPU a
-    line with them appears on stderr, one for each warpgroup that saw it; the launch fails
-    (LaunchError, CUDA_ERROR_ASSERT) at the next synchronisation, and the process' CUDA context is
-    lost. Conditions on what only the compute role has (the warpgroup axis) are not checked in the
-    memory role.
+    In the simulator it raises SimulationError at the line, with the kernel, role and CTA. On the
+    GPU a line with them appears on stderr, one for each warpgroup in which the condition is false;
+    the launch fails (LaunchError, CUDA_ERROR_ASSERT) at the next synchronization, and the process'
+    CUDA context is lost. Conditions on values that only the compute role has (the warpgroup axis)
+    are not checked in the memory role.
 
     The check is always compiled in; ``assert condition, "message"`` only with
     ``CompilerParams(asserts=True)``. The simulator checks both.
@@ -86,7 +85,7 @@ def device_assert(condition: Any, message: str = "") -> NoReturn:
 
 
 def prefix(kernel: str, role: Role, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
-    """Return the beginning of a line, which says whose it is; arguments may be printf's
+    """Return the beginning of a line, which names its origin. Arguments may be printf
     conversions."""
     who = f"{role} {warpgroup}" if role.computes else role
     return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
@@ -98,10 +97,11 @@ def line(
     kind_of: Callable[[Any], Kind | None],
     described: Callable[[Any], str],
 ) -> Iterator[str | tuple[Field, Any]]:
-    """Yield the texts of a line, and (field, value) for what it prints, of values or of their Numba
-    types.
+    """Yield the texts of a line, and (field, value) for each value that it prints, given values or
+    their Numba types.
 
-    SpecError for values that are no scalars; `described` says what a message calls one.
+    Raises SpecError for values that are not scalars; `described` returns the name of one for
+    messages.
     """
     parts = parse(format)
     fields(parts, len(values))
@@ -122,17 +122,17 @@ def line(
 
 
 def check_condition(kind: Kind | None, what: str) -> None:
-    """Raise SpecError for a condition that is no scalar."""
+    """Raise SpecError for a condition that is not a scalar."""
     if kind in (None, "text"):
         raise SpecError(f"an assertion tests a bool, integer or float scalar, got {what}")
 
 
 @op
 def simulated_only(function: Any) -> Any:
-    """`breakpoint` as the AST pass writes it, ``simulated_only(breakpoint)()``: compiling it raises
-    CompileError.
+    """Replace `breakpoint` in the rewritten source, ``simulated_only(breakpoint)()``: compiling it
+    raises CompileError.
 
-    Numba would compile a trap, which ends the kernel where no debugger runs.
+    Numba would compile it to a trap, which ends the kernel if no debugger runs.
     """
     return function
 
@@ -141,8 +141,8 @@ def simulated_only(function: Any) -> Any:
 def check(
     np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool
 ) -> None:
-    """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text,
-    file and line."""
+    """Implement `device_assert` (`always`) and `assert`; the AST pass adds the source's text, file
+    and line."""
     if isinstance(condition, NoValue):
         return
     check_condition(kind_of(condition), described(condition))

@@ -1,5 +1,5 @@
-"""debug_print calls vprintf and assertions call __assertfail, both by one lane of the warpgroup:
-all lanes have the same values."""
+"""`debug_print` and assertions on the GPU: one lane of the warpgroup calls vprintf or __assertfail,
+since all lanes have the same values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .params import LoweringSemantics
 
 
 def _kind(ty: Any) -> Kind | None:
-    """Return what a value of this type is printed as; None for what is no scalar, and for constant
-    strings "text"."""
+    """Return the kind as which a value of this type is printed; None if it is not a scalar, and
+    "text" for constant strings."""
     kinds: dict[type, Kind] = {
         nb.types.Boolean: "bool",
         nb.types.Integer: "int",
@@ -42,7 +42,8 @@ def _described(ty: Any) -> str:
 
 
 def _conversion(field: Field, ty: Any) -> str:
-    """Return printf's conversion with its length: integers travel as 64 bits, floats as doubles."""
+    """Return printf's conversion with its length modifier: integers are passed as 64 bits, floats
+    as doubles."""
     kind = _kind(ty)
     assert kind is not None
     text = field.conversion(kind)
@@ -53,7 +54,7 @@ def _conversion(field: Field, ty: Any) -> str:
 
 
 def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> Any:
-    """Return a value as vprintf reads it from its argument buffer."""
+    """Return a value in the form in which vprintf reads it from its argument buffer."""
     letter = _conversion(field, ty)[-1]
     if letter == "s":
         words = [nb.c_string(context, builder, word) for word in ("True", "False")]
@@ -64,13 +65,15 @@ def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> 
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
         return builder.and_(number, nb.const(0xFFFFFFFF, nb.i64)) if narrow else number
     number = context.cast(builder, value, ty, nb.types.float64)
-    nan = nb.ir.Constant(number.type, float("nan"))  # one NaN, whose sign printf would print
+    # a single NaN, because printf would print its sign
+    nan = nb.ir.Constant(number.type, float("nan"))
     return builder.select(builder.fcmp_unordered("uno", number, number), nan, number)
 
 
 @contextlib.contextmanager
 def _speaker(builder: Any, np_: Any) -> Iterator[None]:
-    """A context in which one lane of the warpgroup runs; the memory role is one lane already.
+    """Return a context in which one lane of the warpgroup runs; the memory role is one lane
+    already.
 
     The lane is chosen by its number: elect.sync would wait for lanes that are elsewhere, and no TMA
     follows.
@@ -128,7 +131,7 @@ def _check(
     )
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
-        # each lane's condition is its own
+        # each lane has its own condition
         by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:

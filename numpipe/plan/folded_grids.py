@@ -14,14 +14,13 @@ where `plan.context` reads them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 SIZE = "np__grid_{}"
 """the name of the scalar that is a dimension's size"""
 MOST = 32
 """dimensions that a grid may have, as NumPy's arrays of old"""
-Index = TypeVar("Index")
 
 
 def along_x(rank: int) -> tuple[int, ...]:
@@ -65,16 +64,10 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
     return x * math.prod(dims[3:]), y, z
 
 
-def index(
-    x: Any,
-    known: Sequence[Any],
-    dimension: int,
-    divided: Callable[[Any, Any], Any],
-    rest: Callable[[Any, Any], Any],
-) -> Any:
-    """Return a CTA's index along a dimension that lies along x; `known`: `sizes`, as values for
-    `divided` and `rest` (//, %)."""
+def index(x: Any, known: Sequence[Any], dimension: int) -> Any:
+    """Return a CTA's index along a dimension that lies along x, of its index along x and of
+    `known`, the `sizes`: ints, or the values of compiled code."""
     place = 0 if dimension == 0 else dimension - 2
     for size in known[:place]:
-        x = divided(x, size)
-    return x if place == len(known) - 1 else rest(x, known[place])
+        x = x // size
+    return x if place == len(known) - 1 else x % known[place]

@@ -24,7 +24,7 @@ from .control_block import MOST_GPUS
 from .copy_plans import MapRequest
 from .protocol import BARRIERS, Ring
 from .resources import Resources
-from .roles import role_of
+from .roles import ROLES, warps_of
 
 if TYPE_CHECKING:
     from .plans import RingPlan
@@ -125,8 +125,8 @@ class Image:
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
     debug             whether it has a control block (`watch`), which finds waits for its `barriers`
                       that do not end, and indices outside their arrays: `places` says whose
-    memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a
-                      number that none has
+    parts             the role of each part of the CTA that runs the kernel function by itself, see
+                      `KernelShape.parts`
     recording         what it records (`profiles`); None: nothing
     target            the architecture that the code is for: "sm_90a"
     gpus              the GPUs of the mesh that it is for; 0: it is a kernel of one GPU. The last
@@ -145,7 +145,7 @@ class Image:
     resources: Resources = field(repr=False)
     dynamic: bool = False
     debug: bool = False
-    memory_warpgroup: int = 0
+    parts: tuple[str, ...] = ()
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
@@ -174,7 +174,7 @@ class Image:
             resources,
             unit.work_ring is not None,
             bool(unit.params.debug),
-            unit.memory_warpgroup,
+            tuple(role.name for role in unit.parts),
             tuple(barriers),
             tuple(unit.places),
             Recording.of(unit) if unit.params.profile_space else None,
@@ -188,9 +188,12 @@ class Image:
         """How many warpgroups a CTA has."""
         return self.threads // 128
 
-    def role(self, warpgroup: int) -> str:
-        """Return the name of the role of a warpgroup of the CTA."""
-        return role_of(warpgroup, self.memory_warpgroup).name
+    def part(self, warp: int) -> int:
+        """Return the part of the CTA that a warp belongs to; its warpgroup, where it has no
+        role."""
+        roles = {role.name: role for role in ROLES}
+        warps = warps_of([roles[name] for name in self.parts])
+        return next((part for part, own in enumerate(warps) if warp in own), warp // 4)
 
     def to_bytes(self) -> bytes:
         """Return the image as bytes for a file; `from_bytes` reads them."""
@@ -241,6 +244,11 @@ class Image:
             (
                 all(0 <= number < len(self.arrays) for number in self.peered),
                 f"peered is {self.peered}",
+            ),
+            (
+                len(self.parts) >= self.warpgroups
+                and set(self.parts) <= {role.name for role in ROLES},
+                f"parts is {self.parts}",
             ),
             (self.recording is None or self.recording.space > 0, "recording.space is 0"),
         ):

@@ -20,9 +20,9 @@ from .block import Block
 from .cluster_ranks import ALONE, ROWS, Dims, Sharing
 from .folded_grids import along_x
 from .layout import Layout
-from .params import CompilerParams
+from .params import CompilerParams, LoweringSemantics
 from .plans import ArrayArg
-from .roles import Role, role_of
+from .roles import ROLES, Role, parts_of, warps_of
 
 SCHEDULES = "cooperative", "pingpong"
 GPU_AXIS = "gpu"
@@ -94,6 +94,9 @@ class KernelShape:
                     f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which "
                     f"is also {other}: give each axis a name of its own"
                 )
+        for role in ROLES:
+            if role.option and getattr(self.params, role.option):
+                self._check_beside(role)
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
@@ -109,6 +112,43 @@ class KernelShape:
                 f"compute warpgroups, {self.compute_registers} each: fewer than 24; lower "
                 "memory_registers or num_compute_wgs"
             )
+
+    def _check_beside(self, role: Role) -> None:
+        """Raise SpecError for a kernel that cannot have a role next to the loading one."""
+        most = len(role.warps)
+        for refused, why, fix in (
+            (
+                not self.warp_specialized,
+                "a kernel without a memory warpgroup has no warp for it",
+                "warp_specialized=True",
+            ),
+            (
+                self.compute_wgs > most,
+                f"the memory warpgroup has {most} warps next to the loading one, a warp for each "
+                f"compute warpgroup, and num_compute_wgs={self.compute_wgs}",
+                f"num_compute_wgs={most}",
+            ),
+            (
+                bool(self.gpus),
+                "a signal to another GPU tells that the compute warpgroups' own stores are done",
+                f"{role.option}=False in a kernel with semaphores",
+            ),
+            (
+                any(array.workspace for array in self.arrays),
+                "which CTA stores a tile that several have summed is known to the compute "
+                "warpgroups alone",
+                f"{role.option}=False with splits",
+            ),
+            (
+                self.params.lowering_semantics is LoweringSemantics.Lane,
+                "bodies for each lane have no tiles that it could store",
+                f"{role.option}=False, or LoweringSemantics.Warpgroup",
+            ),
+        ):
+            if refused:
+                raise SpecError(
+                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}: fix: {fix}"
+                )
 
     # ---- threads and registers
     @property
@@ -151,13 +191,46 @@ class KernelShape:
             else self.compute_wgs
         )
 
-    def role(self, warpgroup: int) -> Role:
-        """Return the role of a warpgroup of the CTA."""
-        return role_of(warpgroup, self.memory_warpgroup)
+    @property
+    def parts(self) -> tuple[Role, ...]:
+        """The role of each part of the CTA that runs the kernel function by itself: of its
+        warpgroups, then of warps next to the loading one."""
+        return parts_of(self.warpgroups, self.memory_warpgroup, self.compute_wgs, self.params)
 
-    def number(self, warpgroup: int) -> int:
-        """Return the number of a warpgroup of the CTA among the compute warpgroups."""
-        return warpgroup - (warpgroup > self.memory_warpgroup)
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that the CTA has."""
+        return tuple(dict.fromkeys(self.parts))
+
+    @property
+    def storing(self) -> Role:
+        """The role that issues the TMA stores of tiles."""
+        return next(role for role in reversed(self.roles) if role.stores)
+
+    @property
+    def beside(self) -> dict[Role, range]:
+        """The roles next to the loading one, each with its warps of the CTA."""
+        found: dict[Role, range] = {}
+        for role, warps in zip(self.parts, warps_of(self.parts), strict=True):
+            if role.option:
+                found[role] = range(found.get(role, warps).start, warps.stop)
+        return found
+
+    @property
+    def references_hold_context(self) -> bool:
+        """Whether references to arrays hold the context on the GPU: to record stores as events, and
+        to count what is handed to the role that stores."""
+        return bool(self.params.profile_space or self.beside)
+
+    def role(self, part: int) -> Role:
+        """Return the role of a part of the CTA."""
+        return self.parts[part]
+
+    def number(self, part: int) -> int:
+        """Return the number of the compute warpgroup that a part of the CTA is, or works for."""
+        if part >= self.warpgroups:
+            return (part - self.warpgroups) % self.compute_wgs
+        return part - (part > self.memory_warpgroup)
 
     # ---- how the compute warpgroups divide tiles
     @property

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..arch.dtypes import BY_DTYPE
 from ..arch.products import WGMMA
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
@@ -143,11 +144,12 @@ def block_layout(
     `shape` and `inner` are those in the array: with a TransposeTransform the layout is the
     transposed view of the block. `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
     """
-    nbytes = shape[inner] * dtype.itemsize
+    element = BY_DTYPE[dtype]
+    nbytes = element.nbytes(shape[inner])
     if nbytes % 16:
         raise SpecError(
             f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
-            f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements"
+            f"moves multiples of 16 B: make that side a multiple of {element.count(16)} elements"
         )
     if shape[1 - inner] % 8:
         raise SpecError(
@@ -165,10 +167,12 @@ def flat_layout(
 ) -> Layout:
     """Return the layout of a block of one dimension: its elements one after another; SpecError
     where TMA cannot move it."""
-    if size * dtype.itemsize % 16:
+    element = BY_DTYPE[dtype]
+    nbytes = element.nbytes(size)
+    if nbytes % 16:
         raise SpecError(
-            f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: "
-            f"make it a multiple of {16 // dtype.itemsize} elements"
+            f"{what} of {dtype} is {nbytes} B, but TMA moves multiples of 16 B: "
+            f"make it a multiple of {element.count(16)} elements"
         )
     if transforms:
         raise SpecError(

@@ -23,14 +23,14 @@ from ..diagnostics.errors import SpecError
 
 @dataclass(frozen=True)
 class Tree:
-    """The shape of a nested tuple: its parts, None of a leaf, and its class."""
+    """The shape of a nested tuple: its parts (None for a leaf) and its class."""
 
     parts: tuple[Tree, ...] | None = None
     kind: type = tuple
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of a NamedTuple's parts; other tuples have none."""
+        """The names of a NamedTuple's parts; empty for other tuples."""
         return tuple(getattr(self.kind, "_fields", ()))
 
     def labels(self, root: str) -> list[str]:
@@ -64,7 +64,7 @@ class Tree:
 
 
 def parts_of(value: Any) -> Any:
-    """Return the parts of a tuple, or of the Numba type of one; None for a leaf."""
+    """Return the parts of a tuple, or of its Numba type; None for a leaf."""
     return value if isinstance(value, tuple) else getattr(value, "types", None)
 
 
@@ -102,8 +102,8 @@ def made(tree: Tree, parts: Sequence[Any]) -> Any:
 
 
 def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
-    """Return what is wrong with arrays in another shape than a pipeline's specs, which `names`
-    names; "" for nothing."""
+    """Return what is wrong with arrays whose shape differs from a pipeline's specs, called `names`;
+    "" if nothing is."""
     if specs == arrays:
         return ""
     flat = all(part.parts is None for tree in (specs, arrays) for part in tree.parts or ())

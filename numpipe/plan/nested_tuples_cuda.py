@@ -1,5 +1,5 @@
-"""Nested tuples of Numba types and LLVM values; the functions of `trees` take both tuples and their
-types."""
+"""Nested tuples of Numba types and LLVM values. The functions of `nested_tuples` take both tuples
+and their types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(tree: Tree, parts: list[Any]) -> Any:
 
 
 def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
-    """Return the LLVM value of a tuple's type from those of its leaves."""
+    """Return the LLVM value of a tuple's type, given the values of its leaves."""
     if parts_of(ty) is None:
         return next(values)
     return context.make_tuple(

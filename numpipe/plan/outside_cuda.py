@@ -1,5 +1,5 @@
-"""Indices outside their arrays, and parts outside their tiles: clipped, and told to the host by
-kernels built with ``CompilerParams(debug=True)``."""
+"""Indices outside their arrays, and parts outside their tiles: clipped, and reported to the host by
+kernels compiled with ``CompilerParams(debug=True)``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core import numba as nb
 from . import wait_records
 from .unit import Unit
 
-# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and
+# $0 whether to report, $1 the control block, $2 … $5 the record's address, phase and state (low and
 # high word); KIND its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
@@ -29,15 +29,14 @@ OUT: }}"""
 
 
 def clipped(builder: Any, index: Any, last: Any) -> Any:
-    """Return the nearest of 0 … `last`; 0 where there is none."""
+    """Return `index` clipped to 0 … `last`; 0 if the range is empty."""
     for comparison, bound in (("<", last), (">", nb.const(0))):
         index = builder.select(builder.icmp_signed(comparison, index, bound), index, bound)
     return index
 
 
 def narrowed(builder: Any, value: Any) -> Any:
-    """Return an integer as an int32: the nearest that there is, where it is wider and there is
-    none."""
+    """Return an integer as an int32, clipped to its range."""
     if value.type.width <= 32:
         return value
     for comparison, limit in (("<", 2**31 - 1), (">", -(2**31))):
@@ -57,11 +56,11 @@ def report(
     once: bool = False,
     kind: int = wait_records.OUTSIDE,
 ) -> None:
-    """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where
-    `outside` is true.
+    """Emit a record (`wait_records`) of an index along a dimension of an array of `size`, in lanes
+    where `outside` is true.
 
-    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one
-    tells. `kind`: of the record.
+    `what` names the index. `once`: all lanes of the warpgroup have the same index, and the first
+    one reports. `kind`: of the record.
     """
     if once:
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -74,8 +73,8 @@ def report(
 def record(
     builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: Any, high: Any
 ) -> None:
-    """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its
-    state."""
+    """Emit a `wait_records.Record`, in lanes where `chosen` is true; `low` and `high` are the words
+    of its state."""
     operands = [
         builder.zext(chosen, nb.i32),
         builder.ptrtoint(control(builder), nb.i64),
@@ -105,10 +104,10 @@ def control(builder: Any) -> Any:
 def within(
     builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool
 ) -> Any:
-    """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last`
-    is reported, and 0 returned.
+    """Return a place in shared memory. In a kernel compiled with debug (`unit`), a place outside 0
+    … `last` is reported, and 0 returned.
 
-    `what` says whose it is, and ends in what it is: "start", "index". `once` as for `report`.
+    `what` names the place, and ends in its kind: "start", "index". `once` as in `report`.
     """
     if unit is None:
         return place

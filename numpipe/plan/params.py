@@ -7,12 +7,16 @@ import enum
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from ..arch.targets import TARGETS
 from ..core.machine import EVICTION_POLICIES
 from ..diagnostics.argument_checks import FLAG, NONE, STRING, Rule, a, require, whole, word
 from ..diagnostics.errors import SpecError
 
 __all__ = ["CompilerParams", "LoweringSemantics"]
 
+PRODUCTS = tuple(
+    dict.fromkeys(product.name for target in TARGETS.values() for product in target.products)
+)
 SEMANTICS = ("parallel", "sequential")
 
 
@@ -66,6 +70,13 @@ class CompilerParams:
     store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA:
                           "evict_first", they make room for inputs first, "evict_last" or None. A
                           hint; `BlockSpec.eviction_policy` is that of blocks.
+    product               name of the instruction that `numpipe.mma` multiplies by: "wgmma" or
+                          "mma.sync"; "": the first of the target's that takes the operands' type.
+    store_role            warps next to the loading one, one for each compute warpgroup (at most 3),
+                          issue the TMA stores and reductions of tiles and of outputs, so that
+                          compute warpgroups never wait for a store (`tiles.store_ring`). They
+                          follow the kernel's control flow without tiles, as the memory role does:
+                          places of tiles are computed from integers.
     drain                 the memory role ends a pipeline by waiting until all its slots are
                           released: to measure what a pipeline costs that begins with an empty ring.
                           Single-stream pipelines always do.
@@ -113,6 +124,8 @@ class CompilerParams:
     lowering_semantics: LoweringSemantics = LoweringSemantics.Warpgroup
     store_slots: int = 0
     store_eviction_policy: str | None = None
+    product: str = ""
+    store_role: bool = False
     drain: bool = False
     asserts: bool = False
     allow_serialized_wgmma: bool = False
@@ -143,6 +156,7 @@ class CompilerParams:
                 "profile_space": whole(0),
                 "jitter": NONE | Rule(("an int, a seed",), whole().holds),
                 "profile_dir": STRING,
+                "product": word("", *PRODUCTS),
                 "lowering_semantics": a(
                     LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"
                 ),

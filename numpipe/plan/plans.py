@@ -1,4 +1,4 @@
-"""Plans that a Unit hands out: where a ring lies in shared memory, with which barriers, and how its
+"""Plans that a Unit hands out: the place of a ring in shared memory, its barriers, and how its
 slots are copied."""
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from .copy_plans import CopyPlan
 from .layout import Layout
 from .protocol import BARRIERS, MOMENTS, SlotBarrier
 
-# int32 words of a warpgroup's state, one group behind the other; each name but STATE and the first
-# two is where a group begins
+# int32 words of a warpgroup's state, one group after another. Each name but STATE and the first two
+# is the beginning of a group.
 COUNTERS = 16  # step counters of rings
-PHASES = 16  # parities of the kernel's own barriers
-WARPGROUP = COUNTERS + PHASES  # which compute warpgroup it is (`context_cuda`)
+PHASES = 16  # parities of the barriers that the kernel allocates
+WARPGROUP = COUNTERS + PHASES  # the number of the compute warpgroup (`context_cuda`)
 PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
-TURN = PROFILE + 4  # whose turn comes next (`turns`)
+TURN = PROFILE + 4  # whose turn comes next (`pingpong`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
-BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
-# the number of its GPU in the mesh, and where the packed parameter lies, in two words
+BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peer_arrays`)
+# the number of its GPU in the mesh, and the address of the packed parameter, in two words
 GPU = BEGUN + 1
-STATE = GPU + 3  # how many words there are
+STATE = GPU + 3  # the number of words
 
 
 @dataclass(frozen=True)
 class ArrayArg:
-    """The facts about an array parameter of a kernel that its compilation depends on.
+    """The properties of a kernel's array parameter that its compilation depends on.
 
     order      "row" (last dimension contiguous) or "col" (first)
     tma        whether TMA can address it
-    tma_store  whether TMA may write it too, in whole 16-byte chunks (measured on an H200): rows (of
-               a column-major array columns) end at a multiple of 16 bytes, or padding of ours
-               follows
+    tma_store  whether TMA may also write it, in whole 16-byte chunks (measured on an H200): its
+               rows (columns, if it is column-major) end at a multiple of 16 bytes, or are followed
+               by padding that numpipe added
     output     whether the call treats it as an output: checks that it is writable, copies it back
                to the host
-    workspace  whether it is the kernel's own, for partial sums (`partials`)
+    workspace  whether it is the kernel's own workspace, for partial sums (`partials`)
     semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh
                wait for each other
     """
@@ -60,11 +60,11 @@ class ArrayArg:
 
     @property
     def own(self) -> bool:
-        """Whether the kernel passes it itself."""
+        """Whether numpipe passes it, rather than the caller."""
         return self.workspace or self.semaphores
 
     def check_plain(self, what: str) -> None:
-        """Raise SpecError for semaphores, which are no array of numbers; `what` begins the
+        """Raise SpecError for semaphores, which are not an array of numbers; `what` begins the
         message."""
         if self.semaphores:
             raise SpecError(
@@ -80,9 +80,9 @@ class ArrayArg:
 
 
 class BarrierPlace(NamedTuple):
-    """The place of an mbarrier in a kernel: `kind` is one of `protocol.BARRIERS`, of a slot of a
-    ring; "own", a `numpipe.Barrier`; or "sums", of partial sums that CTAs of a cluster exchange
-    (`reduce_scatter`)."""
+    """The place of an mbarrier in a kernel. `kind` is one of `protocol.BARRIERS`, for a slot of a
+    ring; "own", for a `numpipe.Barrier`; or "sums", for partial sums that CTAs of a cluster
+    exchange (`cluster_sums`)."""
 
     kind: str
     plan: RingPlan | None = None
@@ -91,19 +91,19 @@ class BarrierPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class RingPlan:
-    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's
+    """A load ring: the place of its slots, barriers and counter. Addresses are offsets in the CTA's
     shared memory.
 
-    A slot has the barriers of `protocol.BARRIERS`, from `barriers` on: those of a kind for all
-    slots, then those of the next kind. It is filled in `parts`: all operands together, or one after
-    another where the body uses barriers of a kind itself (`manual`), to wait for each operand or to
-    release each. Then every part has a barrier of that kind of its own.
+    A slot has the barriers of `protocol.BARRIERS`, starting at `barriers`: one kind for all slots,
+    then the next kind. It is filled in `parts`: all operands together, or one after another if the
+    body itself uses barriers of a kind (`manual`), to wait for each operand or to release each.
+    Then every part has its own barrier of that kind.
 
-    private  compute warpgroups that have a copy of the ring each, one behind the other; 0: they
-             share one
-    labels   what messages call the operands
-    dims     the first dimensions of the grid, whose indices say which block is loaded: a slot is
-             filled when one of them changes; None: all of them
+    private  the number of compute warpgroups that have a copy of the ring each, one after the
+             other; 0 if they share one
+    labels   names of the operands in messages
+    dims     the first dimensions of the grid, whose indices determine the block that is loaded: a
+             slot is filled when one of them changes; None: all of them
     cluster  CTAs of the cluster along x, y, z, which may fill each other's slots
     written  whether the body writes the tiles
     numbers  whether its slots hold numbers, not tiles
@@ -166,11 +166,11 @@ class RingPlan:
         return tuple(range(len(self.parts))) if kind in self.manual else (0,)
 
     def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Return the parts that `ring.each` goes through.
+        """Return the parts that `ring.each` iterates over.
 
         "all"       every part
         "unwaited"  one for each ready barrier of the operands that the consumed barrier of `part`
-                    frees, if the body is to wait for it, and is not sure to (`waited`)
+                    frees, if the body must wait for it and is not certain to (`waited`)
         a kind      one for each barrier of the kind
         """
         if parts == "all":
@@ -183,8 +183,8 @@ class RingPlan:
         return tuple(number for number in freed if number not in waited)
 
     def one_by_one(self, event: str) -> bool:
-        """Whether an event of the ring (`ring.note`) concerns one operand, not all that a step
-        has."""
+        """Return whether an event of the ring (`ring.note`) concerns one operand, not all operands
+        of a step."""
         of = MOMENTS[event].of
         return len(self.parts) > 1 if of == "parts" else of in self.manual
 
@@ -205,7 +205,7 @@ class RingPlan:
         )
 
     def announces(self, part: int, loaded: bool) -> bool:
-        """Whether a ready barrier's bytes are announced before a part is loaded, or after it
+        """Return whether a ready barrier's bytes are announced before a part is loaded, or after it
         (`loaded`): see `ring.announces`."""
         if len(self.parts_of("ready")) == len(self.parts):
             return not loaded
@@ -216,7 +216,7 @@ class RingPlan:
         """For each part, the shifts from a CTA to the CTAs that fill its slots, and whose slots it
         fills, itself first.
 
-        Parts that share their consumed barrier wait for, and are released to, the same CTAs.
+        Parts that share a consumed barrier wait for, and are released to, the same CTAs.
         """
         groups = (
             self.parts if "consumed" in self.manual else [range(len(self.args))] * len(self.parts)
@@ -229,7 +229,7 @@ class RingPlan:
     def check_shared(
         self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]
     ) -> None:
-        """Raise SpecError where another pipeline's ring, `other`, cannot use this one's slots and
+        """Raise SpecError if another pipeline's ring, `other`, cannot use this one's slots and
         barriers."""
 
         def blocks(plan: RingPlan) -> str:
@@ -265,13 +265,13 @@ class RingPlan:
 
 
 class OutPlan(RingPlan):
-    """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
+    """An output ring: slots that the body writes, without mbarriers (`pipeline_outputs`)."""
 
     written, kinds = True, ()
 
 
 class NumberPlan(RingPlan):
-    """A ring of numbers (`number_ring`): an int32 in each slot, behind the barriers; every compute
+    """A ring of numbers (`number_ring`): an int32 in each slot, after the barriers. Every compute
     warpgroup reads all of them."""
 
     numbers = True

@@ -1,4 +1,4 @@
-"""Profiles: the events of a running kernel, what its pipelines do and regions that a user names,
+"""Profiles: the events of a running kernel (its pipelines' steps, and regions that a user names),
 and how the GPU writes them.
 
 ::
@@ -6,8 +6,8 @@ and how the GPU writes them.
     with numpipe.region("softmax"):
         …
 
-Each warpgroup records by itself, by one lane: no event waits for another warpgroup. Without
-``CompilerParams(profile_space=n, profile_dir=path)`` a kernel's code holds nothing of it. On the
+Each warpgroup records its own events, in one lane, without waiting for other warpgroups. Without
+``CompilerParams(profile_space=n, profile_dir=path)`` a kernel contains no profiling code. On the
 simulated SM a `numpipe.Trace` has the events.
 
 On the GPU the kernel's module has `SYMBOL` in global memory, which the host fills before the first
@@ -41,9 +41,9 @@ CONTROL_BYTES = 16
 PART_BYTES = 64
 EVENT_BYTES = 16
 KINDS = tuple(MOMENTS)
-"""the kinds of events, by number"""
+"""The kinds of events, by number."""
 SAMPLED = 8
-"""CTAs that are recorded, the first of the grid"""
+"""The number of CTAs that are recorded, the first of the grid."""
 
 _CONTROL = struct.Struct("<QII")
 _PART = struct.Struct("<IIQQQQ24x")
@@ -55,15 +55,15 @@ def control(buffer: int, ctas: int, room: int) -> bytes:
 
 
 def buffer_bytes(warpgroups: int, room: int, ctas: int = SAMPLED) -> int:
-    """Return the size in bytes of a kernel's profile buffer, with `room` events for each
+    """Return the size in bytes of a kernel's profile buffer with space for `room` events of each
     warpgroup."""
     return ctas * warpgroups * (PART_BYTES + EVENT_BYTES * room)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """An event: `ring` is the number of a ring, `step` a step of it, a tile or a region, `time` in
-    nanoseconds of %globaltimer."""
+    """An event. `ring` is the number of a ring, `step` a step of it, a tile or a region, `time` is
+    in nanoseconds of %globaltimer."""
 
     kind: str
     ring: int
@@ -74,8 +74,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Part:
-    """The events of one warpgroup of one CTA, in nanoseconds of %globaltimer; `lost` events had no
-    room."""
+    """The events of one warpgroup of one CTA, in nanoseconds of %globaltimer; `lost` events did not
+    fit."""
 
     cta: int
     warpgroup: int
@@ -87,8 +87,8 @@ class Part:
 
 
 def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
-    """Return the parts of a profile buffer that a launch of `ctas` CTAs has written; the others
-    hold older bytes."""
+    """Return the parts of a profile buffer that a launch of `ctas` CTAs has written; the other
+    parts hold older bytes."""
     found = []
     stride = PART_BYTES + EVENT_BYTES * room
     headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
@@ -117,8 +117,8 @@ def _timer(times: list[tuple[int, int, int, int]]) -> Callable[[int], float]:
     %globaltimer.
 
     `times` are %globaltimer and %clock64 when each warpgroup began, and when it ended. One scale
-    serves all of them, because the timer steps by up to 1000 ns: with scales of their own, events
-    of two warpgroups would come in a wrong order.
+    serves all warpgroups, because the timer has steps of up to 1000 ns: separate scales could put
+    events of two warpgroups in the wrong order.
     """
     timer, zero = min(((began, first) for began, first, _, _ in times), default=(0, 0))
     ended, last = max(((ended, last) for _, _, ended, last in times), default=(0, 0))
@@ -130,9 +130,9 @@ def _timer(times: list[tuple[int, int, int, int]]) -> Callable[[int], float]:
 def region(name: str) -> NoReturn:
     """Name a part of a kernel in its traces: ``with numpipe.region("softmax"):`` around statements.
 
-    `name` is a compile-time string. Regions may lie in each other, and are each warpgroup's own.
-    `return`, and `break` or `continue` of a loop around it, may not leave one. They are in traces
-    of the GPU (`CompilerParams.profile_space`) and of the simulated SM.
+    `name` is a compile-time string. Regions may be nested, and each warpgroup has its own.
+    `return`, and `break` or `continue` of a loop around it, may not leave a region. Regions appear
+    in traces of the GPU (`CompilerParams.profile_space`) and of the simulated SM.
     """
     raise outside("region", ', as `with numpipe.region("name"):`')
 
@@ -154,4 +154,4 @@ def mark_tile(np_: Context, tile: Any) -> None:
 
 @op
 def mark_store(ref: Any, event: str) -> None:
-    """Note a step of storing a register tile; the simulated SM has events of its own for that."""
+    """Record a step of storing a register tile; the simulated SM has its own events for that."""

@@ -14,6 +14,7 @@ from ..core import numba as nb
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
 from . import profiling as source
+from .context_cuda import place_among
 from .plans import PROFILE
 from .roles import Role
 from .unit import Unit
@@ -91,13 +92,17 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
     cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
-    part = builder.add(
-        builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7))
-    )
+    number = builder.lshr(thread, nb.const(7))
     lane = builder.and_(thread, nb.const(127))
     first = builder.icmp_unsigned("==", lane, nb.const(0))
     # one lane of the warp, elected later
     records = builder.icmp_unsigned("<", lane, nb.const(32)) if role.lanes == "one" else first
+    if role.option:
+        records, place = place_among(builder, unit.beside[role])
+        number = builder.add(place, nb.const(unit.parts.index(role)))
+        lane = builder.and_(thread, nb.const(31))
+        first = builder.and_(records, builder.icmp_unsigned("==", lane, nb.const(0)))
+    part = builder.add(builder.mul(cta, nb.const(len(unit.parts))), number)
     three = nb.ir.LiteralStructType([nb.i32] * 3)
     found = nb.emit_asm(
         builder,

@@ -1,14 +1,14 @@
-"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what
-warpgroups note of their steps.
+"""The protocol of a ring as data: the mbarriers of its slots, who arrives on them and how often,
+and the events that warpgroups record.
 
 The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows. The
-order of what a step does is code (`numpipe.language.pipeline.ring`), and `legal` states the rules a
-second time, on purpose. There are three tables:
+order of operations within a step is code (`numpipe.language.pipeline.ring`), and `legal` states the
+rules a second time, on purpose. There are three tables:
 
 ============  ======================================================================================
-`BARRIERS`    the mbarriers of a slot, in the order of their addresses
-`MOMENTS`     the notes of a pipeline, a region or a loop over tiles; the number of a row is that of
-              a profile's event
+`BARRIERS`    the mbarriers of a slot, in address order
+`MOMENTS`     the recorded moments of a pipeline, a region or a loop over tiles; the number of a row
+              is the number of a profile's event
 `KINDS`       the kinds of events that take time of a warpgroup, or of a unit of the SM
 ============  ======================================================================================
 """
@@ -22,24 +22,24 @@ from typing import Literal
 from .roles import COMPUTE, MEMORY, Role
 
 WARPS = 4
-"""arrivals of a warpgroup: lane 0 of each warp, because each warp waits for products by itself"""
+"""Arrivals of a warpgroup: lane 0 of each warp, because each warp waits for products separately."""
 COMPUTING = "compute"
-"""the moment when a warpgroup begins to use a step's tiles, and its time from then on"""
+"""The moment when a warpgroup begins to use a step's tiles, and its time from then on."""
 
 
 @dataclass(frozen=True)
 class SlotBarrier:
-    """An mbarrier of each slot of a ring, or, where the body uses it, of each operand there.
+    """An mbarrier of each slot of a ring or, if the body uses it, of each operand in the slot.
 
-    completes  the role whose arrivals complete a phase: the memory role's, or those of all compute
-               warpgroups that use the slot
+    completes  the role whose arrivals complete a phase: the memory role, or all compute warpgroups
+               that use the slot
     arrivals   how often each of them arrives in a phase
     ahead      a step waits for phase ``step // slots + ahead``
-    span       what a wait for it counts as, in `spans.MEANS`
+    span       how a wait for it is classified, in `spans.MEANS`
     option     the option of a pipeline by which the body uses it itself, with numpipe's operation
                `use`
-    once       how a report says not to arrive twice; it names slot, step, number (the slot's) and
-               phase
+    once       the text of a report against arriving twice; it names slot, step, number (the slot's)
+               and phase
     """
 
     name: str
@@ -81,10 +81,10 @@ BARRIERS = {
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring that events name: a load ring, or that of an `output`.
+    """A ring that events name: a load ring, or the ring of an `output`.
 
-    index    rings of one index are one, which several pipelines use
-    private  whether each warpgroup has one
+    index    rings with the same index are one ring, which several pipelines use
+    private  whether each warpgroup has its own
     turns    whether compute warpgroups take turns on its steps, so that each step has one reader
     """
 
@@ -100,21 +100,21 @@ OF_A_RING = re.compile(
     rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
     r"(?: of warpgroup \d+)?"
 )
-"""the name of a slot's mbarrier"""
+"""The name of a slot's mbarrier."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment that a warpgroup notes.
+    """A moment that a warpgroup records.
 
-    of         the operands of a ring that it is of: a barrier's name, "parts", or "step" for all;
-               "": it is of no ring
-    computing  whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if
-               it was this step ("releases"); "": as before
+    of         the operands of a ring that it concerns: a barrier's name, "parts", or "step" for
+               all; "" if it concerns no ring
+    computing  whether the warpgroup computes: from here on ("begins"), no longer ("ends"), no
+               longer if it was this step ("releases"); "": unchanged
     waits, waited  the barrier of the slot that the warpgroup waits for from here on, and has waited
                for
     opens, closes  the kind of event, of `KINDS`, that begins and ends here on a GPU; the simulated
-               SM knows it by itself
+               SM determines it itself
     arrives    the barrier that the warpgroup arrives on here
     lasts      whether the event lasts until the next one, in the Trace Event Format
     """
@@ -131,7 +131,7 @@ class Moment:
 
     @property
     def noted(self) -> bool:
-        """Whether the moment is an event of a trace by itself."""
+        """Whether the moment is itself an event of a trace."""
         return not (self.opens or self.closes)
 
 
@@ -161,9 +161,9 @@ MOMENTS = {
 class Kind:
     """A kind of event that takes time.
 
-    span   what it counts as in a warpgroup's time, of `spans.MEANS`; "": nothing by itself
+    span   how it is classified in a warpgroup's time, in `spans.MEANS`; "": not at all
     title  a wait's title in the Trace Event Format
-    unit   the unit of the SM that it is shown on; "": it is the warpgroup's own
+    unit   the unit of the SM that it is shown on; "": the warpgroup itself
     """
 
     span: str = ""

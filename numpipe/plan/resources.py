@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a compiled kernel, from nvJitLink's log and from what numpipe laid out.
-    Print it for a table.
+    """The resources of a compiled kernel, from nvJitLink's log and numpipe's memory layout. Print
+    it for a table.
 
-    registers          of a lane at entry; setmaxnreg then moves them: `compute_registers`,
-                       `memory_registers` (0 without that role)
-    spill_bytes        of a lane's registers, to local memory
+    registers          of a lane at entry; setmaxnreg then redistributes them:
+                       `compute_registers`, `memory_registers` (0 without that role)
+    spill_bytes        register spills of a lane, to local memory
     stack_bytes        of a lane's local memory
     smem_bytes         shared memory of a CTA
     threads            of a CTA
     notes              the remarks of ptxas, C75xx
-    smem               (what for, bytes) of the shared memory, without the gaps
-    layout_casts       (line, from what to what, bytes of a warpgroup's shared memory) of the casts
-                       that move data (`numpipe.layout_cast`)
+    smem               (purpose, bytes) of the shared memory, without the gaps
+    layout_casts       (line, conversion, bytes of a warpgroup's shared memory) of the casts that
+                       move data (`numpipe.layout_cast`)
     barriers           mbarriers in shared memory
     tensor_maps        each takes 128 bytes of parameters
     cubin_bytes        of machine code, with its tables
@@ -54,13 +54,13 @@ class Resources:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no spills, no stack and no C75xx note (serialised wgmma, ignored
-        setmaxnreg): `gate`'s first rule."""
+        """Whether there are no spills, no stack and no C75xx note (serialized wgmma, ignored
+        setmaxnreg): the first rule of `gate`."""
         return not (self.spill_bytes or self.stack_bytes or self.notes)
 
     @property
     def compile_seconds(self) -> float:
-        """Seconds of all parts of the compile."""
+        """The compile time of all parts, in seconds."""
         return sum(seconds for _, seconds in self.seconds)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Resources:
 
 
 def notes(log: str, target: Target) -> tuple[str, ...]:
-    """Return the lines of nvJitLink's log that say what costs speed: C75xx."""
+    """Return the lines of nvJitLink's log about lost performance: C75xx."""
     return tuple(
         line.strip()
         for line in log.splitlines()

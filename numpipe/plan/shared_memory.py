@@ -1,11 +1,12 @@
-"""The shared memory of a CTA: which bytes each ring and allocation has, and the error for too many.
+"""The shared memory of a CTA: the bytes of each ring and allocation, and the error if they do not
+fit.
 
 ::
 
     0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of
                                their groups, 8 bytes each; at the end, with schedule="pingpong",
-                               the rings' counters in transfer (`turns`); before them the sizes of a
-                               grid of more than three dimensions (`folded`)
+                               the rings' counters in transfer (`pingpong`); before them the sizes
+                               of a grid of more than three dimensions (`folded_grids`)
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its
                                mbarriers are at the header's end
@@ -13,9 +14,9 @@
     ............. exchange     compute warpgroups x what reductions, layout casts and stores by rows
                                need at a time
 
-Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence
-and a barrier of the CTA each time, for bytes that few kernels lack. So the entry initialises all
-mbarriers.
+Nothing is freed before the kernel ends: invalidating an mbarrier and initializing it again costs a
+fence and a barrier of the CTA each time, to save bytes that few kernels need. So the entry
+initializes all mbarriers.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ from .wait_records import WORDS_BYTES
 
 @dataclass
 class SharedMemory(KernelShape):
-    """The bytes given away so far. A simulation learns of rings in the order they run, a compile
+    """The bytes allocated so far. A simulation adds rings in the order in which they run; a compile
     knows all of them at its end."""
 
     rings: dict[str, RingPlan] = field(default_factory=dict)
     simulated: bool = False
     outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
-    """staging panels of each compute warpgroup; 0 before the first store"""
+    """Staging panels of each compute warpgroup; 0 before the first store."""
     staging_base: int = 0
     scratch: dict[str, Scratch] = field(default_factory=dict)
-    """what the kernel allocates itself"""
+    """The kernel's own allocations."""
     exchange_bytes: int = 0
-    """bytes through which the warps of a compute warpgroup exchange values, in reductions, layout
-    casts and stores of register tiles"""
+    """Bytes through which the warps of a compute warpgroup exchange values, in reductions, layout
+    casts and stores of register tiles."""
     row_stores: bool = False
-    """whether tiles are stored through these bytes"""
+    """Whether tiles are stored through these bytes."""
     may_store_rows: bool = True
-    """whether they may be: not where a compile has shown that other bytes need the room"""
+    """Whether they may be; False if a compile has shown that other data needs the space."""
     casts: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(line, from what to what) of layout casts that move data -> bytes"""
+    """(line, conversion) of layout casts that move data -> bytes."""
 
     @property
     def smem_bytes(self) -> int:
@@ -66,12 +67,13 @@ class SharedMemory(KernelShape):
 
     @property
     def exchange(self) -> Region:
-        """The bytes through which warps exchange values: they lie behind all others, and so have
-        their place at the end only."""
+        """The bytes through which warps exchange values. They come after all others, so their place
+        is known only at the end."""
         if self.simulated or not self.store_slots:
             base = self._rings_end + self.staging.total
         else:
-            base = max(self._rings_end, self.staging.end)  # rings that came later lie behind it
+            # rings that were added later come after it
+            base = max(self._rings_end, self.staging.end)
         return Region(base, self.exchange_bytes, self.compute_wgs)
 
     @property
@@ -80,16 +82,16 @@ class SharedMemory(KernelShape):
         return self._rings_end if self.simulated else self.exchange.base
 
     def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
-        """Let the warps of a warpgroup exchange `nbytes` at a time; `cast` is (line, from what to
-        what) of a layout cast."""
+        """Reserve `nbytes` for an exchange between the warps of a warpgroup; `cast` is (line,
+        conversion) of a layout cast."""
         self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
 
     def plan_row_stores(self) -> bool:
-        """Return whether the warpgroups have a panel each through which they store tiles to arrays
-        that TMA cannot write: it is planned where it fits, beside a panel of the store ring if
-        other outputs need one."""
+        """Return whether the warpgroups have a panel each for storing tiles to arrays that TMA
+        cannot write. It is planned if it fits, next to a panel of the store ring if other outputs
+        need one."""
         if self.simulated or self.row_stores:
             return True
         ring = not self.store_slots and any(
@@ -113,14 +115,14 @@ class SharedMemory(KernelShape):
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
-        """(what for, bytes) of all that a CTA has in shared memory, without the gaps."""
+        """(purpose, bytes) of all shared memory of a CTA, without the gaps."""
         return tuple(self._rows(self.staging.total))
 
     def _budget(self) -> None:
         staging = self.staging.total
         if self.simulated and not self.params.store_slots:
-            # chosen at the first store that ran, which may be before some of the rings: a compile
-            # knows them all by then
+            # Chosen at the first store that ran, possibly before some of the rings; a compile knows
+            # all rings by then.
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
         simulated = self._rings_end + staging + self.exchange.total
         if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
@@ -143,8 +145,8 @@ class SharedMemory(KernelShape):
             )
 
     def _two_types(self) -> str:
-        """Return a hint about operands of a ring that wgmma does not multiply with each other, ""
-        where there are none."""
+        """Return a hint about operands of a ring that wgmma cannot multiply with each other, "" if
+        there are none."""
 
         def family(array: ArrayArg) -> str | None:
             return getattr(self.target.product.operand(array.dtype), "family", None)
@@ -162,8 +164,8 @@ class SharedMemory(KernelShape):
         return ""
 
     def _rows(self, staging: int) -> Iterator[tuple[str, int]]:
-        """Yield (what for, bytes) of all that a CTA has in shared memory; the store ring has
-        `staging` bytes."""
+        """Yield (purpose, bytes) of all shared memory of a CTA, given the `staging` bytes of the
+        store ring."""
         yield "barriers", HEADER
         for plan in (*self.load_rings, *self.outputs.values()):
             copies = max(1, plan.private)
@@ -208,13 +210,14 @@ class SharedMemory(KernelShape):
     # ---- counters that travel with the turn
     @property
     def barrier_room(self) -> int:
-        """Bytes of the header that barriers may take: the words of `watch`, of the grid and of
-        turns lie behind them."""
+        """Bytes of the header available to barriers; they are followed by the words of
+        `wait_records`, of the grid and of turns."""
         return self.grid_words - WORDS_BYTES * bool(self.params.debug)
 
     @property
     def grid_words(self) -> int:
-        """The offset of the sizes of the dimensions of the grid that are `folded`, a word each."""
+        """The offset of the sizes of the folded dimensions of the grid (`folded_grids`), one word
+        each."""
         return (
             HEADER
             - 4 * COUNTERS * self.turns * (self.turns > 1)
@@ -228,20 +231,20 @@ class SharedMemory(KernelShape):
 
     @property
     def _scratch_barriers(self) -> int:
-        """The offset at which the barriers of allocations begin: they fill the header from its end
-        down."""
+        """The offset at which the barriers of allocations begin. They fill the header from its end
+        downwards."""
         return self.barrier_room - sum(
             plan.memory.total for part in self.scratch.values() for plan in part.barriers
         )
 
     def turn_word(self, warpgroup: int, index: int) -> int:
-        """Return the offset of the word in shared memory through which a compute warpgroup gets a
-        ring's counter with its turn."""
+        """Return the offset of the word in shared memory that passes a ring's counter to a compute
+        warpgroup with its turn."""
         return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
 
     def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters the next warpgroup gets with its turn: shared ones, but not the
-        work indices, which all read."""
+        """The rings whose counters are passed to the next warpgroup with its turn: shared rings,
+        except the work indices, which all warpgroups read."""
         return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
 
     @property
@@ -251,5 +254,5 @@ class SharedMemory(KernelShape):
 
     @property
     def work_ring(self) -> NumberPlan | None:
-        """The ring of work indices (`tile_scheduler`), where a loop over tiles takes them."""
+        """The ring of work indices (`tile_scheduler`), if a loop over tiles uses one."""
         return next((plan for plan in self.rings.values() if isinstance(plan, NumberPlan)), None)

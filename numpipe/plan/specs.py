@@ -1,5 +1,4 @@
-"""Frozen records of what the user says about blocks and arrays; each is validated where it is
-made."""
+"""Frozen records that describe blocks and arrays; each is validated when it is created."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ __all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "
 
 
 MAX_SIDE = 1 << 16
-"""elements of a block along a dimension: more than shared memory has room for"""
+"""Maximum elements of a block along a dimension: more than shared memory can hold."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,15 @@ class Element:
     """A side of a block whose index map returns the *element* where the block starts, not a block
     index.
 
-    In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16,
-    k))`` has blocks of 64 rows that start 16 rows apart, so they overlap. A block may lie partly
-    before or behind the array: what lies outside reads as the BlockSpec's `oob_fill`. One that lies
-    outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous
-    dimension a block must start at a multiple of 16 bytes (TMA stops the SM otherwise): constant
-    starts are checked when the kernel is compiled, run-time ones by the simulator.
+    Use it in the block_shape of a `BlockSpec`: ``BlockSpec((numpipe.Element(64), 64), lambda i, k:
+    (i * 16, k))`` has blocks of 64 rows that start 16 rows apart, so they overlap. A block may
+    extend past either end of the array: elements outside it read as the BlockSpec's `oob_fill`. A
+    block that lies completely outside is an error, unless the BlockSpec has a `mode`. Along the
+    contiguous dimension a block must start at a multiple of 16 bytes (otherwise TMA stops the SM):
+    constant starts are checked when the kernel is compiled, run-time starts by the simulator.
 
-    The block starts where the index map says and nowhere else: there is no padding before or behind
-    the array, as `pl.Element` of Pallas has it; subtract it in the index map instead.
+    The block starts exactly where the index map says. Unlike `pl.Element` in Pallas, it has no
+    padding around the array; subtract the padding in the index map instead.
 
     Raises SpecError for a size outside 1…65536 elements.
 
@@ -59,11 +58,11 @@ class Element:
 
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
-"""of a block along one dimension of its array"""
+"""The side of a block along one dimension of its array."""
 
 
 class MemorySpace:
-    """Where an operand of a pipeline is: `numpipe.GMEM`."""
+    """The memory space of a pipeline's operand: `numpipe.GMEM`."""
 
     def __init__(self, name: str) -> None:
         self.memory_space = name
@@ -73,16 +72,16 @@ class MemorySpace:
 
 
 GMEM = MemorySpace("GMEM")
-"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body as
-it is; nothing is loaded."""
+"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body
+unchanged; nothing is loaded."""
 
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """How an array is cut into blocks, and which block a grid step needs.
+    """A division of an array into blocks, and the choice of the block that each grid step needs.
 
     block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions,
-                   which is what TMA addresses):
+                   the limit of TMA):
 
                    ===============  ========  ==================================  ==================
                    side             elements  the index map returns               in the tile
@@ -93,44 +92,46 @@ class BlockSpec:
                    ===============  ========  ==================================  ==================
 
                    Two dimensions are left for the tile, or one for a vector:
-                   ``BlockSpec((256,))``, ``BlockSpec((None, 512))``. Along the contiguous
-                   dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the
-                   other one of 8 elements; a block is copied in as many TMA boxes as it takes.
-                   Sides are compile-time constants and shapes of arrays are not, so a block that is
-                   the whole array states its sides: ``BlockSpec((64, 128))`` is all of an array of
-                   up to 64 x 128 elements.
+                   ``BlockSpec((256,))``, ``BlockSpec((None, 512))``. The contiguous dimension
+                   cannot be squeezed, and its side is a multiple of 16 bytes; the side along the
+                   other dimension is a multiple of 8 elements. A block is copied in as many TMA
+                   boxes as needed. Sides are compile-time constants and shapes of arrays are not,
+                   so a block that covers a whole array needs explicit sides:
+                   ``BlockSpec((64, 128))`` covers an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64),
                    ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the
                    array's origin, loaded once.
-    memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory;
-                   numpipe.GMEM, in global memory: it gets the array itself (block_shape and
-                   index_map must be left out).
-    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform,
-                   TransposeTransform; those left out are inferred (see `transforms`).
-    delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
-    oob_fill       what elements outside the array read as: "zeros", or "nan" for float types.
-    buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's
+    memory_space   where the body finds the operand: None or numpipe.SMEM for shared memory;
+                   numpipe.GMEM for global memory: the body gets the array itself (block_shape and
+                   index_map must be omitted).
+    transforms     the layout of the block in shared memory: TilingTransform, SwizzleTransform,
+                   TransposeTransform; missing transforms are inferred (see `transforms`).
+    delay_release  the number of steps that a slot is kept after the step that used it (None: the
+                   pipeline's value).
+    oob_fill       the value of elements outside the array: "zeros", or "nan" for float types.
+    buffer_count   slots of this operand (None: 1 if its block never changes, else the pipeline's
                    max_concurrent_steps).
-    eviction_policy  which of its lines the L2 cache evicts: "evict_first", before others,
-                   "evict_last", after others; None: neither. It changes no result.
+    eviction_policy  the priority of its lines in the L2 cache: "evict_first" evicts them before
+                   others, "evict_last" after others; None: neither. It does not affect results.
     collective_axes  name of an axis of the kernel's cluster, or a tuple of names: all CTAs along it
                    load the same block. Each loads its share, rows across the contiguous dimension
-                   (a multiple of 8), and multicasts it to all of them. For these CTAs the index map
-                   returns the same, and they run the same steps (the simulator checks both).
-    mode           what to do when the index map returns, for a squeezed dimension or an `Element`,
-                   a place where the array has no element. None: report a mistake, in the simulator
+                   (a multiple of 8), and multicasts it to all of them. The index map must return
+                   the same block in these CTAs, and they must run the same steps (the simulator
+                   checks both).
+    mode           what to do if the index map returns, for a squeezed dimension or an `Element`, a
+                   position where the array has no element. None: report an error, in the simulator
                    and with ``debug=True`` (`out-of-bounds`). "zero": the block reads as `oob_fill`
-                   there, and is not stored. "clip": use the nearest place at which the block lies
-                   inside.
+                   there, and is not stored. "clip": use the nearest position at which the block
+                   lies inside.
 
-    An operand is loaded when its block changes, and only then. Which grid dimensions its index map
-    reads is known from the map's source, if it is a lambda or a nested function: ``lambda m, k: (m,
-    0)`` of a grid (M, K) has a new block every K steps, and ``lambda m, k: (0, 0)`` one in all.
-    Maps that are defined elsewhere are taken to read every index.
+    An operand is loaded only when its block changes. The grid dimensions that the index map reads
+    are determined from its source, if it is a lambda or a nested function: over a grid (M, K),
+    ``lambda m, k: (m, 0)`` has a new block every K steps, and ``lambda m, k: (0, 0)`` a single
+    block. Maps that are defined elsewhere are assumed to read every index.
 
-    Raises SpecError for sides and options that cannot be; what depends on the array is checked
-    where a pipeline is called.
+    Raises SpecError for invalid sides and options. Requirements that depend on the array are
+    checked when a pipeline is called.
 
     >>> BlockSpec((128, 64), lambda k: (0, k)).block_shape
     (128, 64)
@@ -163,13 +164,13 @@ class BlockSpec:
 
     @property
     def depends(self) -> tuple[bool, ...] | None:
-        """Which grid indices the index map reads; None: all of them, as far as is known."""
+        """The grid indices that the index map reads; None if unknown: assume all of them."""
         return () if self.index_map is None else self._depends
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """The parts that the plan of a ring depends on; of the index map these are the indices that
-        it returns as constants."""
+        """The parts that the plan of a ring depends on; for the index map, the indices that it
+        returns as constants."""
         return (
             self.block_shape,
             self.oob_fill,
@@ -261,12 +262,12 @@ class BlockSpec:
 
 
 def check_mode(what: str, mode: Any) -> None:
-    """Raise SpecError for a `mode` that there is not."""
+    """Raise SpecError for an unknown `mode`."""
     require(what, {"mode": mode}, mode=word("zero", "clip") | NONE)
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
-    """Return `collective_axes` as a tuple of names; SpecError for other values."""
+    """Return `collective_axes` as a tuple of names. Raises SpecError for other values."""
     names = () if given is None else given if isinstance(given, tuple) else (given,)
     if (
         not all(isinstance(name, str) for name in names)
@@ -281,14 +282,14 @@ def axis_names(what: str, given: Any) -> tuple[str, ...]:
 
 
 def spelled(shape: tuple[Side, ...]) -> str:
-    """Return a block_shape as a kernel writes it."""
+    """Return a block_shape as it is written in a kernel."""
     sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
     return f"({', '.join(sides)}{',' * (len(sides) == 1)})"
 
 
 def space_of(given: Any) -> str | None:
     """Return "SMEM" or "GMEM" for a value of memory_space=, None for any other value."""
-    # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    # numpipe.SMEM is also a class, whose instances are allocations and not memory spaces.
     named = isinstance(given, (MemorySpace, type))
     name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
     return name if name in ("SMEM", "GMEM") else None
@@ -299,10 +300,11 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(BlockSpec) if field.i
 
 @op
 def block_spec(*given: Any) -> BlockSpec:
-    """`BlockSpec(...)` inside a kernel, given all `OPTIONS`, of `memory_space` its name.
+    """Make a `BlockSpec(...)` inside a kernel, given all `OPTIONS`; `memory_space` is given by
+    name.
 
-    Behind them come the indices that the map returns, None for each that is no constant, and which
-    grid indices it reads.
+    They are followed by the indices that the map returns, None for each that is not a constant, and
+    by the grid indices that the map reads.
     """
     *values, known, depends = given
     options = {
@@ -329,12 +331,12 @@ def _record(kind: type) -> Op[..., Any]:
 RECORDS = {
     kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)
 }
-"""the operations that make constants of one field again inside a kernel, by class"""
+"""The operations that recreate constants of one field inside a kernel, by class."""
 
 
 SYMBOLIC: list[type] = []
-"""types of sizes that are not known yet, which an ArrayType may have while a framework traces a
-call (`numpipe.torch`)"""
+"""Types of unknown sizes, which an ArrayType may have while a framework traces a call
+(`numpipe.torch`)."""
 
 
 @dataclass(frozen=True)
@@ -357,24 +359,24 @@ class ArrayType:
 
 
 FLAGS = 8
-"""words behind a slot of a workspace, one for each compute warpgroup that a CTA may have"""
+"""Words after a slot of a workspace, one for each compute warpgroup that a CTA may have."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its
-    option `workspace=` says.
+    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel, given by
+    its option `workspace=`.
 
     tile   (rows, columns) of a tile of the output, elements
-    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots
-           for each tile of the last output, in clusters whose CTAs go through the same tiles for as
-           many tiles as whole clusters of them have. None, or the name of an axis of the cluster:
-           there is no workspace, and the parameter is None
-    slots  how many sums may be on their way, if not as `split` says
+    split  the `split` of the kernel's `split_tiles`. "stream" gives a slot for each CTA, an int n
+           gives n slots for each tile of the last output. If the CTAs of a cluster loop over the
+           same tiles, the number of tiles is rounded up to whole clusters. None, or the name of an
+           axis of the cluster: there is no workspace, and the parameter is None
+    slots  the number of sums that may be in flight, if it differs from what `split` gives
 
     numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first
-    made on a stream, and calls on that stream share them. Raises SpecError for sizes that are not
-    positive.
+    made on a stream, and all calls on that stream share them. Raises SpecError for sizes that are
+    not positive.
 
     >>> (
     ...     Workspace((128, 256)).array(132, (512, 4096)).shape,
@@ -414,8 +416,8 @@ class Workspace:
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
     def exists(self, cluster_axes: tuple[str, ...]) -> bool:
-        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for
-        another axis."""
+        """Return whether a kernel whose cluster has these axes has a workspace at all. Raises
+        SpecError for an unknown axis."""
         if not isinstance(self.split, str) or self.split == "stream":
             return self.split is not None
         if self.split not in cluster_axes:
@@ -427,8 +429,9 @@ class Workspace:
         return False
 
     def array(self, ctas: int, output: tuple[int, ...], cluster: int = 1) -> ArrayType:
-        """Return the workspace's shape and type, given the CTAs, those of a cluster that goes
-        through the same tiles, and the output's shape. SpecError for an output without tiles."""
+        """Return the workspace's shape and type, given the numbers of CTAs and of CTAs per cluster
+        that loop over the same tiles, and the output's shape. Raises SpecError for an output
+        without tiles."""
         slots = self.slots
         if slots is None and isinstance(self.split, str):
             slots = ctas
@@ -450,7 +453,7 @@ class Static:
     """Annotation of a keyword-only kernel parameter that is a compile-time constant (hashable;
     often a frozen dataclass).
 
-    Arithmetic on it and on its fields is folded before compilation, one compile per value::
+    Arithmetic on it and on its fields is folded before compilation; each value is compiled once::
 
         def matmul(a, b, c, *, cfg: numpipe.Static = Config()): ...
     """
@@ -464,13 +467,13 @@ class Persistent:
 
 
 def persistent(ctas: int | None = None) -> Persistent:
-    """Grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each looping over
-    `numpipe.tiles`.
+    """Return the grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each
+    looping over `numpipe.tiles`.
 
-    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the
-    first call. The simulated grid has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the
-    kernel names their axes: enough for tiles to be shared out. `numpipe.verify` runs it once more
-    on 132.
+    With clusters, the grid is as many whole clusters as can run at once, which is queried from the
+    driver at the first call. The simulated grid has 2 CTAs unless `ctas` is given, or 2 clusters if
+    the kernel names its cluster axes, so that tiles are divided between them. `numpipe.verify` also
+    runs it on 132 CTAs.
     """
     if ctas is not None and (not is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")

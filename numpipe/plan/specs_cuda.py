@@ -1,4 +1,4 @@
-"""BlockSpec as a Numba value: its shape is in the type, its index map (with what it captured) in
+"""BlockSpec as a Numba value: its shape is in the type, its index map (with captured variables) in
 the value."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .specs import OPTIONS, RECORDS, BlockSpec, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
-    """The type of an `Element` or a transform: all of the value is known at compile time, so the
+    """The type of an `Element` or a transform. The whole value is known at compile time, so the
     type counts as a literal."""
 
     def __init__(self, value: Any) -> None:
@@ -23,7 +23,7 @@ nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `BlockSpec`: it has the spec's attributes, but for the index map that one's
+    """The type of a `BlockSpec`: it has the spec's attributes, with the index map replaced by its
     type."""
 
     def __init__(self, spec: BlockSpec, index_map: Any) -> None:

@@ -1,5 +1,5 @@
-"""The split of a CTA into roles, and the part of a grid that is one: what a kernel says before its
-source is read."""
+"""The split of a CTA into roles, and the parallel part of a grid, as the kernel's options give them
+before its source is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..diagnostics.errors import SpecError
 
 STEPS = "np__steps_{}"
-"""the name of a dimension's size that is a run-time value"""
+"""The name of a dimension's size that is a run-time value."""
 
 
 class Split(NamedTuple):
@@ -19,17 +19,17 @@ class Split(NamedTuple):
     wg_axis: str = "wg"
     memory_registers: int = 40
     memory_thread_idx: int = -1
-    """the memory role's warpgroup; -1: the last one"""
+    """The memory role's warpgroup; -1 for the last one."""
 
     def given(self, said: SplitOptions) -> Split:
-        """Return this split with the options that `said` sets in place of its own."""
+        """Return this split, with the options that `said` sets replaced."""
         return self._replace(
             **{name: value for name, value in said._asdict().items() if value is not None}
         )
 
 
 class SplitOptions(NamedTuple):
-    """The options of a split that one place in the source, or the kernel, says; None for the
+    """The options of a split that one place in the source, or the kernel, sets; None for the
     others."""
 
     num_compute_wgs: int | None = None
@@ -38,7 +38,7 @@ class SplitOptions(NamedTuple):
     memory_thread_idx: int | None = None
 
     def check(self, kernel: str) -> None:
-        """Raise SpecError for a value of another type than the option has."""
+        """Raise SpecError for a value of the wrong type for its option."""
         for name, value, default in zip(self._fields, self, Split(), strict=True):
             kind = type(default)
             if value is not None and type(value) is not kind:
@@ -50,8 +50,8 @@ class SplitOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all
-    are None until the call."""
+    """A grid whose first `parallel` dimensions are CTAs and whose others are steps. `sizes` are
+    None until the call."""
 
     rank: int
     parallel: int
@@ -68,5 +68,5 @@ class Grid:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the names of the run-time scalars that say how many steps there are."""
+        """Return the names of the run-time scalars that hold the numbers of steps."""
         return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)

@@ -1,8 +1,8 @@
-"""Transforms of a block in shared memory: how wide its rows are, how they are swizzled, which side
+"""Transforms of a block in shared memory: the width of its rows, their swizzle, and which side
 comes first.
 
-A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its
-lines (see `layout`). Eight lines of a panel are the unit that swizzling permutes and that wgmma
+A block is stored in shared memory as *panels*: `n` elements of its contiguous dimension, for all of
+its lines (see `layout`). Eight lines of a panel are the unit that swizzling permutes and that wgmma
 reads, so a panel is a column of (8, n) tiles::
 
     # float16
@@ -14,7 +14,8 @@ reads, so a panel is a column of (8, n) tiles::
                    | …    |      |      |      |
 
 Without transforms a block has the widest panels that divide it: 128, 64, 32 or (not swizzled) 16
-bytes. The widest are the fastest: narrower ones are more copies, and more bank conflicts.
+bytes. The widest are the fastest, because narrower panels need more copies and cause more bank
+conflicts.
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ class SwizzleTransform:
 
 @dataclass(frozen=True)
 class TransposeTransform:
-    """The tile is handed over transposed: (columns, rows). A view, as ``tile.T`` is: nothing moves.
+    """A transposed tile, (columns, rows), passed to the body. It is a view, like ``tile.T``:
+    nothing is moved.
 
-    Raises SpecError for another permutation than (1, 0), the only one that changes a tile of two
-    dimensions.
+    Raises SpecError for any permutation but (1, 0), the only one that changes a two-dimensional
+    tile.
 
     >>> TransposeTransform().permutation
     (1, 0)
@@ -104,7 +106,7 @@ Transform = TilingTransform | SwizzleTransform | TransposeTransform
 
 
 def check(transforms: Any, what: str) -> None:
-    """Raise SpecError unless this is a tuple of transforms, each kind at most once."""
+    """Raise SpecError unless `transforms` is a tuple of transforms, each kind at most once."""
     if not isinstance(transforms, tuple) or not all(isinstance(t, Transform) for t in transforms):
         raise SpecError(
             f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and "
@@ -121,19 +123,19 @@ def check(transforms: Any, what: str) -> None:
 
 
 def transposes(transforms: tuple[Transform, ...]) -> bool:
-    """Whether the tile is handed over transposed."""
+    """Return whether the tile is passed to the body transposed."""
     return any(isinstance(t, TransposeTransform) for t in transforms)
 
 
 def row_width(nbytes: int) -> int:
-    """Return the default bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a
-    row of `nbytes`."""
+    """Return the default width in bytes of a panel's row: the widest of 128, 64, 32 and 16 that
+    divides a row of `nbytes`."""
     return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
 
 
 def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, what: str) -> int:
-    """Return the bytes of a panel's row in a block whose contiguous side has `nbytes`; SpecError
-    where transforms do not fit."""
+    """Return the bytes of a panel's row in a block whose contiguous side has `nbytes`. Raises
+    SpecError if the transforms do not fit."""
     widest = row_width(nbytes)
     swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
     tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -25,10 +26,13 @@ from .layout import ATOM
 from .nested_tuples import leaves
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
 from .protocol import BARRIERS, Ring
-from .roles import ROLES, Role
+from .roles import Role
 from .shared_memory import SharedMemory
 
 Plan = TypeVar("Plan", bound=RingPlan)
+STORE_RING, STORES = "the store ring", "filled and free"
+"""what panels of stored tiles are called among rings, and what the barriers of a role that stores
+are for"""
 _serials = itertools.count()
 
 
@@ -38,7 +42,7 @@ class Unit(SharedMemory):
 
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    rings_of: dict[Role, set[str]] = field(default_factory=lambda: {role: set() for role in ROLES})
+    rings_of: defaultdict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
@@ -134,6 +138,11 @@ class Unit(SharedMemory):
 
         `labels` and `dims` are those of `RingPlan`.
         """
+        if single:
+            self._check_beside_at(
+                f"pipeline at {site}",
+                "a single-stream pipeline, which each compute warpgroup runs by itself",
+            )
         labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
         key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
         known: dict[str, Any] = self.outputs if kind.written else self.rings
@@ -167,7 +176,17 @@ class Unit(SharedMemory):
             cluster=self.cluster,
             private=self.compute_wgs if single else 0,
         )
+        if kind.written:
+            self._plan_handover(plan.name, slots, self.compute_wgs, True)
         return self._keep(key, plan, where)
+
+    def _check_beside_at(self, what: str, why: str) -> None:
+        """Raise SpecError for what roles next to the loading one cannot follow."""
+        for role in self.beside:
+            raise SpecError(
+                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not go "
+                f"with {why}: fix: {role.option}=False"
+            )
 
     def _keep(self, key: str, plan: Plan, where: str) -> Plan:
         """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
@@ -331,8 +350,34 @@ class Unit(SharedMemory):
             )
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
             self.staging_base = self.target.smem_bytes if self.simulated else self._rings_end
+            self._plan_handover(STORE_RING, self.staging_slots, 1, False)
             self._budget()
-        return self.store_slots
+        return self.staged
+
+    @property
+    def staging_slots(self) -> int:
+        """Slots of each compute warpgroup's store ring: one, or where another role stores two at
+        least, if there are two panels, so that one is written while the other is read."""
+        return self.store_slots // self.staged
+
+    @property
+    def staged(self) -> int:
+        """Panels of a slot of the store ring."""
+        return max(1, self.store_slots // 2) if self.beside else self.store_slots
+
+    def _plan_handover(self, ring: str, slots: int, writers: int, shared: bool) -> None:
+        """Plan the barriers of a ring that compute warpgroups write and another role stores, where
+        one does: *filled*, on which `writers` warpgroups arrive, and *free*."""
+        if self.beside:
+            self.plan_scratch(ring, (Barrier(writers, slots), Barrier(1, slots)), shared, STORES)
+
+    def handover(self, ring: str | RingPlan) -> Any:
+        """Return the plans of these barriers, filled and free, of the store ring or of an output
+        ring, which several pipelines may use."""
+        if isinstance(ring, RingPlan):
+            ring = next(of.name for of in self.outputs.values() if of.index == ring.index)
+        name = f"{STORES} @ {ring}"
+        return next(part.tree for part in self.scratch.values() if part.name == name)
 
     def plan_work_ring(self, site: str) -> NumberPlan:
         """Return the ring of work indices, one for all loops; `site` is the place of the first.
@@ -343,6 +388,9 @@ class Unit(SharedMemory):
         """
         if self.work_ring is not None:
             return self.work_ring
+        self._check_beside_at(
+            f"tiles(dynamic=True) at {site}", "tiles of a counter, which two roles alone read"
+        )
         slots, first = self.turns + 3, self._rings_barriers
         name = f"tile numbers @ {site}"
         return self._keep(
@@ -451,7 +499,7 @@ class Unit(SharedMemory):
         kind = (
             "sums"
             if any(
-                part.what and address in of.memory
+                part.what not in ("", STORES) and address in of.memory
                 for part in self.scratch.values()
                 for of in part.barriers
             )

@@ -82,6 +82,7 @@ def simulate(
     grid: tuple[int, int, int],
     warpgroups: int,
     smem_bytes: int,
+    beside: int = 0,
     unit: Any = None,
     seed: Seed = None,
     trace: Trace | None = None,
@@ -101,6 +102,8 @@ def simulate(
     a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
+    beside         warps of one of these warpgroups that run the body by themselves too, with the
+                   numbers after those of the warpgroups
     smem_bytes     dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and
                    bfloat16)
     staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and
@@ -192,7 +195,7 @@ def simulate(
             scheduler = schedule.scheduler() if guide is None else guide.scheduler()
             scheduler.arrays(arrays)
             count = sum(len(ctas) for _, ctas in parts)
-            clocks = Clocks(4 * warpgroups * count, count, max(1, len(gpus)))
+            clocks = Clocks(4 * (warpgroups + beside) * count, count, max(1, len(gpus)))
             launch = Gpus(gpus, clocks) if gpus else None
             if isinstance(gmem, SharedArrays) and launch is not None:
                 gmem.gpus = launch
@@ -204,7 +207,7 @@ def simulate(
                     sm = SM(
                         cta=cta,
                         grid=grid,
-                        warpgroups=warpgroups,
+                        warpgroups=warpgroups + beside,
                         unit=unit,
                         scheduler=scheduler,
                         clocks=clocks,
@@ -225,11 +228,12 @@ def simulate(
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                     sm.warpgroups += [
                         Warpgroup(sm, i, functools.partial(_run_body, body))
-                        for i in range(warpgroups)
+                        for i in range(warpgroups + beside)
                     ]
                     sm.registers = named_barriers.Registers(
                         sm,
                         default_registers(warpgroups, target) if registers is None else registers,
+                        warpgroups,
                     )
             _run(group)
             progress.end()

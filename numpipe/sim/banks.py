@@ -1,13 +1,13 @@
-"""Bank conflicts: how often one access of a warp's lanes goes through shared memory's 32 banks of 4
-bytes, for traces alone.
+"""Bank conflicts: the number of passes that one access of a warp takes through the 32 banks of
+shared memory, 4 bytes each. Used only for traces.
 
-Lanes that touch different words of a bank wait for each other; those of one word do not, but for
-atomics, of which each lane's takes a turn. Of 8 bytes a lane half a warp goes at a time, of 16
-bytes a quarter: their ways are those of the worst part, 1 where nobody waits. Counted are accesses
-of lanes by themselves: elements in code for lanes, register tiles that are moved element by element
-(`tiles.scattered_shared`), atomics. Tiles that are moved by whole rows are not counted. CUDA C++
-Programming Guide, "Shared Memory" of compute capability 5.x, which holds since; Nsight Compute
-counts the same as wavefronts.
+Lanes that access different words of a bank are served one after another. Lanes that access the same
+word are served together, except atomics, which are always serialized. With 8 bytes per lane half a
+warp is served at a time, with 16 bytes a quarter; the count is that of the worst part, 1 if there
+is no conflict. Counted are accesses of individual lanes: elements in per-lane code, register tiles
+that are moved element by element (`tiles.scattered_shared`), and atomics. Tiles that are moved by
+whole rows are not counted. CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x,
+which still applies; Nsight Compute counts the same as wavefronts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ BANKS, WORD, LANES = 32, 4, 32
 
 
 def ways(addresses: npt.ArrayLike, nbytes: int, atomic: bool = False) -> int:
-    """Return how often an access goes through the banks: an address for each lane that takes part,
-    in the order of the lanes.
+    """Return the number of passes of an access through the banks, given the addresses of the lanes
+    that take part, in lane order.
 
     >>> ways(range(0, 128, 4), 4), ways(range(0, 4096, 128), 4), ways(range(0, 4224, 132), 4)
     (1, 32, 1)
@@ -50,7 +50,7 @@ def count(
     kind: str,
     site: Site = None,
 ) -> None:
-    """Count accesses of warps in the trace, an array of the lanes' addresses each; `kind`: "read",
+    """Count accesses of warps in the trace, each an array of the lanes' addresses. `kind`: "read",
     "write" or "atomic"."""
     if who.sm.trace is None:
         return
@@ -61,8 +61,8 @@ def count(
 
 
 class OfLanes:
-    """The accesses of a warp whose lanes run one after the other: the n-th of each lane at one
-    place are one access."""
+    """The accesses of a warp whose lanes run one after the other: the n-th access of each lane at
+    one place belongs to a single warp access."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Site, str, str, int], dict[int, list[int]]] = {}

@@ -1,10 +1,9 @@
-"""Boxes: the part of an array in GMEM that a TMA copy moves, and the places of its bytes in shared
-memory.
+"""Boxes: the part of an array in global memory that a TMA copy moves, and the places of its bytes
+in shared memory.
 
-Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the
-16-byte chunk index is XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle
-/ 16). The bits are those of the absolute address, so the pattern of a box depends on where it
-starts modulo 1024.
+Rows of the box (its innermost dimension) are contiguous. With a swizzle, the 16-byte chunk index is
+XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are
+bits of the absolute address, so the pattern of a box depends on its start modulo 1024.
 
 PTX ISA, "Tensors" (tensor dimension, box, interleave and swizzle modes).
 """
@@ -39,17 +38,18 @@ UPDATES = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-"""what atomics of lanes make of an element, as NumPy's functions of two arguments"""
+"""The effect of lane atomics on an element, as NumPy functions of two arguments."""
 
 
 def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return what a reduction, of a TMA copy or of lanes, makes of `old` elements."""
+    """Return the result of a reduction, by a TMA copy or by lanes, into `old` elements."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
         return _REDUCED[reduction](old, new)
 
 
 def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
-    """Return where the hardware puts 16-byte chunk number `chunks` (address / 16).
+    """Return the chunk number at which the hardware puts 16-byte chunk number `chunks` (address /
+    16).
 
     >>> swizzled(np.arange(8, 12), 128).tolist()
     [9, 8, 11, 10]
@@ -61,15 +61,15 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 def _pattern(
     count: int, swizzle: int, start: int
 ) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
-    """Return (chunk table, bytes touched) relative to the 1024-byte line in which the box starts,
-    `start` bytes in."""
+    """Return (chunk table, bytes touched) relative to the 1024-byte line that contains the start of
+    the box, at offset `start`."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
     return table, intervals(16 * table, 16)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The checked geometry of a TensorMap."""
+    """The validated geometry of a TensorMap."""
 
     tensor: TensorMap
     nbytes: int
@@ -88,7 +88,7 @@ class Box:
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
     def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the part of the array that the box at `coords` has, empty where it lies
+        """Return the part of the array that the box at `coords` covers, empty if it lies
         outside."""
         return tuple(
             [
@@ -100,7 +100,7 @@ class Box:
         )
 
     def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
-        """Return where in the box at `coords` a part of the array is."""
+        """Return the position of a part of the array within the box at `coords`."""
         return tuple(
             [
                 slice(each.start - start, each.stop - start)
@@ -121,7 +121,8 @@ class Box:
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
     def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
-        """Write what lies inside the array of the box at `coords`, or reduce it into the array."""
+        """Write the part of the box at `coords` that lies inside the array, or reduce it into the
+        array."""
         array, part = self.tensor.array, self.elements(coords)
         if array[part].size:
             new = chunks.view(array.dtype).reshape(self.tensor.box)[self._within(coords, part)]

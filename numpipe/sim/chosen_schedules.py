@@ -1,13 +1,13 @@
-"""Schedules of which each step is chosen: by their name, to run one again, or by an exploration
+"""Schedules in which every step is chosen: by name, to rerun a schedule, or by an exploration
 (`exploration`).
 
-Every task may run at each step that could run then: a warpgroup gives way wherever it has touched
-what others touch too (`footprints`), and before all it may have to wait for. It is not run while it
-would only wait. So a schedule is the sequence of the tasks that are run, and its name says where
-that differs from the usual one, in which a task runs until it waits and then the one that has
-waited longest: ``"0: 12.1 30.2"`` is for cluster 0 (in the order of their indices) the task that is
-second at step 12, and the third at step 30. With ``"0 / 0110: 12.1"`` the CTAs 0, 1, 1 and 0 draw
-the next work indices (`schedule.WorkCounter`).
+Every task that could run at a step may be chosen. A warpgroup yields wherever it has touched
+something that others touch too (`footprints`), and before every operation that may wait; it is not
+run while it would only wait. So a schedule is the sequence of the tasks that are run. Its name
+lists the differences from the default schedule, in which a task runs until it waits and is followed
+by the task that has waited longest: ``"0: 12.1 30.2"`` means that cluster 0 (in index order) runs
+its second enabled task at step 12, and its third at step 30. With ``"0 / 0110: 12.1"`` the CTAs 0,
+1, 1 and 0 draw the next work indices (`schedule.WorkCounter`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from .regions import bounds, joined
 from .schedule import InOrder, Ready, Task
 
 Agent: TypeAlias = tuple[Any, ...]
-"""who runs: (rank, warpgroup), or (kind, rank, warpgroup) and mostly a number for what a warpgroup
-has issued"""
+"""The task that runs: (rank, warpgroup), or (kind, rank, warpgroup) and usually a number for an
+operation that a warpgroup has issued."""
 POLLS = 2
-"""tests of one phase that a warpgroup makes in vain before others run, until the answer would be
-another one"""
+"""Unsuccessful tests of one phase that a warpgroup makes before others run until the answer
+changes."""
 MOST_STEPS = 20_000
-"""that are recorded: a run that is longer goes round a loop for ever, or is too long to be
-explored"""
+"""The number of recorded steps. A longer run is in an endless loop, or too long to be explored."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A schedule: of one cluster, with the steps at which another task than the usual one is run,
-    and which one.
+    """A schedule of one cluster: the steps at which a task other than the default one is run, and
+    which task.
 
     deal   the CTAs that draw the first work indices that are not their own
     """
@@ -54,7 +53,7 @@ class Name:
 
     @classmethod
     def of(cls, text: str) -> Name:
-        """Return the schedule of a name; raises SpecError for a text that is none.
+        """Parse the name of a schedule. Raises SpecError for an invalid name.
 
         >>> Name.of("0: 12.1 30.2")
         Name(cluster=0, turns=((12, 1), (30, 2)), deal=())
@@ -83,13 +82,13 @@ class _Task(NamedTuple):
 
 @dataclass(eq=False)
 class Step:
-    """A task that was run until it gave way.
+    """A task that was run until it yielded.
 
-    enabled   who could have been run
-    maker     the step that began an asynchronous operation; -1: not known
-    waited    whether nobody could go on: it was run to say what it waits for
-    deferred  whether it tested a barrier in vain for the last time before the answer changes:
-              `POLLS`
+    enabled   the tasks that could have been run
+    maker     the step that began an asynchronous operation; -1 if unknown
+    waited    whether nobody could continue: the task was run to report what it waits for
+    deferred  whether the task unsuccessfully tested a barrier for the last time before the answer
+              changes: `POLLS`
     """
 
     agent: Agent
@@ -101,8 +100,8 @@ class Step:
 
 
 class Directed(InOrder):
-    """The scheduler of a cluster that asks ``choose(step, enabled, usual)`` for the next task, by
-    its place in `enabled`."""
+    """The scheduler of a cluster that calls ``choose(step, enabled, usual)`` for the next task,
+    which returns an index into `enabled`."""
 
     explores = True
 
@@ -117,12 +116,12 @@ class Directed(InOrder):
         self._now = Step((), (), -1, True)
         self.steps: list[Step] = []
         self.turns: list[tuple[int, int]] = []
-        """the steps at which another task than the usual one was chosen"""
+        """The steps at which a task other than the default one was chosen."""
         self.over = False
         self.cut = False
-        """whether steps were not recorded"""
+        """Whether some steps were not recorded."""
         self._bases: list[tuple[int, int, int]] = []
-        """(first byte, past the last one, number of the first of them) of arrays that overlap"""
+        """(first byte, one past the last byte, index of the first array) of arrays that overlap."""
         self._stuck: set[Agent] = set()
 
     # ---- tasks
@@ -150,11 +149,11 @@ class Directed(InOrder):
             [agent for agent, task in tasks.items() if task.ready is None or task.ready()]
         )
         stuck = not enabled
-        if stuck:  # each says what it waits for
+        if stuck:  # each task reports what it waits for
             enabled = (next(iter(tasks)),)
         else:
             self._stuck.clear()
-        again = stuck and enabled[0] in self._stuck  # it tests in vain again
+        again = stuck and enabled[0] in self._stuck  # it repeats an unsuccessful test
         self._stuck.update(enabled if stuck else ())
         self.cut = self.cut or (len(self.steps) == MOST_STEPS and not again)
         running = self._now.agent
@@ -167,12 +166,12 @@ class Directed(InOrder):
         self._now = Step(agent, enabled, task.maker if isinstance(agent[0], str) else -1, stuck)
         if not again and not self.cut:
             self.steps.append(self._now)
-        self._clock = max(self._clock, task.time)  # a trace shows the steps in their order
+        self._clock = max(self._clock, task.time)  # so that a trace shows the steps in order
         return self._clock, task.run
 
     def pause(self, ready: Ready | None = None) -> int | None:
         if ready is None and not self._now.footprint:
-            return None  # nobody can tell the difference
+            return None  # no other task can observe the difference
         self._ready = ready
         return 0
 
@@ -212,8 +211,8 @@ class Directed(InOrder):
 
 
 class Guide:
-    """What a run is to do: one cluster's schedule is directed, the others have the virtual-time
-    order."""
+    """Instructions for a run: one cluster's schedule is directed, and the others run in
+    virtual-time order."""
 
     def __init__(
         self,
@@ -224,11 +223,11 @@ class Guide:
         self.cluster, self.deal = cluster, deal
         self.directed = Directed(choose)
         self.clusters = 0
-        """of the launch"""
+        """Clusters of the launch."""
         self.drawn = 0
-        """work indices that were drawn"""
+        """The number of work indices that were drawn."""
         self.layout: dict[str, int] = {}
-        """where things lie in shared memory: footprints of two runs are compared"""
+        """Offsets in shared memory, so that footprints of two runs can be compared."""
 
     def scheduler(self) -> InOrder:
         """Return the scheduler of the next cluster."""
@@ -242,7 +241,7 @@ class Guide:
 
 
 def named_guide(name: Name) -> Guide:
-    """Return the guide that runs a schedule again."""
+    """Return the guide that reruns a schedule."""
     turns = dict(name.turns)
 
     def choose(step: int, enabled: tuple[Agent, ...], usual: int) -> int:

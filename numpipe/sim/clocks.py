@@ -1,7 +1,7 @@
-"""Happens-before on the SM, on the SMs of a cluster, or on those of several GPUs, as vectors of
-monotone counters.
+"""Happens-before on the SM, on the SMs of a cluster, or on the SMs of several GPUs, as vector
+clocks of monotone counters.
 
-Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same
+Nothing here is time. A *vector* holds what a warp knows to have happened. Two accesses to the same
 bytes are ordered exactly when the later one's vector covers the counters of the earlier one. The
 counters:
 
@@ -11,18 +11,18 @@ counter       one per    value v means
 GENERIC       warp       the warp's ordinary loads and stores up to its epoch v have been performed
 FENCED        warp       its ordinary stores up to epoch v are visible to the async proxy
                          (fence.proxy.async)
-INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
+INITIALISED   warp       the mbarriers it initialized up to epoch v are visible to the async proxy
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as
                          *this warp* waited
 WAITED        warp       the warp's first v waits for mbarriers are over
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
 SHOWN         warp       its ordinary stores to arrays up to epoch v are visible to the async proxy,
-                         because somebody who knew of them has executed fence.proxy.async.global
+                         because a warp that knew of them has executed fence.proxy.async.global
 TOLD          warp       its ordinary stores to shared memory up to epoch v may be loaded by other
-                         CTAs, because somebody who knew of them has released them with the
-                         cluster's scope (mbarrier.arrive.release.cluster)
+                         CTAs, because a warp that knew of them has released them at cluster scope
+                         (mbarrier.arrive.release.cluster)
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
-grid          GPU        1: the kernels ahead in its stream have ended (griddepcontrol.wait)
+grid          GPU        1: the preceding kernels in its stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================
@@ -50,13 +50,13 @@ Need: TypeAlias = tuple[int, int]
 
 GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED, SHOWN, TOLD = range(8)
 UNREACHABLE: Need = (0, 1 << 62)
-"""a need that no vector covers"""
+"""A need that no vector covers."""
 _KINDS = 8
 NAMED_BARRIERS = 16
 
 
 class Release(NamedTuple):
-    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its
+    """A release at GPU scope: the releasing CTA's position in the order of the run, and what its
     lane knew."""
 
     number: int
@@ -64,10 +64,10 @@ class Release(NamedTuple):
 
 
 class Clocks:
-    """The places of the counters in the vectors of `ctas` CTAs that share them, with `warps` warps
-    in all, on so many GPUs.
+    """The indices of the counters in the vectors of `ctas` CTAs that share them, with `warps` warps
+    in total, on the given number of GPUs.
 
-    Vectors widen as mbarriers are initialised. `first_warp` and `place` count over all of these
+    Vectors widen as mbarriers are initialized. `first_warp` and `place` count over all of these
     CTAs.
     """
 
@@ -93,7 +93,7 @@ class Clocks:
         return np.zeros(self.width, np.int64)
 
     def phases(self, vectors: Vector) -> Vector:
-        """Return what four warps know of mbarriers' phases alone, and which waits of theirs are
+        """Return what four warps know about mbarrier phases only, and which of their waits are
         over."""
         known: Vector = np.minimum.reduce(vectors)
         known[: self.landed] = 0
@@ -102,26 +102,27 @@ class Clocks:
         return known
 
     def shown(self, need: Need) -> Need:
-        """Return what to know for the async proxy to see what a warp stored when its GENERIC
+        """Return what must be known for the async proxy to see what a warp stored when its GENERIC
         counter was `need`."""
         return need[0] + (SHOWN - GENERIC) * self.warps, need[1]
 
     def of_warps(self, kind: int, first: int = 0, count: int | None = None) -> slice:
-        """Return where the counters of a kind of some warps stand, or of all."""
+        """Return the indices of the counters of one kind, for some warps or for all."""
         return slice(
             self.index(kind, first),
             self.index(kind, first + (self.warps if count is None else count)),
         )
 
     def untold(self, vector: Vector) -> Vector:
-        """Return what a release of the CTA's scope tells another CTA: no store that it may load."""
+        """Return what a release at CTA scope makes known to another CTA: no store that the other
+        CTA may load."""
         told = vector.copy()
         told[self.of_warps(TOLD)] = 0
         return told
 
     def widen(self, vector: Vector) -> Vector:
-        """Return a vector, or a matrix of them, with room for all present counters: itself if it
-        has."""
+        """Return a vector, or a matrix of vectors, with room for all present counters; the same
+        object if it has room."""
         if vector.shape[-1] == self.width:
             return vector
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
@@ -133,7 +134,7 @@ COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
-    """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says
+    """The vectors of a warpgroup's four warps, which hold what each of them knows. `lanes` says
     which warps execute.
 
     `first_warp` counts over the CTAs that share the clocks.
@@ -180,8 +181,8 @@ class Warps:
         return int(self.counters[GENERIC][warp])
 
     def needs(self, kind: int = GENERIC) -> tuple[Need, ...]:
-        """Return what an access must know to come after what the executing warps do in their
-        present epochs."""
+        """Return what an access must know to come after the accesses of the executing warps in
+        their present epochs."""
         counter = self.counters[kind]
         return tuple(
             (self._clocks.index(kind, self.first_warp + warp), int(counter[warp]))
@@ -195,7 +196,7 @@ class Warps:
             np.maximum(self.vectors, vector, out=self.vectors)
 
     def release_into(self, vector: Vector) -> None:
-        """Fold what any executing warp knows into `vector`, and begin a new epoch of theirs."""
+        """Fold what any executing warp knows into `vector`, and begin a new epoch in each."""
         if self.lanes == "one":
             np.maximum(vector, self.vectors[0], out=vector)
             self.counters[GENERIC][0] += 1
@@ -204,8 +205,8 @@ class Warps:
             self.counters[GENERIC][:] += 1
 
     def show(self) -> None:
-        """Let the executing warps know that the async proxy sees the ordinary stores of which they
-        know."""
+        """Record in the executing warps that the async proxy sees the ordinary stores that they
+        know of."""
         generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
         vectors = self.vectors[: 1 if self.lanes == "one" else 4]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])

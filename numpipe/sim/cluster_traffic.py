@@ -1,20 +1,20 @@
-"""Clusters: CTAs that run at once, arrive on each other's mbarriers, store to each other, and meet
-at the cluster's barrier.
+"""Clusters: CTAs that run at the same time, arrive on each other's mbarriers, store to each other,
+and meet at the cluster barrier.
 
-A remote arrival is under way for a while, like a copy: it counts at some moment before those who
-wait for it go on, and at the latest when its sender has arrived at the cluster's barrier. It tells
-what its sender knew when it was sent. It touches memory of another CTA, which must not have ended:
-nothing but a barrier that both have come to says so.
+A remote arrival is in flight for a while, like a copy. It counts at some moment before the
+warpgroups that wait for it continue, and at the latest when its sender has arrived at the cluster
+barrier. It carries what its sender knew when it was sent. It accesses the memory of another CTA,
+which must not have ended; only a barrier that both CTAs have reached guarantees that.
 
 st.async stores to another CTA's shared memory and completes bytes on an mbarrier there, for each
-warp by itself, at any moment until the phase completes. Who waits for that phase may read the bytes
-with ordinary loads, and knows that phases for which their sender had waited are over; it does not
-learn what the sender wrote elsewhere. The async proxy does not see these stores: nothing that the
-reader does could fence them.
+warp separately, at any moment until the phase completes. A warpgroup that waits for that phase may
+read the bytes with ordinary loads, and knows that the phases that the sender had waited for are
+over. It does not learn what the sender wrote elsewhere. The async proxy does not see these stores,
+and no fence of the reader could change that.
 
-A load from another CTA's shared memory is an ordinary load, which sees what its warps stored if
-these have released it with the cluster's scope (TOLD); the CTA ends and overwrites when it knows
-that the load is over.
+A load from another CTA's shared memory is an ordinary load. It sees what the warps of that CTA
+stored if they have released it at cluster scope (TOLD). That CTA may end or overwrite the data only
+when it knows that the load is over.
 
 PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Memory Consistency
 Model: Proxies".
@@ -37,11 +37,11 @@ from .footprints import ARRIVE, AWAIT, TEST
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
-"""bytes of the cluster's window for each CTA"""
+"""Bytes of the cluster's window for each CTA."""
 
 
 def _peer(who: Warpgroup, rank: int, what: str) -> SM:
-    """Return the SM of a rank of the cluster, maybe its own; `what` names what is to go there."""
+    """Return the SM of a rank of the cluster, possibly its own; `what` names what is sent there."""
     if not 0 <= rank < len(who.sm.peers):
         raise race_report.illegal(
             who,
@@ -52,7 +52,7 @@ def _peer(who: Warpgroup, rank: int, what: str) -> SM:
 
 
 def window(who: Warpgroup, address: int, rank: int) -> int:
-    """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
+    """Return the address in the cluster's window of an address in the CTA of a rank (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
         raise race_report.illegal(
             who,
@@ -64,12 +64,12 @@ def window(who: Warpgroup, address: int, rank: int) -> int:
 
 
 class RemoteArrival:
-    """Arrivals of the executing lanes on other CTAs' mbarriers, under way.
+    """Arrivals of the executing lanes on other CTAs' mbarriers, in flight.
 
     vector   what the lanes' warps know together
     known    what each of them knows
-    nbytes   that each of them announces
-    wide     whether the arrivals release to the cluster, and not only to those of the same CTA
+    nbytes   bytes that each of them announces
+    wide     whether the arrivals release to the cluster, and not only within the receiving CTA
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RemoteArrival:
         who.breathe()
 
     def land(self, time: int) -> None:
-        """Count the arrivals, if the sender has not done so at the cluster's barrier."""
+        """Count the arrivals, unless the sender has already done so at the cluster barrier."""
         self.who.sm.scheduler.touch(("sent", self.who.first_warp), ARRIVE)
         if self not in self.who.remote_arrivals:
             return
@@ -117,8 +117,8 @@ class RemoteArrival:
 
 
 def _tell(who: Warpgroup, vector: Vector) -> Vector:
-    """Add to a vector that releases to the cluster that its CTAs may load what those of this CTA
-    had stored."""
+    """Add to a vector that releases to the cluster that its CTAs may load what the warps of this
+    CTA have stored."""
     first, count = who.sm.warpgroups[0].first_warp, 4 * len(who.sm.warpgroups)
     told, generic = (who.sm.clocks.of_warps(kind, first, count) for kind in (TOLD, GENERIC))
     np.maximum(vector[told], vector[generic], out=vector[told])
@@ -165,16 +165,16 @@ def send(
     mbar: int,
     what: str,
 ) -> None:
-    """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete
-    them on mbarrier `mbar` there."""
+    """Store each warp's row of 16-byte chunks to the CTA of a rank, possibly its own, and complete
+    the bytes on mbarrier `mbar` there."""
     sm, to = who.sm, _peer(who, rank, f"st.async of {what} to")
     chunks, values = generic_proxy.checked(who, chunks, values, what)
     who.breathe()
     on = mbarriers.find(who, mbar, f"st.async of {what}", of=to)
     phases = sm.clocks.phases(who.vectors)
     for warp in who.warps():
-        # it lands in the present phase: a CTA sends when it knows that what it sent before has been
-        # read
+        # The bytes land in the present phase: a CTA sends only when it knows that its previous data
+        # has been read.
         need = on.landed, on.phase + 1
         access = Access(who, "st.async", what, (need,), (need, UNREACHABLE), on, on.phase)
         reach(to, who, f"st.async of {what}", (), access.site)
@@ -215,8 +215,8 @@ def land(
     done: int,
     _: int,
 ) -> None:
-    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier
-    what the sender knew."""
+    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and add what the
+    sender knew to its mbarrier."""
     reach(to, access.agent, what, (), access.site)
     if known is not None:
         mbarriers.learn(mbar, known)
@@ -232,7 +232,7 @@ REMOTE = "remote load"
 def fetch(
     who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str
 ) -> npt.NDArray[np.uint8]:
-    """Return the `nbytes` at each address (warps, n) of the CTA of a rank, maybe this one."""
+    """Return the `nbytes` at each address (warps, n) of the CTA of a rank, possibly this one."""
     of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
@@ -243,7 +243,7 @@ def fetch(
             who, REMOTE, what, ((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)),)
         )
         seen = who.vectors[warp].copy()
-        if of is not who.sm:  # of what its warps stored it sees what they told the cluster
+        if of is not who.sm:  # it sees only those stores that the warps released to the cluster
             reach(of, who, f"a remote load ({what})", access.needs, access.site)
             seen[clocks.of_warps(GENERIC, first, count)] = seen[clocks.of_warps(TOLD, first, count)]
         for lo, hi in intervals(own, nbytes):
@@ -254,8 +254,8 @@ def fetch(
 
 # ---- memory of a CTA that may have ended ---------------------------------------------------------
 def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
-    """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over
-    when `sm` ends."""
+    """Record that a warpgroup of another CTA accesses the shared memory of `sm`: the access must be
+    over when `sm` ends."""
     if sm is who.sm:
         return
     sm.scheduler.touch(("end", sm.place), ARRIVE)
@@ -265,8 +265,8 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over,
-    and its copies to them.
+    """Raise PipelineRace if a CTA ends without knowing that other CTAs' accesses to its memory, and
+    its copies to them, are over.
 
     (CUDA C++ Programming Guide, "Distributed Shared Memory": all of its operations happen before a
     thread block exits.)
@@ -308,7 +308,7 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
 
 # ---- the barrier of the cluster ------------------------------------------------------------------
 class ClusterMeeting(Meeting):
-    """One use of the cluster's barrier, at which a warpgroup is blocked in cluster_wait."""
+    """One use of the cluster barrier, at which a warpgroup is blocked in cluster_wait."""
 
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
@@ -328,7 +328,7 @@ class ClusterMeeting(Meeting):
         return sum(not (w.over or w in self.arrived) for sm in self.sm.peers for w in sm.warpgroups)
 
     def settle(self) -> None:
-        """Complete the use if all have arrived who have not ended."""
+        """Complete the use if all warpgroups that have not ended have arrived."""
         if self.complete or self.missing:
             return
         self.sm.meeting = ClusterMeeting("cluster", self.sm, self.thing, self.number + 1)
@@ -337,10 +337,10 @@ class ClusterMeeting(Meeting):
 
 
 def leave(who: Warpgroup) -> None:
-    """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA,
-    nobody may touch its memory."""
+    """Count a warpgroup that has ended as arrived from now on. After the last warpgroup of its CTA,
+    nobody may access the CTA's memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
-    again = who in meeting.arrived  # then its end counts from the next use on
+    again = who in meeting.arrived  # its end then counts from the next use on
     who.sm.scheduler.touch(
         meeting.thing,
         ARRIVE,
@@ -388,7 +388,7 @@ def wait(who: Warpgroup) -> None:
 
 # ---- what the CTAs of a cluster have in common ---------------------------------------------------
 class Agreement(NamedTuple):
-    """A value that the first of several CTAs brought, and how many CTAs are still to come."""
+    """A value that the first of several CTAs supplied, and how many CTAs are still to come."""
 
     who: Warpgroup
     value: Any
@@ -397,7 +397,7 @@ class Agreement(NamedTuple):
 
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-    """The n-th coming of a CTA with a key meets the n-th of the others."""
+    """Match the n-th arrival of a CTA with a key with the n-th arrival of the other CTAs."""
     who.sm.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came
     times[key] = times.get(key, 0) + 1

@@ -1,11 +1,11 @@
-"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and
-the fix.
+"""Classification of unordered accesses to the same bytes: which hazard they are, what is missing,
+and the fix.
 
-One pair of accesses, a copy into a slot and a read of it, comes of several mistakes: a release too
-early, a read too late, a read that did not wait for its own tile. They are told apart by the step
-that the reader was in (its notes), the step whose tile is in the slot, and when its warps arrived
-on the barrier that frees it: so a mistake has one name in every schedule, whichever access came
-first.
+One pair of accesses, such as a copy into a slot and a read of it, can result from several mistakes:
+a release too early, a read too late, or a read that did not wait for its own tile. They are
+distinguished by the step that the reader was in (its notes), the step whose tile is in the slot,
+and the moment when its warps arrived on the barrier that frees the slot. So a mistake has the same
+name in every schedule, whichever access came first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FULL, _EMPTY = (
     next(row for row in BARRIERS.values() if row.completes is role) for role in (MEMORY, COMPUTE)
 )
-"""the barriers of a slot that say that its tile has landed, and that it may be filled again"""
+"""The barriers of a slot that say that its tile has landed, and that it may be filled again."""
 _VERBS = {
     "TMA load": "fills",
     "st.async": "fills",
@@ -40,7 +40,7 @@ _VERBS = {
 
 
 class Finding(NamedTuple):
-    """Which hazard a conflict is, what is not ordered, and what to write instead."""
+    """The hazard of a conflict, what is not ordered, and the fix."""
 
     hazard: str
     cause: str
@@ -48,9 +48,9 @@ class Finding(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`.
+    """A conflict: `later` accesses SMEM[lo:hi) although nothing orders it after `earlier`.
 
-    known, asynchronous   the vector clock of `later`, and whether it is of the async proxy
+    known, asynchronous   the vector clock of `later`, and whether it is in the async proxy
     filled                the access that wrote the bytes before
     """
 
@@ -102,7 +102,7 @@ class Conflict(NamedTuple):
         )
 
     def late(self, kind: int) -> list[int]:
-        """Return the warps whose part of `earlier` is not known to `later`."""
+        """Return the warps whose part of `earlier` is unknown to `later`."""
         base = self.sm.clocks.index(kind, 0)
         counters = range(base, self.sm.clocks.index(kind + 1, 0))
         return [
@@ -118,13 +118,13 @@ class Conflict(NamedTuple):
 
     @property
     def slot(self) -> tuple[RingPlan, int] | None:
-        """The pipeline's ring and slot that the bytes are in."""
+        """The pipeline's ring and slot that contain the bytes."""
         slot = race_report.slot_of(self.sm, self.lo)
         return None if slot is None or slot[0].written else slot
 
 
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) -> SimulationError:
-    """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its
+    """Return the error for a read of SMEM[lo:hi) that nobody has written; in a slot, before its
     first tile is loaded."""
     what = (
         f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has "
@@ -171,7 +171,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
-    """Return the mbarrier of a kind for what lies at address `lo` in a ring's slots."""
+    """Return the mbarrier of a kind that guards address `lo` in a ring's slots."""
     stage, within = divmod(lo - plan.base, plan.stage_stride)
     part = sum(offset <= within for offset in plan.offsets) - 1
     first = plan.header.at(stage // plan.slots) + plan.barrier_offset(kind, part)
@@ -242,8 +242,8 @@ def _hand_over(read: Access, fill: Access) -> str:
 
 # ---- a store from another CTA of the cluster -----------------------------------------------------
 def _sent(this: Conflict) -> Finding:
-    """Find the hazard of a store that fills bytes that may still be read, or is touched while it
-    may be on its way."""
+    """Find the hazard of a store that fills bytes that may still be read, or whose bytes are
+    accessed while it may be in flight."""
     earlier, later = this.earlier, this.later
     if later.kind == "st.async":
         return Finding(
@@ -270,8 +270,8 @@ def _sent(this: Conflict) -> Finding:
 
 # ---- a copy that fills ---------------------------------------------------------------------------
 def _not_landed(this: Conflict) -> Finding:
-    """Find the hazard of bytes that are touched while the copy that fills them may be on its
-    way."""
+    """Find the hazard of bytes that are accessed while the copy that fills them may be in
+    flight."""
     fill, later = this.earlier, this.later
     assert fill.mbar is not None
     cause = f"nothing tells {later.agent.title} that this copy has landed"
@@ -348,8 +348,8 @@ def _filled_over(this: Conflict) -> Finding | None:
 def _outlived(
     this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str
 ) -> Finding:
-    """Return the hazard of a `reader` that in `step` reads the tile of step `used`, whose slot has
-    been released."""
+    """Return the hazard of a `reader` that reads, in `step`, the tile of step `used`, whose slot
+    has been released."""
     assert this.slot is not None
     plan, slot = this.slot
     by, late = f"by {_EMPTY.use}" if _EMPTY.name in plan.manual else "by the ring", step - used
@@ -393,7 +393,7 @@ def _from_abroad(this: Conflict) -> Finding:
             cause,
             asked,
         )
-    # of what it stored before
+    # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
         return Finding(
             "unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}"
@@ -410,7 +410,8 @@ def _from_abroad(this: Conflict) -> Finding:
 
 # ---- readers of what is filled again -------------------------------------------------------------
 def _outdated(this: Conflict, reader: Access) -> Finding | None:
-    """Find by its step whether a read comes before its own tile, or in a later step than it may."""
+    """Find, by its step, whether a read comes before its own tile has landed, or in a later step
+    than allowed."""
     if this.slot is None or this.filled is None:
         return None
     plan, slot = this.slot
@@ -437,7 +438,7 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
 
 
 def _unordered(this: Conflict) -> str:
-    """Say what the clocks lack, behind what the steps say."""
+    """Describe what the clocks lack, in addition to the steps."""
     if this.earlier.kind == "wgmma":
         return f", and {this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
     if this.earlier.kind == "read":
@@ -449,8 +450,7 @@ def _unordered(this: Conflict) -> str:
 
 
 def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | None:
-    """Find whether warps read that had arrived before on the barrier for which the copy has
-    waited."""
+    """Find whether warps read after they had arrived on the barrier that the copy waited for."""
     free = _freed_by(this, fill)
     if (
         free is None
@@ -458,7 +458,7 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
         or free is fill.mbar
         or free.done[fill.mbar.landed] < fill.phase
     ):
-        return None  # who arrived there had not yet waited for what is read
+        return None  # the warp that arrived there had not yet waited for the bytes that are read
     if not _arrived(this.sm, reader, free):
         return None
     cause = f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}"
@@ -481,8 +481,8 @@ def _arrived(sm: SM, reader: Access, free: Mbarrier) -> bool:
 
 
 def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
-    """Return the barrier that frees the bytes: the ring's, or the one that the copying warpgroup
-    waited for last."""
+    """Return the barrier that frees the bytes: the ring's, or the last one that the copying
+    warpgroup waited for."""
     if this.slot is not None:
         return _barrier(this.sm, this.slot[0], this.lo, _EMPTY.name)
     return None if this.earlier.agent is this.later.agent else mbarriers.awaited(fill)
@@ -556,7 +556,7 @@ def _newer_at_release(this: Conflict) -> int:
     """Return how many later products its warpgroup had issued when it released the slot that
     `earlier`, a wgmma, reads.
 
-    Each product is a group of its own, so a wait before the release may leave as many.
+    Each product is a group of its own, so a wait before the release may leave that many in flight.
     """
     product, free = this.earlier, _freed_by(this, this.later)
     warp = this.sm.clocks.index(clocks.GENERIC, product.agent.first_warp + 3)
@@ -594,8 +594,8 @@ def _store_reads(this: Conflict) -> Finding:
 
 # ---- steps ---------------------------------------------------------------------------------------
 def _bytes_text(this: Conflict) -> str:
-    """Name bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring that a body
-    makes by hand."""
+    """Return a name for bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring
+    that a body implements itself."""
     note = this.earlier.last_note
     if "slot" not in note[1] or hasattr(this.sm.unit, "slot_at"):
         return f"SMEM[{this.lo}:{this.hi})"
@@ -611,8 +611,8 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 
 
 def _at(access: Access, plan: RingPlan) -> int | None:
-    """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of
-    another ring."""
+    """Return the ring's step that a warpgroup was in, by its notes; None if the last note belongs
+    to another ring."""
     ring = str(access.last_note[1].get("ring"))
     name = race_report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (

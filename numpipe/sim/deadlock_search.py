@@ -1,4 +1,4 @@
-"""Deadlocks: who waits for what, and why it never comes."""
+"""Deadlock reports: which warpgroup waits for what, and why it never happens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .state import SM, Mbarrier, MbarrierWait, Warpgroup, side
 
 
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
-    """Return the error: who waits for what, the state of the mbarriers they wait for, and what is
-    probably missing."""
+    """Return the error for a deadlock: what each warpgroup waits for, the state of the mbarriers
+    involved, and what is probably missing."""
     hints = [
         hint
         for peer in sm.group
@@ -26,7 +26,7 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:
-    """Return the report, with these hints and those that the state of the mbarriers gives."""
+    """Return the report, with these hints and the hints that the state of the mbarriers gives."""
     which = (
         f"the CTAs of {sm.gpus.count} GPU{'s' * (sm.gpus.count > 1)}"
         if sm.gpus is not None
@@ -72,7 +72,7 @@ def _waiting(agent: Warpgroup) -> Party:
 
 
 def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
-    """Return the warpgroups that test an mbarrier again and again."""
+    """Return the warpgroups that test an mbarrier repeatedly."""
     tests = [
         (agent.warpgroup, agent.blocked)
         for agent in sm.warpgroups

@@ -1,21 +1,21 @@
 """Exploration of all schedules of a cluster up to equivalence, by dynamic partial-order reduction.
 
-Two schedules are equivalent where one becomes the other by exchanging neighbouring steps that are
-independent (`footprints`): they end in the same state, with the same report. So one of each class
-is run. Nothing is known beforehand: a schedule is run to its end, and for each pair of its steps
-that are dependent, and that nothing between them orders, another schedule is due, in which the
-later one comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking
-software", POPL 2005); who is to be run there instead is a source set, and what has been explored
-sleeps until something that it depends on is run (Abdulla, Aronsson, Jonsson, Sagonas, "Source Sets:
-A Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
-sets see to it that no class is run twice; a schedule in which everybody sleeps is given up.
+Two schedules are equivalent if exchanging neighboring independent steps (`footprints`) turns one
+into the other: they end in the same state, with the same report. So one schedule of each class is
+run. Nothing is known beforehand: a schedule is run to its end, and for each pair of its steps that
+are dependent, with nothing in between that orders them, another schedule is added in which the
+later step comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking
+software", POPL 2005). The tasks to run there instead are a source set, and an explored task sleeps
+until something that it depends on is run (Abdulla, Aronsson, Jonsson, Sagonas, "Source Sets: A
+Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
+sets ensure that no class is run twice; a schedule in which every task sleeps is abandoned.
 
-A state cannot be kept, for it is in the frames of greenlets. So each schedule is run again from its
-beginning.
+A state cannot be saved, because it is in the frames of greenlets. So each schedule is rerun from
+its beginning.
 
-A report ends a run, so the step that fails keeps all others from running. Whoever could have gone
-on instead is run there too, and a step that fails depends on all that touched the same things: so
-what is reported elsewhere, or otherwise, is found too.
+A report ends a run, so the step that fails keeps all others from running. Every task that could
+have continued instead is run there too, and a failing step depends on all steps that touched the
+same things. So failures that are reported elsewhere, or differently, are found too.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Redundant(BaseException):
 
 @dataclass(frozen=True)
 class Explored:
-    """One class: the result of its schedule, or its error; the schedule's name; how often who runs
-    is changed; its steps."""
+    """One class: the result of its schedule, or its error; the schedule's name; the number of task
+    switches; its steps."""
 
     result: Any
     error: SimulationError | None
@@ -52,15 +52,15 @@ class Explored:
 
     @property
     def switches(self) -> int:
-        """How often another warpgroup is run than at the step before."""
+        """The number of steps that run a different warpgroup than the previous step."""
         agents = [step.agent for step in self.steps if not isinstance(step.agent[0], str)]
         return sum(a != b for a, b in itertools.pairwise(agents))
 
 
 @dataclass(eq=False)
 class _Node:
-    """A state on the way to the newest schedule: who can run there, who has been, who is to be, and
-    who sleeps."""
+    """A state on the path to the newest schedule: the tasks that can run there, have run, are due,
+    and sleep."""
 
     enabled: tuple[Agent, ...]
     sleep: Sleeping
@@ -68,7 +68,7 @@ class _Node:
     due: list[Agent] = field(default_factory=list)
     step: Step | None = None
     before: int = 0
-    """the steps that come before its step in each schedule of the class, as bits"""
+    """The steps that come before its step in each schedule of the class, as bits."""
 
     def next_sleep(self) -> Sleeping:
         assert self.step is not None
@@ -81,10 +81,10 @@ class _Node:
 
 
 class Exploration:
-    """The schedules of one cluster of a launch, for one deal of its work indices; iterate over the
-    classes.
+    """The schedules of one cluster of a launch, for one deal of its work indices. Iterate over it
+    to get the classes.
 
-    partly      why not all classes may have been found; "" where they have
+    partly      why some classes may not have been found; "" if all have
     clusters    of the launch; `drawn`: the most work indices that were drawn
     """
 
@@ -96,8 +96,8 @@ class Exploration:
         self.clusters = self.drawn = 0
 
     def __iter__(self) -> Iterator[Explored | None]:
-        """Yield each class as it is met, until all have been, and None for each schedule that was
-        given up."""
+        """Yield each class as it is found, until all have been, and None for each abandoned
+        schedule."""
         fresh = 0
         while True:
             yield self._next(fresh)
@@ -109,7 +109,7 @@ class Exploration:
 
     @staticmethod
     def _advance(node: _Node) -> bool:
-        """Let the next who is due run at a state; False if nobody is left."""
+        """Run the next due task at a state; return False if there is none."""
         assert node.step is not None
         node.sleep[node.chosen] = node.step.footprint
         chosen = next((agent for agent in node.due if agent not in node.sleep), None)
@@ -120,8 +120,8 @@ class Exploration:
 
     # ---- one schedule
     def _next(self, fresh: int) -> Explored | None:
-        """Run a schedule along the path and beyond it; what is new begins at step `fresh`. None: it
-        was given up."""
+        """Run a schedule along the path and beyond it; the new part begins at step `fresh`. Return
+        None if it was abandoned."""
         guide = Guide(self._cluster, self._choose, self._deal)
         self._guide = guide
         result, error, redundant = None, None, False
@@ -169,7 +169,7 @@ class Exploration:
         return enabled.index(chosen)
 
     def _reverse(self, first: int, later: int) -> None:
-        """See to a schedule in which step `later` comes before step `first`, if there is one."""
+        """Add a schedule in which step `later` comes before step `first`, if there is one."""
         path = self._path
         node = path[first]
         apart = [n for n in range(first + 1, later) if not path[n].before >> first & 1]
@@ -183,8 +183,8 @@ class Exploration:
 
 
 def _races(path: Sequence[_Node], fresh: int) -> list[tuple[int, int]]:
-    """Find what comes before each step from `fresh` on; return pairs of dependent steps that no
-    step between them orders."""
+    """Find the steps that come before each step from `fresh` on. Return pairs of dependent steps
+    that no step in between orders."""
     found = []
     for later, first in _ordered(path, fresh):
         one, other = path[first].step, path[later].step
@@ -195,7 +195,7 @@ def _races(path: Sequence[_Node], fresh: int) -> list[tuple[int, int]]:
 
 
 def _ordered(path: Sequence[_Node], fresh: int) -> Iterator[tuple[int, int]]:
-    """Set `before` of each step from `fresh` on; yield (step, step before it) of those that depend
+    """Set `before` of each step from `fresh` on; yield (step, earlier step) for pairs that depend
     on each other directly."""
     by_thing: defaultdict[Any, list[int]] = defaultdict(list)
     newest: dict[Agent, int] = {}

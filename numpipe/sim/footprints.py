@@ -1,18 +1,18 @@
-"""Footprints: what a step of a schedule touches that other steps touch too, and which steps do not
-commute.
+"""Footprints: what a step of a schedule touches that other steps touch too, which determines the
+steps that do not commute.
 
-A step is what a task of the scheduler does until it gives way. Two steps are *independent* where
-either order leaves the same state and lets the same tasks go on; what is not known to be so is
-dependent. A thing is touched in one of these ways:
+A step is the work of a task of the scheduler until it yields. Two steps are *independent* if both
+orders leave the same state and let the same tasks continue; steps that are not known to be
+independent are dependent. A thing is touched in one of these ways:
 
 =========  =========================================================================================
-ARRIVE     towards the end of a use (an mbarrier's phase, a named barrier's or the cluster barrier's
-           use), whose number is `epoch`. Arrivals of one use commute: announced bytes and copies
-           count with them. Those of different uses do not. So two that could both be next commute
-           if there is `room` for the `amount` of both, and neither ends the use alone
-AWAIT      goes on because a use has ended. Each arrival of this use comes before. Those of others
-           commute with it, where nothing is wrong: else the simulated SM reports the wait, or the
-           arrival, and a step that fails commutes with nothing (`failed`)
+ARRIVE     contributes to the end of a use (an mbarrier's phase, a named barrier's or the cluster
+           barrier's use), whose number is `epoch`. Arrivals of one use commute; announced bytes and
+           copies count too. Arrivals of different uses do not commute. So two that could both be
+           next commute if there is `room` for the `amount` of both, and neither ends the use alone
+AWAIT      continues because a use has ended. Each arrival of this use comes before. Arrivals of
+           other uses commute with it if nothing is wrong; otherwise the simulated SM reports the
+           wait, or the arrival, and a step that fails commutes with nothing (`failed`)
 TEST       asks whether a use has ended: every arrival may change the answer
 WRITE      anything else
 =========  =========================================================================================
@@ -27,12 +27,13 @@ from typing import Any, TypeAlias
 
 ARRIVE, AWAIT, TEST, WRITE = range(4)
 READS, WRITES = "r", "w"
-"""how memory is touched; any other word is that of atomics that commute"""
+"""How memory is touched; any other word names a kind of atomics that commute."""
 Thing: TypeAlias = tuple[Any, ...]
 Amount: TypeAlias = tuple[int, int]
-"""arrivals and bytes, or registers"""
+"""Arrivals and bytes, or registers."""
 Touched: TypeAlias = "tuple[Any, tuple[tuple[int, int], ...], str]"
-"""memory: which, the [first, last) of each of its dimensions, and how"""
+"""A touched part of memory: its base, the [first, last) of each of its dimensions, and how it is
+touched."""
 
 
 class Footprint:
@@ -44,9 +45,9 @@ class Footprint:
         self.things: dict[Thing, list[tuple[int, int]]] = {}
         self.amounts: list[tuple[Thing, int, int, Amount, Amount]] = []
         self.memory: dict[Any, list[Touched]] = {}
-        """by its base, whose parts may overlap: (view, box, how)"""
+        """By its base, whose parts may overlap: (view, box, how)."""
         self.failed = False
-        """whether the step ended in a report: what it touches decided that, in whatever way"""
+        """Whether the step ended in a report, which may depend on anything that it touched."""
 
     def __bool__(self) -> bool:
         return bool(self.things or self.memory)
@@ -68,7 +69,7 @@ class Footprint:
             and parts[-1][::2] == (view, how)
             and parts[-1][1][0][1] == box[0][0]
         ):
-            box = ((parts[-1][1][0][0], box[0][1]),)  # bytes that follow
+            box = ((parts[-1][1][0][0], box[0][1]),)  # contiguous bytes
             parts.pop()
         parts.append((view, box, how))
 
@@ -107,7 +108,7 @@ def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
 
 
 def enables(first: Footprint, later: Footprint) -> bool:
-    """Return whether `later` could not have gone on without `first`, an arrival of a use that it
+    """Return whether `later` could not have continued without `first`, an arrival of a use that it
     awaited."""
     return not later.failed and any(
         (AWAIT, epoch) in later.things[key]
@@ -127,8 +128,8 @@ def _conflict(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _overlap(a: Touched, b: Touched) -> bool:
-    """Return whether parts of one base may have bytes in common; of those seen in two ways nothing
-    is known."""
+    """Return whether parts of one base may have bytes in common; for two views of different shape,
+    assume that they do."""
     return a[0] != b[0] or all(
         lo < its_hi and its_lo < hi for (lo, hi), (its_lo, its_hi) in zip(a[1], b[1], strict=True)
     )

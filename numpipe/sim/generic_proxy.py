@@ -2,9 +2,9 @@
 
 PTX ISA, "Memory Consistency Model: Proxies".
 
-Single elements, at any address, are accessed a row of them a warp. An atomic (PTX ISA, "red",
-"atom") is ordered with other atomics on the same bytes by the hardware; with loads and stores only
-by what orders these with each other.
+Single elements, at any address, are accessed as one row of addresses per warp. The hardware orders
+an atomic (PTX ISA, "red", "atom") with other atomics on the same bytes; it is ordered with loads
+and stores only as these are ordered with each other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Addresses = npt.NDArray[np.int64]
 
 
 def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> None:
-    """Record what each warp touches, all or the first of them: `nbytes` at each of its
-    addresses."""
+    """Record the `nbytes` that each warp touches at each of its addresses, for all warps or the
+    first ones."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
@@ -62,7 +62,7 @@ def update(
 
 
 def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
-    """Note atomics on SMEM[lo:hi): those of one kind commute, but for sums of floats, which
+    """Record atomics on SMEM[lo:hi). Atomics of one kind commute, except sums of floats, which
     round."""
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
@@ -70,14 +70,15 @@ def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reducti
 def combine(
     memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str
 ) -> None:
-    """Combine each value with what is at its address, one after another."""
+    """Combine each value with the element at its address, one after another."""
     with np.errstate(all="ignore"):
         UPDATES[reduction].at(memory.view(values.dtype), addresses // values.itemsize, values)
 
 
 @functools.lru_cache(maxsize=4096)
 def _intervals(chunks: bytes) -> tuple[tuple[int, int], ...]:
-    """Return the bytes that int64 chunk addresses cover: the same few patterns serve every tile."""
+    """Return the bytes that int64 chunk addresses cover. Cached, because a few patterns serve every
+    tile."""
     return intervals(np.frombuffer(chunks, np.int64), 16)
 
 
@@ -88,8 +89,8 @@ def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int]
 
 
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
-    """Return addresses of 16-byte chunks, one row a warp; raise SimulationError for what a lane
-    cannot address."""
+    """Return addresses of 16-byte chunks, one row per warp. Raises SimulationError for addresses
+    that a lane cannot access."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise race_report.illegal(
@@ -111,8 +112,8 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
 
 
 def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
-    """Return the access of one warp: the same object while nothing that reports name changes, so
-    that segments merge."""
+    """Return the access of one warp. It is the same object while nothing that reports name changes,
+    so that segments merge."""
     epoch = who.epoch(warp)
     clocks = who.sm.clocks
     site = sites.user_site()
@@ -142,8 +143,8 @@ def note(
     first: int,
     touched: tuple[tuple[int, int], ...],
 ) -> None:
-    """Record a warp's "read", "write" or "atomic", given what it knows: of byte intervals relative
-    to `first`."""
+    """Record a warp's "read", "write" or "atomic" of byte intervals relative to `first`, given what
+    the warp knows."""
     memory, access = who.sm.memory, _access(who, kind, what, warp)
     for lo, hi in touched:
         if kind == "write":
@@ -162,7 +163,7 @@ def note_all(
     kind: str,
     touched: Iterable[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> None:
-    """Record an access of the executing warps: for each of them as `note` takes it."""
+    """Record an access of the executing warps, for each of them with the arguments of `note`."""
     who.breathe()
     for warp, (first, parts) in zip(who.warps(), touched, strict=False):
         note(who, what, kind, warp, who.vectors[warp].tolist(), first, parts)
@@ -171,8 +172,8 @@ def note_all(
 def checked(
     who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
-    """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise
-    SimulationError for wrong ones."""
+    """Return addresses of 16-byte chunks, one row per warp, and the values to store there. Raises
+    SimulationError for invalid ones."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
@@ -265,7 +266,7 @@ def scatter_array(
     values: npt.NDArray[Any],
     what: str,
 ) -> None:
-    """Store to places of their own along a dimension, one run of neighbouring places after the
+    """Store to scattered places along a dimension, one run of neighboring places after the
     other."""
     access, size = Access(who, STORE, what, who.needs()), array.shape[axis]
     outside, order = places[(places < 0) | (places >= size)], np.argsort(places, kind="stable")
@@ -297,7 +298,7 @@ def scatter_array(
 
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
-    """Return the index as slices; raise SimulationError where it leaves the array, because no
+    """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [

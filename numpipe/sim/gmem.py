@@ -1,11 +1,11 @@
-"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand over
+"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand data
 to each other.
 
-CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that
-touch an element conflict as soon as one of them writes it; only reductions of one kind
-(`REDUCTIONS`) may meet, because each changes an element at once. An array that the call allocates
-holds nothing until it is written. Kernels of a stream run one after the other, so what a kernel
-wrote is there for the next, and an access comes behind a griddepcontrol.wait.
+Here the CTAs of a grid run one after the other; on a GPU they run at the same time and in any
+order. So two CTAs that access an element conflict as soon as one of them writes it. Only reductions
+of one kind (`REDUCTIONS`) may meet, because each updates an element atomically. An array that the
+call allocates is uninitialized until it is written. Kernels of a stream run one after the other, so
+what a kernel wrote is visible to the next, whose accesses must come after a griddepcontrol.wait.
 
 Within a CTA, its clocks order accesses::
 
@@ -18,21 +18,22 @@ Within a CTA, its clocks order accesses::
                                                          or a barrier       or a barrier
     ordinary load   -                  the same          a barrier          -
 
-An ordinary store is of the generic proxy and TMA copies are of the async proxy. A proxy fence on
+An ordinary store is in the generic proxy and TMA copies are in the async proxy. A proxy fence on
 global memory would order the two, but the fence that kernels have is on shared memory.
 
-Maps by address (`regions`) hold for each element the newest write and the first read. A box that is
-loaded again from where nobody has written is known by its place, and needs no look at the maps.
+Maps by address (`regions`) hold the newest write and the first read of each element. A box that is
+loaded again from a place that nobody has written is recognized by its place, without looking at the
+maps.
 
-Flags hand stores over from one CTA to another. A release (st.release.gpu) sets a flag, and takes
-with it what its lane knows of the CTA's stores; an acquire (ld.acquire.gpu) of another CTA sees it.
-CTAs do not share clocks, so the acquiring CTA has a counter that stands for having seen this flag:
-barriers pass it on to the other warps. A load of what another CTA stored is ordered when the
-loading warps know such a counter, and what was released under it covers the store.
+Flags hand stores over from one CTA to another. A release (st.release.gpu) sets a flag and carries
+what its lane knows of the CTA's stores; an acquire (ld.acquire.gpu) by another CTA sees it. CTAs do
+not share clocks, so the acquiring CTA has a counter that represents having seen this flag, and
+barriers pass it on to the other warps. A load of another CTA's store is ordered if the loading
+warps know such a counter, and what was released under it covers the store.
 
-CTAs run one after the other, in the order of their indices where kernels hand over (`grid.splits`:
-an owner waits for CTAs of a smaller index only). So a flag that is not set when a CTA waits for it
-can be set by that CTA alone; else it is a deadlock.
+CTAs run one after the other, in index order in kernels that hand data over (`grid.split_k`: an
+owner waits only for CTAs with a smaller index). So if a flag is not set when a CTA waits for it,
+only that CTA itself can set it; otherwise it is a deadlock.
 
 PTX ISA, "Memory Consistency Model: Data-races; Proxies; Release and Acquire Patterns; Causality
 order", "cp.reduce.async.bulk", "griddepcontrol".
@@ -72,8 +73,8 @@ from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, WaitReason, Warpgroup
 
 _FIRST = np.iinfo(np.int32).max
-"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the
-earliest access, and 0 nobody"""
+"""Code of the first access that is remembered. Later accesses have smaller codes, so a maximum is
+the earliest access, and 0 means none."""
 
 
 class Flag(WaitReason):
@@ -83,44 +84,44 @@ class Flag(WaitReason):
         super().__init__("flag", f"the flag of {what}")
         self.what = what
         self.release: Release | None = None
-        """the release that set it; None: it is 0"""
+        """The release that set it; None if it is 0."""
         self.set_by = ""
         self.party: Party | None = None
-        """the warpgroup that set it"""
+        """The warpgroup that set it."""
 
 
 class GlobalMemory:
-    """The record of what the CTAs of a grid did to global memory so far.
+    """The record of what the CTAs of a grid have done to global memory so far.
 
-    fresh         arrays that hold nothing before the kernel writes them
-    programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each
-                  access has to come after a ``griddepcontrol.wait`` (as it does as soon as the
-                  kernel executes one)
+    fresh         arrays that are uninitialized until the kernel writes them
+    programmatic  the kernel may start before preceding kernels in the stream have ended, so each
+                  access must come after a ``griddepcontrol.wait`` (as soon as the kernel executes
+                  one)
     """
 
     def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
         self.number = -1
-        """number of the running cluster"""
+        """Number of the running cluster."""
         self._fresh = [bounds(array) for array in fresh]
         self._touches: list[Touch] = []
         self._foreign = _FIRST
-        """codes above this are of accesses by earlier clusters"""
+        """Codes above this belong to accesses by earlier clusters."""
         self._regions: list[Region] = []
         self._places: dict[tuple[Any, ...], Place] = {}
         self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
         self.flags: dict[int, Flag] = {}
-        """by address, the flags with which CTAs hand over to each other"""
+        """The flags with which CTAs hand data to each other, by address."""
         self._awaits = programmatic
         self._early: Touch | None = None
-        """the first access before a griddepcontrol.wait"""
+        """The first access before a griddepcontrol.wait."""
         self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
-        """ordinary loads of the running CTA, by array, warpgroup and place"""
+        """Ordinary loads of the running CTA, by array, warpgroup and place."""
         self._reductions: dict[Place, dict[str, dict[tuple[Any, ...], Touch]]] = {}
-        """reductions of the running CTA, by array, kind, and who changed which place: maps hold
-        only the newest of a kind"""
+        """Reductions of the running CTA, by array, kind, and who changed which place; maps hold
+        only the newest of a kind."""
         self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
-        """by CTA, warpgroup and address: (warp, what it did) -> the last lane with code of its own
-        that did so, and what to know of it to come behind"""
+        """By CTA, warpgroup and address: (warp, kind of access) -> the last lane in per-lane code
+        that did so, and what a later access must know."""
 
     def begin(self) -> None:
         """Begin the next CTA, or cluster."""
@@ -132,7 +133,7 @@ class GlobalMemory:
 
     # ---- arrays
     def place(self, array: npt.NDArray[Any]) -> Place:
-        """Return where an array lies: the same `Place` for all views of its memory of one shape."""
+        """Return the `Place` of an array, the same for all views of its memory with one shape."""
         key = array.ctypes.data, array.shape, array.strides, array.dtype.itemsize
         place = self._places.get(key)
         if place is None:
@@ -147,7 +148,7 @@ class GlobalMemory:
         """Return the array of a box, and the places from which boxes of its shape have been
         loaded."""
         place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
-        # every warpgroup has tensor maps of its own
+        # each warpgroup has its own tensor maps
         cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())
         return cut
 
@@ -161,8 +162,8 @@ class GlobalMemory:
         np.copyto(read, self._remember(touch).code, where=read == 0)
 
     def _check_read(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise PipelineRace unless a read comes behind the writes of its elements, SimulationError
-        if there were none."""
+        """Raise PipelineRace unless a read comes after the writes of its elements, or
+        SimulationError if there were none."""
         written = place.written[touch.index]
         if written.size:
             self._earlier_writes(access, touch, written, known)
@@ -213,7 +214,7 @@ class GlobalMemory:
         need: Need,
         reduction: str,
     ) -> None:
-        """Record a TMA store of a box, or a reduction; whoever knows `need` knows that it has
+        """Record a TMA store of a box, or a reduction. An agent that knows `need` knows that it has
         reached global memory."""
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
         touch = Touch(
@@ -240,7 +241,7 @@ class GlobalMemory:
 
     @staticmethod
     def _touch_written(access: Access, place: Place, touch: Touch) -> None:
-        # sums of floats by TMA round differently in another order, and `verify` lets them
+        # TMA sums of floats round differently in another order, and `verify` allows that.
         exact = touch.kind != STORE or place.array.dtype.kind in "iub"
         how = touch.reduction if exact and touch.reduction in UPDATES else WRITES
         access.agent.sm.scheduler.touch_array(place.array, touch.index, how)
@@ -284,9 +285,9 @@ class GlobalMemory:
             return
         other = [code for code, earlier in writes.items() if earlier.reduction != touch.reduction]
         mixed = np.isin(written, other)
-        # reductions of other CTAs stay: plain accesses of this one must not pass
+        # Keep reductions of other CTAs: plain accesses of this one must still conflict with them.
         written[written <= self._foreign] = touch.code
-        # no reduction of another CTA may meet an element that this one writes in two ways
+        # No reduction of another CTA may meet an element that this CTA writes in two ways.
         if other:
             written[mixed] = self._remember(
                 Touch(access, self.number, touch.index, touch.flipped, touch.needs)
@@ -305,11 +306,11 @@ class GlobalMemory:
         return {code: self._touches[_FIRST - code] for code in codes}
 
     def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
-        """Return the cycles by which an access takes longer because the array is another GPU's."""
+        """Return the additional cycles of an access if the array belongs to another GPU."""
         return 0
 
     def newest_write(self, place: Place) -> Touch | None:
-        """Return the newest access that wrote elements of an array; None if nobody did."""
+        """Return the newest access that wrote elements of an array; None if there is none."""
         codes = place.written[place.written > 0]
         return self._touches[_FIRST - int(codes.min())] if codes.size else None
 
@@ -317,7 +318,7 @@ class GlobalMemory:
     def _earlier_writes(
         self, access: Access, touch: Touch, written: Codes, known: list[int]
     ) -> dict[int, Touch]:
-        """Return the earlier writes of these elements, by code; raise PipelineRace if one of them
+        """Return the earlier writes of these elements, by code. Raises PipelineRace if one of them
         conflicts."""
         writes = self._writes_of(written)
         for earlier in writes.values():
@@ -338,7 +339,7 @@ class GlobalMemory:
     def _check_behind(
         self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]
     ) -> None:
-        """Raise PipelineRace unless an access comes behind an earlier write."""
+        """Raise PipelineRace unless an access comes after an earlier write."""
         if touch.reduction and touch.reduction == earlier.reduction:
             return
         if earlier.number != self.number:
@@ -363,9 +364,9 @@ class GlobalMemory:
             raise error(access, touch, earlier, written)
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading
-        what is written."""
-        # of a store by each lane there are thousands
+        """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading the
+        elements that are written."""
+        # per-lane stores come in thousands, so check this cheaply first
         if all(other.region is not place.region for other, _ in self._cuts.values()):
             return
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
@@ -410,14 +411,14 @@ class GlobalMemory:
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
-        """Record an access that nothing orders after a griddepcontrol.wait: a race as soon as the
-        kernel executes one."""
+        """Record an access that nothing orders after a griddepcontrol.wait. It is a race as soon as
+        the kernel executes one."""
         if self._awaits:
             raise before_wait(access, touch)
         self._early = self._early or touch
 
     def await_grid(self, who: Warpgroup) -> None:
-        """Execute griddepcontrol.wait by the executing lanes."""
+        """Execute griddepcontrol.wait in the executing lanes."""
         who.vectors[: len(who.warps()), who.sm.clocks.grid + (who.sm.gpu or 0)] = 1
         self._awaits = True
         if self._early is not None:
@@ -484,7 +485,7 @@ def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
 
 
 def hints(sm: SM) -> list[Hint]:
-    """Return a hint for each flag that somebody waits for."""
+    """Return a hint for each flag that a warpgroup waits for."""
     return [
         Hint(
             "deadlock",
@@ -498,8 +499,8 @@ def hints(sm: SM) -> list[Hint]:
 
 
 def left_set(flags: Iterable[Flag]) -> None:
-    """Raise SimulationError for a flag that is set when the grid has ended: the next launch would
-    take it for its own."""
+    """Raise SimulationError for a flag that is still set when the grid has ended: the next launch
+    would see it."""
     for flag in flags:
         if flag.release is not None:
             text = (

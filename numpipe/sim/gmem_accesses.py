@@ -1,5 +1,5 @@
-"""Accesses to global memory, as `gmem` remembers them while a grid runs, and the errors of two that
-may not meet."""
+"""Accesses to global memory, as `gmem` remembers them while a grid runs, and the errors for two
+accesses that conflict."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .clocks import Need
 from .state import Access, Mbarrier, side
 
 Codes = npt.NDArray[np.int32]
-"""For each element the number of the access that did something there; 0: nobody did."""
+"""For each element the code of the access that touched it; 0 for none."""
 Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
-"""kinds of ordinary accesses"""
+"""Kinds of ordinary accesses."""
 _AT_ONCE = "they run at once, and in any order"
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 
@@ -24,8 +24,8 @@ _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "wri
 class Touch:
     """An access to global memory, remembered while the grid runs.
 
-    `number` counts the clusters in the order of the run; `needs` are the counters that another
-    access of this access's cluster must know to come after it.
+    `number` counts the clusters in the order of the run. `needs` are the counters that another
+    access of the same cluster must know to come after it.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Touch:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
         self.steers = access.kind == LOAD and access.agent.role.loads
-        """whether the memory role read an element of an array, which steers it"""
+        """Whether the memory role read an element of an array, which steers it."""
         self.last_note = access.last_note
         self.last_wait = access.last_wait
         self.phase = access.phase
@@ -85,7 +85,7 @@ class Touch:
         return f"{self.what}[{inside}]"
 
     def tell(self) -> str:
-        """Say who accessed what, where, in which step."""
+        """Describe who accessed what, where, in which step."""
         return (
             f"{self.describe()} by {self.agent.name} of {self.agent.where} at "
             f"{sites.place(self.site)}: {self.where()}"
@@ -106,7 +106,7 @@ class Touch:
 
 # ---- errors --------------------------------------------------------------------------------------
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
-    """Return the error of accesses by two CTAs to the same elements."""
+    """Return the error for accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
         fix = (
             "set the array up before the kernel and read it behind it; in the kernel all CTAs use "
@@ -134,7 +134,8 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
 
 
 def _both(touch: Touch, earlier: Touch, codes: Codes | None, other: str) -> str:
-    """Say what an access and an earlier one by `other` do to the elements they have in common."""
+    """Describe what an access and an earlier one by `other` do to the elements they have in
+    common."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
     common = _common(touch, earlier, codes)
     too = " too" * (now == before)
@@ -144,7 +145,7 @@ def _both(touch: Touch, earlier: Touch, codes: Codes | None, other: str) -> str:
 def unsignaled(
     access: Access, touch: Touch, earlier: Touch, codes: Codes | None
 ) -> SimulationError:
-    """Return the error of accesses by two CTAs, or two GPUs, in a kernel with semaphores."""
+    """Return the error for accesses by two CTAs, or two GPUs, in a kernel with semaphores."""
     far = earlier.agent.gpu != touch.agent.gpu
     where = f"of GPU {touch.agent.gpu}" if far else 'of this GPU, numpipe.axis_index("gpu"),'
     other = f"{earlier.agent.name} of {earlier.agent.where}"
@@ -169,7 +170,7 @@ def unsignaled(
 def other_proxy(
     access: Access, touch: Touch, earlier: Touch, codes: Codes | None
 ) -> SimulationError:
-    """Return the error of a TMA copy that comes after an ordinary store."""
+    """Return the error for a TMA copy that comes after an ordinary store."""
     return failure(
         access,
         touch,
@@ -188,7 +189,7 @@ def other_proxy(
 def unordered(
     access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None
 ) -> SimulationError:
-    """Return the error of two ordinary accesses, one of which stores."""
+    """Return the error for two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, fix = "its four warps", "the value that was stored in place of the load"
@@ -215,8 +216,8 @@ def in_transfer(
     codes: Codes | None = None,
     mbar: Mbarrier | None = None,
 ) -> SimulationError:
-    """Return the error of an access that meets a copy of its CTA in flight: a load, which completes
-    on `mbar`, or a store."""
+    """Return the error for an access that conflicts with a copy of its CTA in flight: a load, which
+    completes on `mbar`, or a store."""
     cause = f"nothing tells {touch.agent.name} that the store has reached the array"
     verb = _VERBS[touch.kind]
     fix = (
@@ -255,7 +256,7 @@ def in_transfer(
 
 
 def before_wait(access: Access, touch: Touch) -> SimulationError:
-    """Return the error of an access before a griddepcontrol.wait."""
+    """Return the error for an access before a griddepcontrol.wait."""
     done, agent = "read" if _VERBS[touch.kind] == "reads" else "written", touch.agent.name
     return failure(
         access,
@@ -273,7 +274,7 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
 
 
 def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
-    """Return the error of an access to a peer's memory before its launch has begun."""
+    """Return the error for an access to a peer's memory before the peer's launch has begun."""
     return failure(
         access,
         touch,
@@ -290,7 +291,7 @@ def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
 
 
 def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
-    """Return the smallest box around the elements of `index` that a mask has."""
+    """Return the smallest box around the elements of `index` that a mask selects."""
     elements = np.argwhere(mask)[:, : len(index)]
     first, last = elements.min(axis=0), elements.max(axis=0)
     return tuple(
@@ -300,8 +301,8 @@ def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
 
 
 def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
-    """Say which elements two accesses have in common; None: the codes of the elements are of later
-    accesses too."""
+    """Describe the elements that two accesses have in common. With codes None, the elements' codes
+    belong to later accesses too."""
     return touch.where(None if codes is None else extent(codes == earlier.code, touch.index))
 
 
@@ -315,9 +316,9 @@ def failure(
     fix: str,
     error: type[SimulationError] = PipelineRace,
 ) -> SimulationError:
-    """Return the error of an access, and of an `earlier` one that it meets.
+    """Return the error for an access, and for an `earlier` one that it conflicts with.
 
-    The memory role loads by lanes what steers it, and nothing else: there the array is the mistake,
+    The memory role loads with lanes only the numbers that steer it; there the array is the mistake,
     not the order of two accesses.
     """
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)

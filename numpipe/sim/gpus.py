@@ -1,14 +1,14 @@
-"""The GPUs of a kernel with semaphores: whose memory is whose, when a launch has begun, and what
-may not be over when it ends.
+"""The GPUs of a kernel with semaphores: which memory belongs to which GPU, when a launch has begun,
+and what must be over when it ends.
 
-All CTAs of all GPUs run at the same time, with one scheduler and one set of clocks (`clocks`): who
-knows of what, wherever it was done, is said by the semaphores (`semaphores`), and by nothing else.
-`between` compares what they do to arrays.
+All CTAs of all GPUs run at the same time, with one scheduler and one set of clocks (`clocks`). Only
+the semaphores (`semaphore_counters`) make operations on one GPU known to another. `peer_memory`
+compares their accesses to arrays.
 
-A GPU's memory belongs to other kernels before its launch has begun and after it has ended. So
-whoever touches a peer's memory has learnt that the peer's launch has begun (its counter `grid`),
-and each access is over, to the knowledge of the GPU whose memory it is, when that GPU's last CTA
-ends.
+A GPU's memory belongs to other kernels before its launch has begun and after it has ended. So a
+warpgroup that accesses a peer's memory must know that the peer's launch has begun (its counter
+`grid`). And when the last CTA of a GPU ends, it must know that every access to the GPU's memory is
+over.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .state import Meeting, Reached, Warpgroup, side
 
 
 class Begun(Meeting):
-    """The launches of all GPUs, of which each tells the others that it has begun.
+    """The launches of all GPUs, each of which signals the others that it has begun.
 
-    Whoever waits for them then knows what the kernels ahead in their streams did.
+    A warpgroup that waits for them then knows what the preceding kernels in their streams did.
     """
 
     @property
@@ -41,31 +41,32 @@ class Begun(Meeting):
 
 
 class Gpus:
-    """The GPUs of one simulation; `arrays` are those that the kernel was given on each of them."""
+    """The GPUs of one simulation; `arrays` are the arrays that the kernel was given on each of
+    them."""
 
     def __init__(self, arrays: Sequence[Sequence[npt.NDArray[Any]]], clocks: Clocks) -> None:
         self.count = len(arrays)
         self.clocks = clocks
         self.begun: Begun | None = None
-        """made by the first who comes"""
+        """Created by the first warpgroup that arrives."""
         self.semaphores: dict[tuple[int, int], Any] = {}
-        """`semaphores.Semaphore`, by GPU and index, of those that somebody has come to"""
+        """`semaphore_counters.Semaphore`, by GPU and index, created on first use."""
         self._memory = [(*bounds(array), gpu) for gpu, each in enumerate(arrays) for array in each]
         self._left: list[bool] = [False] * self.count
         self._reached = [Reached() for _ in arrays]
-        """what peers did in the memory of each GPU"""
+        """Accesses of peers to the memory of each GPU."""
 
     def owners(self, array: npt.NDArray[Any]) -> frozenset[int]:
-        """Return the GPUs in whose memory an array lies: several, where a call was given one array
-        for all."""
+        """Return the GPUs in whose memory an array lies: several, if a call was given one array for
+        all."""
         lo, hi = bounds(array)
         return frozenset(gpu for first, last, gpu in self._memory if first < hi and lo < last)
 
     def reach(
         self, gpu: int, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site
     ) -> None:
-        """Note that a warpgroup touches the memory of a GPU: if it is a peer's, that has to be over
-        when the peer's launch ends."""
+        """Record that a warpgroup accesses the memory of a GPU. If it is a peer's, the access must
+        be over when the peer's launch ends."""
         if gpu == who.sm.gpu:
             return
         who.sm.scheduler.touch(("launch", gpu), ARRIVE)
@@ -74,8 +75,8 @@ class Gpus:
         self._reached[gpu].add(who, what, needs, site)
 
     def leave(self, who: Warpgroup) -> None:
-        """With the last warpgroup of a GPU its launch ends: raise PipelineRace for what peers may
-        still do in its memory."""
+        """End the launch of a GPU with its last warpgroup. Raises PipelineRace for accesses of
+        peers to its memory that may not be over."""
         gpu, group = who.sm.gpu, [sm for sm in who.sm.group if sm.gpu == who.sm.gpu]
         if gpu is None or not all(w.over for sm in group for w in sm.warpgroups):
             return
@@ -139,7 +140,7 @@ def await_begin(who: Warpgroup) -> None:
 
 
 def check_rank(who: Warpgroup, rank: int, what: str) -> int:
-    """Return the number of a GPU of the mesh; raise SimulationError for another number."""
+    """Return the number of a GPU of the mesh. Raises SimulationError for an invalid number."""
     rank, count = int(rank), who.sm.gpus.count
     if not 0 <= rank < count:
         raise race_report.violation(

@@ -1,13 +1,14 @@
-"""Lanes with code of their own: 128 greenlets for a call; the lanes of a warp meet at shuffles and
-`syncwarp`.
+"""Simulation of per-lane code: 128 greenlets for each call; the lanes of a warp meet at shuffles
+and `syncwarp`.
 
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask
-are at the same line, they go on. A lane that others wait for, and that has left or waits elsewhere,
-is reported; so is a lane that loads an element again and again, for a store that nothing orders
-before. Accesses count as their warp's, but until the lanes of a warp meet at a `syncwarp`, none may
-touch bytes that another of them has stored, in shared memory or in an array; and of an array none
-that a lane of another warp has stored, until a barrier of the warpgroup orders both. (A shuffle
-orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
+are at the same line, they continue. A lane is reported if others wait for it and it has exited or
+waits elsewhere, or if it loads an element repeatedly, waiting for a store that nothing orders
+before the loads. Accesses count as accesses of the warp. But until the lanes of a warp meet at a
+`syncwarp`, no lane may access bytes that another of them has stored, in shared memory or in an
+array; and no lane may access an array element that a lane of another warp has stored, until a
+barrier of the warpgroup orders both. (A shuffle does not order memory. PTX ISA, "shfl.sync",
+"bar.warp.sync".)
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from .state import Access, Warpgroup
 
 WARP = 32
 SPINS = 50_000
-"""loads of one address, and nothing else, after which a lane counts as waiting"""
+"""Consecutive loads of one address after which a lane counts as waiting."""
 _SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "last_note", "last_wait")
-"""attributes that a lane has from its warpgroup"""
+"""Attributes that a lane takes from its warpgroup."""
 _PUBLIC_WORDS = {
     "mbar": "a pipeline or a barrier",
     "gmem": "an access to an array",
@@ -44,7 +45,7 @@ _PUBLIC_WORDS = {
     "setmaxnreg": "set_max_registers",
     "scoped": "an operation by one of the lanes",
 }
-"""what messages call an operation of the `Machine`, by the beginning of its name"""
+"""How messages name an operation of the `Machine`, by the beginning of its name."""
 _DONE = {"write": "stored", "read": "loaded", "atomic": "updated"}
 
 
@@ -127,7 +128,7 @@ class Lane:
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):
-            self.__getattr__("gmem_read")  # raises: a block of an array is the warpgroup's
+            self.__getattr__("gmem_read")  # raises: a block of an array belongs to the warpgroup
         who, found = self._warp.who, array[index].copy()
         known = who.known()
         if any(arg.output for arg in who.unit.arrays if arg.name == what):
@@ -185,13 +186,13 @@ class _Warp:
         self.hub = getcurrent()
         self.known = who.vectors[number].tolist()
         self.touched: dict[tuple[int, str], set[int]] = {}
-        """by byte and kind of access, the lanes that have made one since the lanes met"""
+        """By byte and kind of access, the lanes that have made one since the lanes last met."""
         self.moved = 0
         self.banks = OfLanes()
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, kind: str) -> None:
-        """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane
-        of the warp are not ordered."""
+        """Record a lane's access to shared memory. Raises PipelineRace if it is not ordered with an
+        access of another lane of the warp."""
         span = address, address + nbytes
         self._among_lanes(
             lane,
@@ -210,8 +211,8 @@ class _Warp:
     ) -> list[int]:
         """Record a lane's access to an element of an array that the kernel writes.
 
-        Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if
-        it and an access of another lane of the warpgroup are in no order.
+        Returns the accesses that it comes after: if lanes wrote, everything that they did. Raises
+        PipelineRace if it is not ordered with an access of another lane of the warpgroup.
         """
         who = self.who
         address = array[index].ctypes.data
@@ -244,8 +245,8 @@ class _Warp:
         kind: str,
         span: tuple[int, int] | None = None,
     ) -> None:
-        """Record an access among the lanes of the warp; raise PipelineRace where another of them
-        touched the bytes unordered."""
+        """Record an access among the lanes of the warp. Raises PipelineRace if another lane
+        accessed the bytes without an ordering."""
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:
@@ -306,7 +307,7 @@ class _Warp:
         return lane
 
     def _meeting(self, stops: dict[int, _Stop], results: dict[int, Any]) -> dict[int, Any]:
-        """Return the lanes that can go on, and the values with which they do."""
+        """Return the lanes that can continue, and the values that their calls return."""
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, stop in stops.items():
             groups.setdefault(stop.key, []).append(number)
@@ -325,7 +326,7 @@ class _Warp:
             self.touched[key] = {lane for lane in lanes if not mask >> lane & 1}
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
-        amount = stop.amount % WARP  # its low five bits count (PTX ISA, "shfl.sync")
+        amount = stop.amount % WARP  # the low five bits count (PTX ISA, "shfl.sync")
         source = {
             "shfl_sync": amount,
             "shfl_up_sync": number - amount,

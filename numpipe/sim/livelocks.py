@@ -1,10 +1,11 @@
-"""Livelocks: `while` loops that go round for ever. In simulated code each round says that it begins
+"""Livelocks: endless `while` loops. In simulated code each iteration reports its beginning
 (`compile.lift.while_loops`).
 
-A warpgroup whose loop executes no operation never gives way, so nobody can end it: its rounds are
-counted alone. One whose loop waits and arrives may hand a barrier to and fro with others for ever:
-rounds are counted since anybody of the cluster has touched a tile or an array. A loop that does
-touch some is taken for endless after a million rounds, which take minutes to simulate.
+A warpgroup whose loop executes no operation never yields, so no other warpgroup can end the loop:
+only its own iterations are counted. A loop that waits and arrives may exchange barrier arrivals
+with others forever: its iterations are counted since any warpgroup of the cluster has accessed a
+tile or an array. A loop that does access tiles or arrays counts as endless after a million
+iterations, which take minutes to simulate.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from . import deadlock_search, race_report
 from .state import Warpgroup
 
 MOST = 1_000_000
-"""rounds of a loop without an operation, and of one that touches tiles or arrays"""
+"""Iterations of a loop without an operation, and of one that accesses tiles or arrays."""
 IDLE = 20_000
-"""rounds with operations since anybody has touched a tile or an array; twice the failed tests that
-count as a deadlock"""
+"""Iterations with operations since a tile or an array was last accessed; twice the failed tests
+that count as a deadlock."""
 TURNS = 4_000
-"""those of them in which a phase has ended"""
+"""The number of these in which a phase has ended."""
 
 
 @dataclass
 class Rounds:
-    """Rounds of `while` loops that a warpgroup has begun.
+    """Iterations of `while` loops that a warpgroup has begun.
 
-    idle       since anybody of its cluster has touched a tile or an array
-    touched    how often that had been, and `time` the warpgroup's virtual time then
-    turns      those of the idle rounds in which a phase has ended; `progress` is that of the SMs in
+    idle       since any warpgroup of its cluster has accessed a tile or an array
+    touched    the number of such accesses then, and `time` the warpgroup's virtual time then
+    turns      the idle iterations in which a phase has ended; `progress` is that of the SMs in
                the newest
-    busy       rounds in which somebody did touch one
+    busy       iterations in which a tile or an array was accessed
     """
 
     idle: int = 0
@@ -46,8 +47,8 @@ class Rounds:
 
 
 def begin(who: Warpgroup) -> None:
-    """Count a round of the warpgroup's innermost loop; raise PipelineDeadlock where there are too
-    many."""
+    """Count an iteration of the warpgroup's innermost loop. Raises PipelineDeadlock if there are
+    too many."""
     rounds: Rounds = who.loops
     touched, progress = 0, 0
     for sm in who.sm.group:
@@ -73,7 +74,7 @@ def begin(who: Warpgroup) -> None:
 
 
 def endless(who: Warpgroup, what: str) -> SimulationError:
-    """Return the error of a loop that ends by nobody's doing."""
+    """Return the error for a loop that no other warpgroup can end."""
     return race_report.race(
         who,
         what,
@@ -95,7 +96,7 @@ def _alone(who: Warpgroup) -> SimulationError:
 
 
 def _together(who: Warpgroup) -> SimulationError:
-    """Return the error of warpgroups that wait for each other and arrive, and do nothing else."""
+    """Return the error for warpgroups that wait for each other and arrive, and do nothing else."""
     fix = (
         "end the loop by a count, or by a value that its body changes, in all warpgroups that "
         "wait for each other there"

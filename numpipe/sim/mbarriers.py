@@ -1,12 +1,12 @@
-"""mbarriers: their phases, what completes one, and what warpgroups do with them.
+"""mbarriers: their phases, what completes a phase, and the operations of warpgroups on them.
 
 A phase completes when all its arrivals *and* its bytes are in; the next one starts with the same
-count. An arrival counts for the present phase: it must be ordered after the end of the phase
-before, or it may count for either. The hardware waits by parity alone, so a wait that comes a phase
-too late or too early passes, or hangs, on stale state. The simulator knows the phase that was
-meant, and compares. In any order that is run it asks two things of a wait for phase p: is it
+count. An arrival counts for the present phase, so it must be ordered after the end of the previous
+phase, or it may count for either. The hardware waits by parity only, so a wait that comes a phase
+too late or too early returns, or hangs, on stale state. The simulator knows the phase that was
+meant, and compares. In any order that is run, it checks two things for a wait on phase p: is it
 ordered after the end of phase p - 1, and is what completes phase p + 1 ordered after it? So a wait
-that may come two phases late (ABA) is found where it comes in time.
+that may come two phases late (ABA) is also found in runs in which it comes in time.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -26,7 +26,7 @@ from .sites import Site
 from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
 _MOST = 2**20 - 1
-"""arrivals, and bytes, that an mbarrier can count"""
+"""The maximum number of arrivals, and of bytes, that an mbarrier can count."""
 
 
 # ---- phases --------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def count_arrivals(
     site: Site = None,
     nbytes: int = 0,
 ) -> None:
-    """Count arrivals of the executing lanes, who know that phases before `seen` are over, and
+    """Count arrivals of the executing lanes, which know that phases before `seen` are over, and
     announce bytes in the phase."""
     mbar.sm.scheduler.touch(
         mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx)
@@ -48,7 +48,7 @@ def count_arrivals(
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
-    # more bytes have come than were announced: before them the phase would have ended
+    # More bytes have come than were announced: without them the phase would have ended.
     if mbar.tx < 0 and not mbar.pending:
         mbar.sm.scheduler.touch(mbar.thing, TEST)
     mbar.arrivals.append((who, count, site or sites.user_site()))
@@ -56,8 +56,8 @@ def count_arrivals(
 
 
 def learn(mbar: Mbarrier, vector: Vector) -> None:
-    """Add to an mbarrier's phase what the sender of an arrival or a copy knew: a vector clock,
-    shorter if counters came since."""
+    """Add what the sender of an arrival or a copy knew to an mbarrier's phase. The vector clock is
+    shorter if counters were added since."""
     np.maximum(mbar.current, mbar.sm.clocks.widen(vector), out=mbar.current)
 
 
@@ -66,7 +66,7 @@ def _arrived(mbar: Mbarrier) -> str:
 
 
 def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> SimulationError:
-    """Return the error of arrivals that cannot count for the present phase."""
+    """Return the error for arrivals that cannot count for the present phase."""
     if count > mbar.pending:
         last = None
         if mbar.arrivals:
@@ -99,7 +99,7 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
-    """Say what to write instead of an arrival that counts for phase `phase` or the next."""
+    """Return the fix for an arrival that counts for phase `phase` or the next."""
     at = race_report.place_of(mbar.sm, mbar)
     if at is not None and at.plan is not None and at.slot is not None:
         slot = f"slot {at.slot} of {at.plan.name}"
@@ -121,8 +121,8 @@ def _once(mbar: Mbarrier, phase: int) -> str:
 
 
 def _repeated(mbar: Mbarrier, *, before: bool) -> str:
-    """Say who arrived more than once in the present phase, or in the one `before`; "" where copies
-    may have arrived too."""
+    """Describe who arrived more than once in the present phase, or in the one `before`; "" if
+    copies may have arrived too."""
     if mbar.last is not None or len(mbar.sm.warpgroups) == 1:
         return ""
     return ", ".join(
@@ -133,8 +133,8 @@ def _repeated(mbar: Mbarrier, *, before: bool) -> str:
 
 
 def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
-    """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's
-    arrivals instead; else return ""."""
+    """Return a hint that `who` has to arrive on an mbarrier whose last phase counts another
+    warpgroup's arrivals instead; "" if it does not apply."""
     if mbar is None or not mbar.observed or any(agent is who for agent, *_ in mbar.arrivals_before):
         return ""
     often = _repeated(mbar, before=True)
@@ -145,7 +145,7 @@ def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
 
 
 def awaited(access: Access) -> Mbarrier | None:
-    """Return the mbarrier that a warpgroup had waited for last when it made an access."""
+    """Return the mbarrier that a warpgroup had last waited for when it made an access."""
     name = access.last_wait[0] if access.last_wait is not None else None
     return next((mbar for mbar in access.agent.sm.mbarriers.values() if mbar.name == name), None)
 
@@ -219,8 +219,8 @@ def settle(mbar: Mbarrier, time: int) -> None:
 def find(
     who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None
 ) -> Mbarrier:
-    """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise
-    PipelineRace unless the executing warps (`asynchronous`: and the TMA) see it initialised."""
+    """Return the live mbarrier at `address`, of another CTA if `of` is given. Raises PipelineRace
+    unless the executing warps (and, if `asynchronous`, the TMA) see that it is initialized."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
         who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
@@ -283,7 +283,7 @@ def init_at_entry(
         for sm in who.sm.peers:
             if sm is not who.sm and address not in sm.mbarriers:
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
-        _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
+        _create(who, address, count, name, 0).observed = observed  # epoch 0: every warp has seen it
     elif old.count != count or old.epoch:
         raise race_report.violation(
             who,
@@ -405,8 +405,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
-        # a second completion before this warpgroup looked again: the machine may or may not have
-        # seen the first
+        # A second completion before this warpgroup looked again: the machine may or may not have
+        # seen the first.
         reached = mbar.phase - 1
     if reached != phase:
         raise race_report.race(
@@ -424,7 +424,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
 
 
 def _ready(who: Warpgroup, address: int, phase: int) -> bool:
-    """Whether a wait for a phase ends at once, with a report or without."""
+    """Return whether a wait for a phase ends at once, with or without a report."""
     mbar = who.sm.mbarriers.get(address)
     return mbar is None or not mbar.blocks(phase) or who.knows(mbar.landed) < phase <= mbar.phase
 
@@ -461,7 +461,7 @@ def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step:
 def _may_be_missed(
     mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: Site
 ) -> SimulationError:
-    """Return the error of a wait for the phase before the present one, which completes whether or
+    """Return the error for a wait on the phase before the present one, which completes whether or
     not that wait is over."""
     last = _completes(mbar, who)
     by = (
@@ -491,8 +491,8 @@ def _may_be_missed(
 
 
 def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
-    """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is
-    not known."""
+    """Return the warpgroup whose arrival or copy completes the newest phase; `who` if it is
+    unknown."""
     return (
         mbar.last.agent
         if mbar.last is not None
@@ -501,7 +501,8 @@ def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
 
 
 def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
-    """Say how a warpgroup's waits are to be known to who completes the next phase."""
+    """Describe how a warpgroup's waits can become known to the warpgroup that completes the next
+    phase."""
     if last is who:
         return (
             "a barrier of the four warps (bar_sync) between the wait and the next arrival on "
@@ -532,7 +533,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
         progress = sum(peer.progress for peer in sm.group)
         sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
         sm.polled_at = progress
-        if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
+        if sm.polls > sm.poll_limit:  # no other warpgroup is left to complete the phase
             raise deadlock_search.deadlock(
                 sm, f"{sm.polls} tests in a row failed while nothing else happened"
             )
@@ -547,7 +548,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
 
 def unfinished(sm: SM) -> None:
     """Raise SimulationError at the CTA's end for a copy that nobody has waited for: it lands in
-    memory that is somebody else's."""
+    memory that belongs to another CTA."""
     first = sm.warpgroups[0]
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:

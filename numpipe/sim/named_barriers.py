@@ -142,9 +142,9 @@ class Registers:
     H200, although the SM has 512.)
     """
 
-    def __init__(self, sm: SM, at_entry: int) -> None:
+    def __init__(self, sm: SM, at_entry: int, warpgroups: int) -> None:
         self.sm = sm
-        self.held = [at_entry] * len(sm.warpgroups)
+        self.held = [at_entry] * warpgroups
         self.pool = 128 * sum(self.held)
         self.wanted = list(self.held)
         self.waiters: list[Warpgroup] = []

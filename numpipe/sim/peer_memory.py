@@ -1,9 +1,9 @@
-"""Global memory of several GPUs at once: every access by any of them is ordered by clocks, or it is
+"""Global memory of several GPUs that run at the same time: clocks must order every access, or it is
 a race.
 
-Where CTAs run one after the other (`gmem`), a conflict of two is a mistake whatever they know of
-each other. Here all CTAs of all GPUs share clocks, and semaphores order them, so two accesses to an
-element, one of which writes, are ordered exactly when the later one's warps know the counters of
+Where CTAs run one after the other (`gmem`), a conflict of two CTAs is a mistake whatever they know
+of each other. Here all CTAs of all GPUs share clocks, and semaphores order them. So two accesses to
+an element, one of which writes, are ordered exactly when the later one's warps know the counters of
 the earlier one::
 
     then \\ first    TMA load,      TMA store,        ordinary store
@@ -14,8 +14,8 @@ the earlier one::
     ordinary store  it is over     the same          same warpgroup, or a barrier or semaphore
     ordinary load   -              the same          a barrier, or a semaphore
 
-Reductions of one kind may meet on the GPU whose memory it is: they are atomic at its scope (.gpu),
-and not beyond.
+Reductions of one kind may meet on the GPU that owns the memory: they are atomic at its scope
+(.gpu), and not beyond.
 
 PTX ISA, "Memory Consistency Model: Data-races; Proxies; Causality order".
 """
@@ -49,18 +49,18 @@ from .state import Access, Warpgroup
 
 
 class SharedArrays(GlobalMemory):
-    """The record of what the GPUs of a launch did to global memory so far; `gpus` is set before the
-    first of them runs."""
+    """The record of what the GPUs of a launch have done to global memory so far; `gpus` is set
+    before the first of them runs."""
 
     gpus: Gpus
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._held: dict[Place, dict[tuple[Any, ...], Touch]] = {}
-        """by array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
-        write must come after"""
+        """By array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
+        write must come after."""
         self._updates: dict[Place, dict[tuple[Any, ...], Touch]] = {}
-        """likewise the newest reductions, which every other access must come after"""
+        """Likewise the newest reductions, which every other access must come after."""
         self._owners: dict[Place, frozenset[int]] = {}
 
     # ---- accesses
@@ -129,7 +129,7 @@ class SharedArrays(GlobalMemory):
 
     # ---- whose memory it is
     def owners(self, place: Place) -> frozenset[int]:
-        """Return the GPUs whose memory an array is."""
+        """Return the GPUs in whose memory an array lies."""
         found = self._owners.get(place)
         if found is None:
             found = self._owners[place] = self.gpus.owners(place.array)
@@ -140,8 +140,8 @@ class SharedArrays(GlobalMemory):
         return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
 
     def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise an error unless the launch of the GPU whose memory it is has begun; note that a
-        peer's must not end before."""
+        """Raise an error unless the launch of the GPU that owns the memory has begun, and record
+        that a peer's launch must not end before the access is over."""
         agent, owners = access.agent, self.owners(place)
         gpu = agent.sm.gpu
         if owners and gpu not in owners:
@@ -163,7 +163,7 @@ class SharedArrays(GlobalMemory):
         known: list[int],
     ) -> None:
         """Raise PipelineRace unless the loads of these elements, or the reductions, are over;
-        forget those that a write covers."""
+        forget the ones that a write covers."""
         writes = touch.kind not in (LOAD, "TMA load")
         for held, touches in every.items():
             if held.region is not place.region:
@@ -172,7 +172,7 @@ class SharedArrays(GlobalMemory):
                 if _atomic(touch, earlier):
                     continue
                 if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
-                    ordered = True  # its lanes load and store in the order of the source
+                    ordered = True  # its lanes load and store in program order
                 else:
                     ordered = all(known[counter] >= value for counter, value in earlier.needs)
                 if not ordered and overlap(place, touch.index, held, earlier.index):
@@ -226,7 +226,7 @@ def _atomic(one: Touch, other: Touch) -> bool:
 
 
 def _same(one: Touch, other: Touch) -> bool:
-    """Return whether one warpgroup made two accesses."""
+    """Return whether two accesses were made by one warpgroup."""
     return (one.agent.gpu, one.agent.cta, one.agent.warpgroup) == (
         other.agent.gpu,
         other.agent.cta,

@@ -1,8 +1,8 @@
-"""The progress of a simulation: fraction done, estimated time, the bar on stderr, and the time
-limit.
+"""The progress of a simulation: the fraction done, the estimated time, the bar on stderr, and the
+time limit.
 
 A run that has done a fraction f of its work in t seconds takes t / f. Finished clusters count
-fully, the running one by how far its loop over tiles is.
+fully, the running one by the progress of its loop over tiles.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ..diagnostics.errors import SpecError
 from ..diagnostics.progress_bar import progress_bar
 
 LIMIT = 3600.0
-"""seconds that a simulation may take by default"""
+"""Seconds that a simulation may take by default."""
 PATIENCE = 2.0
-"""seconds before an estimate is trusted"""
+"""Seconds before an estimate is trusted."""
 SHOWN = 5.0
-"""seconds before the bar appears"""
+"""Seconds before the bar appears."""
 LEAST = 1e-4
-"""seconds that an empty CTA takes"""
+"""Seconds that an empty CTA takes."""
 _OFTEN = 256
-"""events between two looks at the clock"""
+"""Events between two checks of the clock."""
 
 
 class RunProgress:
     """The progress of a simulation of `clusters` clusters with `ctas` CTAs in total.
 
-    Raises SpecError where `limit` (seconds) is not a positive number, and as soon as the run takes
-    longer than that, or will by the estimate.
+    Raises SpecError if `limit` (seconds) is not a positive number, and as soon as the run exceeds
+    the limit, or is estimated to.
     """
 
     def __init__(self, name: str, clusters: int, ctas: int, limit: float | None) -> None:
@@ -49,11 +49,11 @@ class RunProgress:
             self._refuse(ctas * LEAST, f"a grid of {ctas} CTAs")
 
     def tiles(self, dimension: int, count: int) -> None:
-        """Note the `count` of tiles along a `dimension` of a tile loop that begins."""
+        """Record the `count` of tiles along a `dimension` of a tile loop that begins."""
         self._counts = {**(self._counts if dimension else {}), dimension: max(count, 0)}
 
     def noted(self, event: str, details: dict[str, Any]) -> None:
-        """Note an event of a warpgroup."""
+        """Record an event of a warpgroup."""
         self._events += 1
         if event == "tile begin" and self._counts:
             self.part = min(0.99, details["number"] / max(1, math.prod(self._counts.values())))
@@ -61,17 +61,18 @@ class RunProgress:
             self.check()
 
     def end(self) -> None:
-        """Note the end of a cluster."""
+        """Record the end of a cluster."""
         self.ended, self.part = self.ended + 1, 0.0
         self.check()
 
     def estimate(self) -> float | None:
-        """Return the seconds of the whole run; None before a cluster or a tile has ended."""
+        """Return the estimated duration of the whole run in seconds; None before a cluster or a
+        tile has ended."""
         done = (self.ended + self.part) / self.clusters
         return (time.monotonic() - self.begin) / done if done else None
 
     def check(self) -> None:
-        """Advance the bar; raise SpecError where the run takes longer than its limit, or will."""
+        """Advance the bar. Raises SpecError if the run exceeds its limit, or is estimated to."""
         seconds = time.monotonic() - self.begin
         if seconds < PATIENCE:
             return

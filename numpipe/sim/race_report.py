@@ -1,4 +1,4 @@
-"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and
+"""Construction of reports: the user's lines, who did what to which bytes, what is not ordered, and
 the fix."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def failed(error: type[SimulationError], report: Report) -> SimulationError:
-    """Return the error of a report; its text starts with the user's ``file:line:``."""
+    """Return the error for a report; its text starts with the user's ``file:line:``."""
     first = [
         line
         for party in (report.now, *report.waiting)
@@ -49,8 +49,8 @@ def slot_of(sm: SM, address: int) -> tuple[RingPlan, int] | None:
 
 
 def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
-    """Return a ring's name in the running pipeline, which may use another pipeline's ring under a
-    name of its own."""
+    """Return a ring's name in the running pipeline, which may use another pipeline's ring under its
+    own name."""
     named = note[1].get("ring")
     known = {ring.name for ring in (*sm.unit.rings.values(), *sm.unit.outputs.values())}
     return plan.name if named is None or named in known else str(named)
@@ -70,7 +70,7 @@ def party(
     """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the
     bytes of `span`.
 
-    note          where the warpgroup was then, if not where it is now
+    note          the warpgroup's position then, if not its present one
     phase, step   of the barrier, if not the present ones
     """
     access: Any = who if hasattr(who, "agent") else None
@@ -125,7 +125,7 @@ def race(
     """Return a PipelineRace, or another `error`, of one agent in its context.
 
     hazard   its name in `numpipe.hazards`
-    fix     what to write instead; by default what follows a semicolon in the message
+    fix      what to write instead; by default the text after a semicolon in the message
     before   the access that it conflicts with
     about    further arguments of `party`: mbar, span (bytes), phase, step
     """
@@ -160,7 +160,7 @@ def race(
 violation = functools.partial(race, error=SimulationError)
 """A broken rule that is not a race."""
 illegal = functools.partial(violation, hazard="illegal-instruction")
-"""An instruction that no GPU executes."""
+"""An instruction that no GPU can execute."""
 
 
 def conflict(
@@ -173,8 +173,8 @@ def conflict(
     sm: SM,
     more: Iterable[str] = (),
 ) -> SimulationError:
-    """Return the error of an access and of an earlier one that it meets, if there is one: each as
-    (line of text, party)."""
+    """Return the error for an access and an earlier one that it conflicts with, if there is one:
+    each as (line of text, party)."""
     sides = [
         f"  {when} {text}"
         for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)

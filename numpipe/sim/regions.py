@@ -1,10 +1,9 @@
-"""The places of arrays in global memory: views of one allocation share a *region*, and maps of its
-elements.
+"""Regions of global memory: views of one allocation share a *region*, and the maps of its elements.
 
-A region is a range of addresses that holds arrays whose ranges overlap. Its unit is so many bytes
-that each element of each of these arrays is a whole number of units. A map has a number for each
-unit, and is seen through each array by its shape and strides. As further arrays come, regions grow
-together and their units get finer; the maps keep what they hold.
+A region is a range of addresses that holds arrays whose ranges overlap. Its unit is a number of
+bytes that divides the element size and offsets of each of these arrays. A map has a number for each
+unit, and is viewed through each array with the array's shape and strides. As further arrays are
+added, regions merge and their units get finer; the maps keep their contents.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from .gmem_accesses import Codes, Index
 
 class Region:
     """Addresses [lo, hi) in units of `unit` bytes, with maps that hold the code of an access for
-    each unit; 0: nobody's."""
+    each unit; 0 for none."""
 
     def __init__(self, lo: int, hi: int, unit: int) -> None:
         self.lo, self.hi, self.unit = lo, hi, unit
         self.places: list[Place] = []
         self.open = False
-        """whether anybody has written there"""
+        """Whether any access has written there."""
         size = (hi - lo) // unit  # pages of maps that are never used take no memory
         self.written: Codes = np.zeros(size, np.int32)
-        """the newest write; where CTAs reduce together, the first one's"""
+        """The newest write; where CTAs reduce together, the first one's."""
         self.read: Codes = np.zeros(size, np.int32)
-        """the first read"""
+        """The first read."""
 
     def adopt(self, other: Region) -> None:
         """Take over the arrays and maps of a region within this one, whose units are multiples of
@@ -49,16 +48,16 @@ class Region:
 
 
 class Place:
-    """An array in its region; `written` and `read` are the region's maps, seen through the
+    """An array in its region; `written` and `read` are the region's maps, viewed through the
     array."""
 
     def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
         self.array = array
         self.address = int(array.ctypes.data)
         self.fresh = fresh
-        """whether its elements hold nothing until the kernel writes them"""
+        """Whether its elements are uninitialized until the kernel writes them."""
         self.seen: dict[Any, set[tuple[int, ...]]] = {}
-        """the places from which boxes have been read, by their shape"""
+        """The places from which boxes have been read, by their shape."""
         self.region: Region
         self.written: Codes
         self.read: Codes
@@ -69,8 +68,8 @@ class Place:
         self.written, self.read = self._view(region.written), self._view(region.read)
 
     def _view(self, codes: Codes) -> Codes:
-        """Return a map in the array's shape, and with a last dimension for the units of an element
-        if it has several."""
+        """Return a map in the array's shape, with an additional last dimension for the units of an
+        element if it has several."""
         array, region = self.array, self.region
         if not array.size:
             return np.empty(array.shape, np.int32)
@@ -100,9 +99,10 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
-    """Return the memory of arrays, those that overlap together.
+    """Return the memory of arrays, merging arrays that overlap.
 
-    Each is (first byte, past the last one, the smallest number of an array there), in this order.
+    Each entry is (first byte, one past the last byte, the smallest index of an array there), in
+    this order.
     """
     found: list[tuple[int, int, int]] = []
     for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
@@ -114,8 +114,8 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
 
 
 def settle(place: Place, regions: list[Region]) -> None:
-    """Put an array into its region: one of `regions`, or a new one in place of those that the array
-    joins."""
+    """Put an array into its region: one of `regions`, or a new one that replaces the regions that
+    the array connects."""
     array, (lo, hi) = place.array, bounds(place.array)
     joined = [region for region in regions if region.lo < hi and lo < region.hi]
     lo = min([lo, *(region.lo for region in joined)])

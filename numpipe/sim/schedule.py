@@ -1,24 +1,24 @@
 """Schedulers: they decide which warpgroup runs next, and which asynchronous operation finishes.
 
-All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A
-warpgroup is a task while it can run, an asynchronous operation while it is in flight. Every order
-in which they take tasks is one that the hardware allows.
+All schedulers hold *tasks*: a callable, the cycle from which it may run, and its owner. A warpgroup
+is a task while it can run, an asynchronous operation while it is in flight. Every order in which a
+scheduler takes tasks is one that the hardware allows.
 
 =============  ================  ===================================================================
-seed           scheduler         next is
+seed           scheduler         next task
 =============  ================  ===================================================================
 None           `InOrder`         the smallest virtual time: a discrete-event simulation, the order
                                  of the text timeline
-3 n            `Shuffled`        any task, each as likely as the other
-3 n + 1        `Prioritised`     the task of the highest priority, which few random moments change
-                                 (PCT)
+3 n            `Shuffled`        any task, with equal probability
+3 n + 1        `Prioritised`     the task of the highest priority, which changes at a few random
+                                 moments (PCT)
 3 n + 2        `Jittered`        the smallest virtual time, where copies, products and instructions
                                  take random times
 =============  ================  ===================================================================
 
-Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near
-what a GPU would do. With a seed the CTAs behind the first one run in a random order too, and draw
-other work from a counter (`WorkCounter`).
+With uniform choices one warpgroup rarely runs far ahead of another; with priorities it does. Jitter
+stays close to what a GPU would do. With a seed, the CTAs after the first one also run in a random
+order, and draw different work from a counter (`WorkCounter`).
 """
 
 from __future__ import annotations
@@ -41,51 +41,52 @@ Place = tuple[int, int, int]
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
 Ready = Callable[[], bool]
-"""Whether a warpgroup could go on, and not only wait."""
+"""Whether a warpgroup could continue, rather than only wait."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The cycles of the virtual-time model: a Hopper SM at the level of detail a pipeline's shape
-    depends on.
+    """The cycles of the virtual-time model: a Hopper SM at the level of detail that determines a
+    pipeline's shape.
 
     Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA
     loads and stores share in the order of issue, and one tensor core, which the batches of all
-    warpgroups share. What is left out: GMEM bandwidth shared between SMs, L2 misses, bank
-    conflicts, power.
+    warpgroups share. Not modeled: GMEM bandwidth shared between SMs, L2 misses, bank conflicts,
+    power.
     """
 
     issue: int = 10
-    """any instruction that only issues: arrive, expect_tx, fence, commit, wgmma"""
+    """Any instruction that only issues: arrive, expect_tx, fence, commit, wgmma."""
     wait: int = 20
-    """a wait that succeeds at once, and what waking up adds to one that blocked"""
+    """A wait that succeeds at once, and the additional cost of waking up after one that blocked."""
     barrier: int = 30
-    """bar.sync once everyone is there"""
+    """bar.sync after all threads have arrived."""
     tma_issue: int = 20
     tma_latency: int = 700
-    """from the start of the copy to its first byte (a load from L2), or from its last read to GMEM
-    (a store)"""
+    """From the start of the copy to its first byte (a load from L2), or from its last read to GMEM
+    (a store)."""
     tma_bytes: int = 64
-    """bytes a cycle through the copy port (L2 to one SM)"""
+    """Bytes per cycle through the copy port (L2 to one SM)."""
     fma: int = WGMMA.multiply_adds
-    """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2
-    cycles, of any type"""
+    """Multiply-adds per cycle of the SM's four tensor cores together in float16: m64nN takes N/2
+    cycles, with any type."""
     generic_bytes: int = 128
-    """bytes a cycle of ordinary shared-memory accesses; half of it to GMEM"""
+    """Bytes per cycle of ordinary shared-memory accesses; half of it to GMEM."""
     registers: int = 40
     remote: int = 200
-    """from one SM of a cluster to another: a remote arrival, the cluster's barrier"""
+    """From one SM of a cluster to another: a remote arrival, the cluster barrier."""
     link: int = 2000
-    """from one GPU to another: a signal, and what a copy of a peer's memory takes more than one of
-    the own memory"""
+    """From one GPU to another: a signal, and the additional latency of a copy of a peer's
+    memory."""
 
 
 class InOrder:
-    """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived.
+    """The scheduler of a cluster, or of one CTA: smallest time first, ties in order of arrival.
     Warpgroups run until they wait."""
 
     explores = False
-    """whether warpgroups have to give way before they wait for something (`directed`)"""
+    """Whether warpgroups must yield before they wait for something
+    (`chosen_schedules.Directed`)."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._tasks: list[Any] = []
@@ -93,8 +94,8 @@ class InOrder:
         self._random = (rng or random).random
 
     def push(self, time: int, task: Task, owner: object) -> None:
-        """Let `task` run from cycle `time` on. `owner` is its warpgroup, or of an asynchronous
-        operation the unit that runs it: "load", "read" or "write" (a TMA store's two halves),
+        """Let `task` run from cycle `time` on. `owner` is its warpgroup or, for an asynchronous
+        operation, the unit that runs it: "load", "read" or "write" (a TMA store's two halves),
         "wgmma", "arrive" (a remote arrival)."""
         self._serial += 1
         heapq.heappush(self._tasks, (time, self._serial, task))
@@ -107,17 +108,16 @@ class InOrder:
         return time, task
 
     def pause(self, ready: Ready | None = None) -> int | None:
-        """Return the cycles for which the running warpgroup, which could go on, gives way now;
-        None: it goes on.
+        """Return the cycles for which the running warpgroup, which could continue, yields now; None
+        if it continues.
 
         Unless `ready`, it would wait for something.
         """
         return None
 
     def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
-        """Let everybody else go before the running warpgroup, which tests in vain for `thing`: the
-        answer will be another one when that is `ready`. (In this order a test takes time
-        anyway.)"""
+        """Let all others run before the running warpgroup, which unsuccessfully tests `thing`: the
+        answer changes when `ready` is true. (In this order a test takes time anyway.)"""
 
     def touch(
         self,
@@ -127,28 +127,28 @@ class InOrder:
         amount: tuple[int, int] | None = None,
         room: tuple[int, int] = (0, 0),
     ) -> None:
-        """Note that the running task touches a thing, in one of the ways of `footprints`."""
+        """Record that the running task touches a thing, in one of the ways of `footprints`."""
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
-        """Note that it touches SMEM[lo:hi) of the CTA of a rank."""
+        """Record that it touches SMEM[lo:hi) of the CTA of a rank."""
 
     def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
-        """Note that it touches elements of an array."""
+        """Record that it touches elements of an array."""
 
     def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Note which arrays the kernel was given: their places are the same in each run, though
-        their addresses are not."""
+        """Record the arrays that the kernel was given: their places are the same in each run,
+        unlike their addresses."""
 
     def takes(self, cycles: int) -> int:
-        """Return the cycles that an asynchronous operation takes to which the model gives
-        `cycles`."""
+        """Return the cycles that an asynchronous operation takes, given the `cycles` of the
+        model."""
         return cycles
 
 
 class Jittered(InOrder):
     """The virtual-time order of an SM whose copies and products are faster or slower than the
-    model's by a random factor, and whose warpgroups stall now and then. How large the factors are
-    is drawn once: up to 2, 4 … 64."""
+    model's by a random factor, and whose warpgroups stall now and then. The range of the factors is
+    drawn once: up to 2, 4 … 64."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -162,7 +162,7 @@ class Jittered(InOrder):
 
 
 class Shuffled(InOrder):
-    """Any task next, drawn from a seeded generator; warpgroups give way in a third of their
+    """Takes any task next, drawn from a seeded generator; warpgroups yield in a third of their
     operations."""
 
     def push(self, time: int, task: Task, owner: object) -> None:
@@ -184,14 +184,15 @@ class Shuffled(InOrder):
 class Prioritised(InOrder):
     """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
 
-    Every warpgroup and every asynchronous operation has a random priority, and the highest that can
-    run runs: at once, and until it waits. At d - 1 moments, for a random d = 1 … 4, the running
-    warpgroup falls below all others. A bug that needs d events in one order is met with at least a
-    known probability: 1/n that the first thread comes last of n, times that of each moment. The
-    paper draws moments uniformly from the k steps of a run, and so must know k. Here step s is
-    drawn with a probability of about 1 / (s ln MOST): for any run of fewer than MOST steps within a
-    factor ln MOST of the paper's. In every other schedule the operations of a unit share one
-    priority: all loads late, say, or all stores.
+    Every warpgroup and every asynchronous operation has a random priority. The task with the
+    highest priority that can run does so at once, until it waits. At d - 1 moments, for a random d
+    = 1 … 4, the running warpgroup falls below all others. A bug that needs d events in one order is
+    found with at least a known probability: 1/n that the first thread comes last of n, times the
+    probability of each moment. The paper draws moments uniformly from the k steps of a run, and so
+    must know k. Here step s is drawn with a probability of about 1 / (s ln MOST): for any run of
+    fewer than MOST steps, this is within a factor ln MOST of the paper's. In every other schedule
+    the operations of a unit share one priority, so that, for example, all loads or all stores are
+    late.
     """
 
     MOST = 1 << 14
@@ -203,7 +204,7 @@ class Prioritised(InOrder):
             int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4))
         )
         self._changes = sorted(changes, reverse=True)
-        """the moments, the next one last"""
+        """The moments, in reverse order."""
         self._priorities: dict[object, float] = {}
         self._lowest = 0.0
         self._steps = 0
@@ -247,7 +248,7 @@ _KINDS: tuple[tuple[str, Callable[[random.Random], InOrder]], ...] = (
 
 
 def kind(seed: int | None) -> str:
-    """Return the name of a seed's kind of schedule.
+    """Return the name of the kind of schedule that a seed selects.
 
     >>> [kind(seed) for seed in (None, 0, 1, 2, 3)]
     ['in order', 'shuffled', 'priorities', 'jitter', 'shuffled']
@@ -256,15 +257,15 @@ def kind(seed: int | None) -> str:
 
 
 class Schedule:
-    """The order of a grid's CTAs, and a scheduler for each cluster of them, by seed."""
+    """The order of a grid's CTAs, and a scheduler for each of their clusters, by seed."""
 
     def __init__(self, seed: int | None) -> None:
         self._random = None if seed is None else random.Random(operator.index(seed))
         self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
 
     def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
-        """Return all CTAs, by cluster, x fastest. With a seed, clusters behind the first come in a
-        random order; the first stays, and reports a hazard that all have."""
+        """Return all CTAs, by cluster, x fastest. With a seed, the clusters after the first come in
+        a random order; the first stays, and reports a hazard that all clusters have."""
         firsts = itertools.product(
             *(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True))
         )
@@ -284,17 +285,18 @@ class WorkCounter:
     (`numpipe.language.grid.tile_scheduler`).
 
     CTA i begins with work index i, and draws further ones. On a GPU all CTAs draw from one counter
-    at once; here they run one after the other, so who gets an index is decided before: without a
-    seed CTAs get them in turn, as if equally fast; with a seed CTAs are faster or slower by random
-    factors, up to one that takes nearly all.
+    at the same time; here they run one after the other, so the owner of each index is decided
+    beforehand. Without a seed, CTAs get indices in turn, as if equally fast. With a seed, CTAs are
+    faster or slower by random factors, up to a CTA that takes nearly all indices.
     """
 
     def __init__(self, ctas: int, seed: int | None = None, deal: Sequence[int] = ()) -> None:
-        """`deal` says who gets the first work indices; then they come in turn."""
+        """Create a counter. `deal` lists the CTAs that get the first work indices; the rest are
+        dealt in turn."""
         self._ctas = ctas
         self._deal = deal
         self.drawn = 0
-        """the last work index that was drawn, and one"""
+        """One more than the last work index that was drawn."""
         self._random = None if seed is None else random.Random(f"deal {seed}")
         spread = 0.0 if self._random is None else self._random.choice((0.5, 2.0, 8.0))
         self._speeds = [
@@ -302,13 +304,13 @@ class WorkCounter:
             for _ in range(ctas)
         ]
         self._owners: list[int] = []
-        """the CTAs that get work indices `ctas`, `ctas` + 1, …"""
+        """The CTAs that get work indices `ctas`, `ctas` + 1, …"""
         self._newest: dict[int, int] = {}
-        """the newest work index of each CTA that drew one"""
+        """The newest work index of each CTA that drew one."""
         self._loops: list[str] = []
-        """the loops that the first CTA ended, in order"""
+        """The loops that the first CTA ended, in order."""
         self._ended: dict[int, int] = {}
-        """how many loops each CTA ended"""
+        """The number of loops that each CTA ended."""
 
     def draw(self, cta: int) -> int:
         """Return the next work index of a CTA."""
@@ -332,8 +334,8 @@ class WorkCounter:
         return self._owners[number]
 
     def ended(self, cta: int, what: str) -> str | None:
-        """Note that a CTA has ended a loop, or, with "", itself; return how that differs from what
-        another CTA did there."""
+        """Record that a CTA has ended a loop, or, with "", itself. Return how that differs from
+        what another CTA did at this point."""
         number = self._ended.get(cta, 0)
         if number == len(self._loops) and "" not in self._loops:
             self._loops.append(what)
@@ -345,8 +347,8 @@ class WorkCounter:
 
 
 class LiveCounter(WorkCounter):
-    """The counter of one GPU of several, whose CTAs run at the same time: who asks gets the next
-    work index."""
+    """The counter of one of several GPUs, whose CTAs run at the same time: whichever CTA asks gets
+    the next work index."""
 
     def __init__(self, ctas: int, gpu: int, scheduler: InOrder) -> None:
         super().__init__(ctas)

@@ -1,10 +1,10 @@
-"""Semaphores: counters in the memory of each GPU, to which warpgroups of all GPUs add, and for
-which its own ones wait.
+"""Semaphores: counters in the memory of each GPU, which warpgroups of all GPUs add to, and which
+the GPU's own warpgroups wait for.
 
-An addition is a release at system scope (red.release.sys): it takes with it what its lane knows. A
-wait for a value acquires (ld.acquire.sys) what the first additions that reach the value have
-brought, and no more: others may not have come yet. A semaphore is 0 when a launch begins, and waits
-take nothing from it, so any number of warpgroups may wait for the same.
+An addition is a release at system scope (red.release.sys): it carries what its lane knows. A wait
+for a value acquires (ld.acquire.sys) what the first additions that reach the value carried, and no
+more, because other additions may not have come yet. A semaphore is 0 when a launch begins, and
+waits do not decrement it, so any number of warpgroups may wait for the same one.
 
 PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order", "red",
 "ld".
@@ -27,7 +27,7 @@ _MOST = (1 << 31) - 1
 
 
 class Signal(NamedTuple):
-    """An addition: the sum behind it, what all additions so far have brought, when it arrives, and
+    """An addition: the sum after it, what all additions so far have carried, when it arrives, and
     who made it where."""
 
     total: int
@@ -65,11 +65,11 @@ class Semaphore:
         )
 
     def reached(self, value: int) -> Signal | None:
-        """Return the first addition with which the count has reached a value; None: it has not."""
+        """Return the first addition with which the count has reached a value, or None."""
         return next((signal for signal in self.signals if signal.total >= value), None)
 
     def who(self) -> str:
-        """Say who has added to it."""
+        """Describe who has added to it."""
         told = [
             f"{signal.who.name} of {signal.who.sm.where} at {sites.place(signal.site)}"
             for signal in self.signals
@@ -84,7 +84,7 @@ class Semaphore:
 
 
 class Wait(WaitReason):
-    """The wait of a warpgroup for a value of a semaphore."""
+    """A warpgroup's wait for a value of a semaphore."""
 
     def __init__(self, semaphore: Semaphore, value: int) -> None:
         super().__init__("semaphore")
@@ -100,7 +100,7 @@ class Wait(WaitReason):
 def _of(
     who: Warpgroup, semaphores: npt.NDArray[Any], index: int, gpu: int, name: str, does: str
 ) -> Semaphore:
-    """Return a semaphore of a GPU; raise SimulationError for one that does not exist."""
+    """Return a semaphore of a GPU. Raises SimulationError for one that does not exist."""
     index, size = int(index), semaphores.shape[0]
     if not 0 <= index < size:
         raise race_report.violation(
@@ -174,7 +174,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
 
 
 def hints(sm: SM) -> list[Hint]:
-    """Return a hint for each semaphore that somebody waits for."""
+    """Return a hint for each semaphore that a warpgroup waits for."""
     agents = [agent for each in sm.group for agent in each.warpgroups]
     found: dict[tuple[str, int], Hint] = {}
     for agent in agents:

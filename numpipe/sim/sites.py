@@ -1,7 +1,7 @@
 """Sites: lines of the user's source at which something happens, and the steps of a pipeline.
 
-Accesses record a code object and a line number only; text and objects are made when something is
-wrong.
+Accesses record only a code object and a line number; text and objects are made when an error is
+reported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .. import intrinsics
 from ..diagnostics.reports import Line
 
 Site: TypeAlias = tuple[CodeType, int] | None
-"""None: no line of the user's, because numpipe itself acts at the kernel's beginning or end."""
+"""None if numpipe itself acts, at the kernel's beginning or end."""
 Note: TypeAlias = tuple[str, dict[str, Any]]
-"""What a warpgroup noted last: an event with its ring, slot and step; "" and nothing at first."""
+"""The last note of a warpgroup: an event with its ring, slot and step; "" and nothing at first."""
 
 _DIRECTORIES = tuple(
     os.path.join(os.path.dirname(path), "")
@@ -26,7 +26,7 @@ _DIRECTORIES = tuple(
 
 
 class _IsNumpipes(dict[str, bool]):
-    """For each file name whether the file is numpipe's."""
+    """Whether a file belongs to numpipe, by file name."""
 
     def __missing__(self, filename: str) -> bool:
         ours = self[filename] = os.path.abspath(filename).startswith(_DIRECTORIES)
@@ -37,7 +37,7 @@ _is_numpipes = _IsNumpipes()
 
 
 def user_site(frame: FrameType | None = None) -> Site:
-    """Return the innermost line that is not numpipe's: of `frame`, else of the caller."""
+    """Return the innermost line outside numpipe, of `frame` or of the caller."""
     if frame is None:
         frame = sys._getframe(1)
     while frame is not None:
@@ -77,7 +77,6 @@ def context(note: Note, wait: tuple[str, int, int] | None) -> str:
 
 
 def noted(note: Note, key: str) -> int | None:
-    """Return the integer that a warpgroup's note of an event has under `key` (slot, step …), or
-    None."""
+    """Return the integer under `key` (slot, step …) in a warpgroup's note of an event, or None."""
     value = note[1].get(key)
     return None if value is None or not hasattr(value, "__index__") else int(value)

@@ -1,7 +1,8 @@
-"""The CTA's shared memory: bytes, and for every byte who wrote it last and who has read it since.
+"""The CTA's shared memory: bytes, and for every byte the access that wrote it last and the accesses
+that have read it since.
 
 The map is exact: a sorted list of segments that tile the address range and split where accesses
-begin and end. A write replaces all segments it covers by one, so that a ring of slots stays a
+begin and end. A write replaces all segments that it covers by one, so a ring of slots stays a
 handful of segments.
 """
 
@@ -18,16 +19,16 @@ from . import conflicts, race_report
 from .footprints import READS, WRITES
 from .state import SM, Access, Warpgroup
 
-POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
+POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16, so unwritten bytes do not look like zeros
 
 _WHOLE = "write all of an output tile in every block, before it is read or stored"
 
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """Bytes with one history: the last write, the newest read since by each reader (which covers
-    its earlier ones), the newest atomic since by each warp, and the read that was to be the
-    last."""
+    """Bytes with one history: the last write, each reader's newest read since then (which covers
+    its earlier ones), each warp's newest atomic since then, and the read that was to be the last.
+    """
 
     write: Access | None
     reads: dict[Any, Access]
@@ -36,8 +37,8 @@ class Segment:
 
 
 class SharedMemory:
-    """`nbytes` of poisoned bytes; `chunks` is the same memory in 16-byte units (an opaque 16-byte
-    dtype)."""
+    """`nbytes` of poisoned bytes; `chunks` is the same memory in units of 16 bytes (an opaque
+    16-byte dtype)."""
 
     def __init__(self, sm: SM, nbytes: int) -> None:
         self.sm = sm
@@ -60,7 +61,7 @@ class SharedMemory:
             )
 
     def _split(self, at: int) -> int:
-        """Return the index of the segment that starts at `at`; split one if needed."""
+        """Return the index of the segment that starts at `at`, splitting a segment if needed."""
         starts = self._starts
         i = bisect_left(starts, at)
         if i < len(starts) and starts[i] == at:
@@ -84,7 +85,7 @@ class SharedMemory:
         asynchronous: bool,
         last: bool = False,
     ) -> None:
-        """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write
+        """Record a read of bytes [lo, hi). Raises PipelineRace if nothing orders it after the write
         of these bytes.
 
         `known` is the reader's vector clock. `last`: any other read of these bytes, before they are
@@ -111,8 +112,8 @@ class SharedMemory:
                 segment.last = access
 
     def update(self, access: Access, warp: int, lo: int, hi: int, known: list[int]) -> None:
-        """Record an atomic on [lo, hi); raise PipelineRace unless the warp's clock `known` covers
-        its write and all reads."""
+        """Record an atomic on [lo, hi). Raises PipelineRace unless the warp's clock `known` covers
+        the bytes' write and all reads."""
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
@@ -134,9 +135,10 @@ class SharedMemory:
             segment.atomics = {**(segment.atomics or {}), warp: access}
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers
+        """Record a write of [lo, hi). Raises PipelineRace unless the writer's clock `known` covers
         all earlier writes and reads."""
-        # who comes first to one of the entry makes it, and it is there for all
+        # an mbarrier of the entry is initialized by the warpgroup that reaches it first, and exists
+        # for all
         if access.kind != "mbarrier":
             self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
@@ -145,7 +147,8 @@ class SharedMemory:
             if earlier is not None:
                 for index, value in earlier.async_needs if asynchronous else earlier.needs:
                     if known[index] < value:
-                        # a reader names the hazard better than the fill it has waited for
+                        # a reader gives a better name to the hazard than the fill that it has
+                        # waited for
                         self._check_reads(segment, access, lo, hi, known, asynchronous)
                         raise conflicts.Conflict(
                             self.sm, earlier, access, lo, hi, known, asynchronous, earlier
@@ -154,7 +157,7 @@ class SharedMemory:
         if access.mbar is not None:
             access.over = self._segments[i].write
             if access.over is not None:
-                access.over.over = None  # one suffices, and a chain of all would never be freed
+                access.over.over = None  # one is enough, and a chain of all would never be freed
         self._segments[i:j] = [Segment(access, {})]
         self._starts[i:j] = [lo]
         self._merge(i + 1, access)
@@ -183,7 +186,8 @@ class SharedMemory:
         known: list[int],
         asynchronous: bool,
     ) -> None:
-        """Raise PipelineRace unless `access`, which knows `known`, comes after all of these."""
+        """Raise PipelineRace unless `access`, which knows `known`, comes after all of these
+        accesses."""
         for reader in earlier.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:
@@ -192,7 +196,7 @@ class SharedMemory:
                     ).error()
 
     def _merge(self, i: int, access: Access) -> None:
-        """Join segment i to the one before it, if one access wrote both and nobody read them."""
+        """Join segment i to the previous one, if one access wrote both and nobody read them."""
         if 0 < i < len(self._segments):
             left, right = self._segments[i - 1], self._segments[i]
             if (
@@ -203,7 +207,7 @@ class SharedMemory:
                 del self._segments[i], self._starts[i]
 
     def loads(self) -> list[Access]:
-        """Return the TMA loads that wrote the bytes which shared memory holds now."""
+        """Return the TMA loads that wrote the present contents of shared memory."""
         return [
             each.write
             for each in self._segments
@@ -211,11 +215,11 @@ class SharedMemory:
         ]
 
     def reads(self) -> list[Access]:
-        """Return each reader's newest read of the bytes which shared memory holds now."""
+        """Return each reader's newest read of the present contents of shared memory."""
         return [read for segment in self._segments for read in segment.reads.values()]
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
-        """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after
+        """Forget the contents of [lo, hi) (an invalidated mbarrier); the next user must come after
         `access`."""
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)

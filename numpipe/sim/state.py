@@ -1,7 +1,7 @@
 """The state of a CTA's SM and of its warpgroups, and the records of accesses and mbarriers.
 
-The other files are typed against this one. It imports none of them, so the objects of theirs that
-it holds are `Any` here.
+The other files are typed against this one. It imports none of them, so objects of their types are
+`Any` here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """One access by one agent, with the counters (`clocks`) that a later access must know if the
-    two are to be ordered.
+    """One access by one agent, with the counters (`clocks`) that a later access must know for the
+    two to be ordered.
 
-    A generic access must know `needs`, a TMA copy or wgmma `async_needs`: these differ for generic
-    stores, which have to be fenced.
+    A generic access must know `needs`, a TMA copy or wgmma `async_needs`. These differ for generic
+    stores, which must be fenced.
     """
 
     __slots__ = (
@@ -76,18 +76,18 @@ class Access:
         self.last_wait = agent.last_wait
         agent.sm.touched += 1
         self.epoch = 0
-        """of a wgmma: the epoch of its warpgroup's last warp, for reports"""
+        """For a wgmma: the epoch of its warpgroup's last warp, for reports."""
         self.box: Box | None = None
-        """the box that a TMA copy moves, which is at `where` in its array"""
+        """The box that a TMA copy moves, at `where` in its array."""
         self.over: Access | None = None
-        """of a TMA load: the access that had written the bytes before it"""
+        """For a TMA load: the access that had written the bytes before it."""
         self.where: tuple[int, ...] = ()
 
     def describe(self) -> str:
         return f"{self.kind} ({self.what})" if self.what else self.kind
 
     def tell(self) -> str:
-        """Say who accessed what, where, on which barrier, in which step."""
+        """Describe who accessed what, where, on which barrier, in which step."""
         on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
         return (
             f"{self.describe()} by {self.agent.title} at "
@@ -108,35 +108,35 @@ class Mbarrier:
         self.thing = "mbarrier", sm.place, address
         self.tx = 0
         self.phase = 0
-        """number of the present phase; phases 0 … phase - 1 are complete"""
+        """Number of the present phase; phases 0 … phase - 1 are complete."""
         self.expected = 0
-        """bytes announced in this phase"""
+        """Bytes announced in this phase."""
         self.copies = 0
-        """TMA loads in flight towards this phase"""
+        """TMA loads in flight towards this phase."""
         self.last: Access | None = None
-        """the newest copy issued"""
+        """The newest copy issued."""
         self.waited = -1
-        """the newest phase somebody waited for"""
+        """The newest phase that was waited for."""
         self.observed = False
-        """whether a phase may complete only after somebody has waited for the one before"""
+        """Whether a phase may complete only after the previous one was waited for."""
         self.arrivals: list[tuple[Warpgroup, int, Site]] = []
         self.arrivals_before: list[tuple[Warpgroup, int, Site]] = []
-        """the arrivals of the phase before, for reports"""
+        """The arrivals of the previous phase, for reports."""
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.waits: list[tuple[Warpgroup, int, int, Site, tuple[Need, ...]]] = []
-        """the waits for the newest phase: who, phase, step, line, and what to know for the wait to
-        be over"""
-        self.landed = sm.add_counter()  # before the vectors: it may widen them
+        """The waits for the newest phase: who, phase, step, line, and what must be known for the
+        wait to be over."""
+        self.landed = sm.add_counter()  # before the vectors, because it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
         self.time = self.done_time = 0
         self.site = user_site()
         self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
         self.twins: Sequence[Mbarrier] = ()
-        """mbarriers of other CTAs: whoever arrives here arrives there too"""
+        """mbarriers of other CTAs: each arrival here is also an arrival there."""
         self.used: dict[int, tuple[int, Warpgroup, Site]] = {}
-        """by warp, the epoch of its newest operation here; empty for an mbarrier of the entry,
-        which is never invalidated"""
+        """By warp, the epoch of its newest operation here; empty for an mbarrier of the entry,
+        which is never invalidated."""
 
     @property
     def title(self) -> str:
@@ -147,7 +147,7 @@ class Mbarrier:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
     def blocks(self, phase: int) -> bool:
-        """Whether a wait for a phase has to wait: it goes by parity."""
+        """Return whether a wait for a phase blocks, which depends on the parity."""
         return self.phase <= phase and bool((self.phase - 1 ^ phase) & 1)
 
     def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
@@ -171,9 +171,9 @@ def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) ->
 
 
 class Reached:
-    """The last thing that others did in a memory, by their counters.
+    """The last accesses of others to a memory, by their counters.
 
-    Whoever ends the use of that memory has to know that all of it is over.
+    An agent that ends the use of that memory must know that all of them are over.
     """
 
     def __init__(self) -> None:
@@ -181,12 +181,13 @@ class Reached:
 
     def add(self, who: Warpgroup, what: str, needs: Iterable[Need], site: Site) -> None:
         for index, value in needs:
-            # what a warp sent first may come last
+            # what a warp sent first may arrive last
             if index not in self._last or self._last[index][0] <= value:
                 self._last[index] = value, who, what, site
 
     def unknown(self, warpgroups: Iterable[Warpgroup]) -> Iterator[tuple[Warpgroup, str, Site]]:
-        """Yield who did what, and where, of what these warpgroups do not know to be over."""
+        """Yield who did what, and where, for each access that these warpgroups do not know to be
+        over."""
         known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in warpgroups])
         for index, (value, who, what, site) in self._last.items():
             if known[index] < value:
@@ -194,7 +195,7 @@ class Reached:
 
 
 class WaitReason:
-    """A reason why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
+    """A reason why a warpgroup cannot continue; `kind` is the kind of the event in a trace."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind = kind
@@ -205,20 +206,19 @@ class WaitReason:
         return self._text
 
     def enqueue(self, who: Warpgroup, **details: Any) -> None:
-        """Block `who` until somebody calls `open`."""
+        """Block `who` until `open` is called."""
         self.waiters.append(who)
         who.block(self, **details)
 
     def open(self, time: int) -> None:
-        """Wake all who wait here, at cycle `time`."""
+        """Wake all warpgroups that wait here, at cycle `time`."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter.wake(time)
 
 
 class MbarrierWait(WaitReason):
-    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier again and
-    again."""
+    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier repeatedly."""
 
     def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
         super().__init__(kind)
@@ -235,21 +235,21 @@ class MbarrierWait(WaitReason):
 
 
 class Meeting(WaitReason):
-    """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of
-    the newest arrival."""
+    """One use of a barrier at which warpgroups meet: the knowledge that they exchange, and the
+    cycle of the newest arrival."""
 
     def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
         super().__init__(kind)
         self.sm = sm
         self.thing, self.number = thing, number
-        """which barrier, and which use of it"""
+        """The barrier, and the number of its use."""
         self.arrived: list[Warpgroup] = []
         self.vector = sm.clocks.vector()
         self.time = 0
         self.complete = False
 
     def arrive(self, who: Warpgroup, missing: int, delay: int = 0) -> None:
-        """Count an arrival, one of those that are `missing`; others see it after `delay`."""
+        """Count an arrival, one of the `missing` ones; others see it after `delay`."""
         self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (missing, 0))
         self.vector = self.sm.clocks.widen(self.vector)
         who.release_into(self.vector)
@@ -261,7 +261,7 @@ class Meeting(WaitReason):
         self.open(self.time)
 
     def meet(self, who: Warpgroup, **details: Any) -> None:
-        """Wait until all have come; `who` knows then what they knew."""
+        """Wait until all have arrived; `who` then knows what they knew."""
         if self.sm.scheduler.explores:
             who.breathe(lambda: self.complete)
         self.sm.scheduler.touch(self.thing, AWAIT, self.number)
@@ -272,15 +272,15 @@ class Meeting(WaitReason):
 
 
 class Warpgroup(Warps):
-    """A warpgroup's identity, its virtual clock, and what it waits for; its operations are in
+    """A warpgroup's identity, its virtual clock, and what it waits for. Its operations are in
     `port`, which runs ``body(self)``."""
 
     products: Any
-    """`mma.Products`: its wgmmas"""
+    """`wgmma_groups.Products`: its wgmmas."""
     bulk_groups: Any
-    """`bulk.Groups`: its TMA stores"""
+    """`tma_copies.Groups`: its TMA stores."""
     loops: Any
-    """`rounds.Rounds`: its loops"""
+    """`livelocks.Rounds`: its loops."""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm.clocks, 4 * (number + sm.wide * sm.place))
@@ -295,9 +295,9 @@ class Warpgroup(Warps):
         self.deal = sm.deal
         self.over = False
         self.remote_arrivals: list[Any] = []
-        """`cluster.RemoteArrival`: its arrivals on other CTAs' mbarriers that are under way"""
+        """`cluster_traffic.RemoteArrival`: its arrivals in flight on other CTAs' mbarriers."""
         self.cluster_meeting: Meeting | None = None
-        """the use of the cluster's barrier that it has arrived at and not waited for"""
+        """The use of the cluster barrier that it has arrived at and not waited for."""
         self.time = 0
         self.blocked: WaitReason | None = None
         self.ready = False
@@ -313,8 +313,8 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """The warpgroup's number, role, CTA and GPU, which accesses to global memory remember when
-        the CTA has ended."""
+        """The warpgroup's number, role, CTA and GPU, which accesses to global memory still need
+        when the CTA has ended."""
         return Party("", self.warpgroup, self.role.name, self.cta, gpu=self.gpu)
 
     @property
@@ -334,20 +334,20 @@ class Warpgroup(Warps):
         self.greenlet.switch()
 
     def wake(self, time: int) -> None:
-        """Let the warpgroup go on from cycle `time`."""
+        """Let the warpgroup continue from cycle `time`."""
         if not self.ready:
             self.ready = True
             self.time = max(self.time, time)
             self.sm.scheduler.push(self.time, self.resume, self)
 
     def switch(self) -> None:
-        """Give the SM to others, who wake it."""
+        """Yield the SM to others, which wake this warpgroup."""
         self.sm.hub.switch()
         if self.sm.closing:
             raise GreenletExit
 
     def block(self, reason: WaitReason, **details: Any) -> None:
-        """Give the SM to others until `wake`."""
+        """Yield the SM to others until `wake`."""
         if self.sm.closing:
             raise GreenletExit
         start = self.time
@@ -365,8 +365,8 @@ class Warpgroup(Warps):
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 
     def breathe(self, ready: Ready | None = None) -> None:
-        """Let the scheduler run others here, although this warpgroup could go on; unless `ready`,
-        it would only wait."""
+        """Let the scheduler run others here, although this warpgroup could continue; unless
+        `ready`, it would only wait."""
         if self.sm.closing:
             raise GreenletExit
         if (pause := self.sm.scheduler.pause(ready)) is not None:
@@ -380,19 +380,20 @@ class Warpgroup(Warps):
 class SM:
     """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
 
-    `peers` are the SMs of its cluster, by rank; `group` those that run at once, and share the
-    scheduler and the clocks, by `place`: the cluster's, or those of all `gpus` (`gpus.Gpus`), of
-    which `gpu` is its own (None: there is one).
+    `peers` are the SMs of its cluster, by rank. `group` are the SMs that run at the same time and
+    share the scheduler and the clocks, by `place`: the cluster's SMs, or those of all `gpus`
+    (`gpus.Gpus`). `gpu` is the number of its own GPU (None if there is only one).
     """
 
     poll_limit = 10_000
-    """failed tests in a row that count as a deadlock, where nothing else happens"""
+    """Failed tests in a row that count as a deadlock, if nothing else happens."""
     memory: Any
-    """`memory.SharedMemory`"""
+    """`smem.SharedMemory`."""
     meeting: Any
-    """`cluster.ClusterMeeting`, of the cluster's first CTA: the present use of its barrier"""
+    """`cluster_traffic.ClusterMeeting`, held by the cluster's first CTA: the present use of its
+    barrier."""
     registers: Any
-    """`named.Registers`"""
+    """`named_barriers.Registers`."""
 
     def __init__(
         self,
@@ -422,16 +423,16 @@ class SM:
         self.costs = costs
         self.trace = trace
         self.boxes, self.plans = boxes, plans
-        """`mma.Plan` of each kind of wgmma batch"""
+        """`wgmma_groups.Plan` of each kind of wgmma batch."""
         self.gmem = gmem
-        """`gmem.GlobalMemory`"""
+        """`gmem.GlobalMemory`."""
         self.deal, self.run_progress = deal, run_progress
         self.gpus, self.gpu = gpus, gpu
         self.hub = getcurrent()
         self.closing, self.touched = False, 0
-        """counts accesses to tiles and arrays"""
+        """Counts accesses to tiles and arrays."""
         self.progress = 0
-        """counts the events that can end somebody's wait"""
+        """Counts the events that can end a wait."""
         self.polls, self.polled_at = 0, -1
         self.clocks = clocks
         self.wide = warpgroups
@@ -441,41 +442,41 @@ class SM:
         group.append(self)
         self.ended = False
         self.reached = Reached()
-        """what other CTAs did in its memory (`cluster.reach`)"""
+        """Accesses of other CTAs to its memory (`cluster_traffic.reach`)."""
         self.sent = Reached()
-        """its copies to other CTAs, by the counters of the mbarriers that they complete on"""
+        """Its copies to other CTAs, by the counters of the mbarriers that they complete on."""
         self.agreed: dict[tuple[Any, ...], Any] = {}
-        """`cluster.Agreement`, of the cluster's first CTA"""
+        """`cluster_traffic.Agreement`, held by the cluster's first CTA."""
         self.came: dict[tuple[Any, ...], int] = {}
-        """how often this CTA has come to each agreement"""
+        """How often this CTA has come to each agreement."""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, Any] = {}
-        """`named.Generation`: the present use of each named barrier"""
+        """`named_barriers.Generation`: the present use of each named barrier."""
         self.named_over: dict[int, Any] = {}
-        """its newest use that is over"""
+        """Its newest use that is over."""
         self.acquired: dict[int, Release] = {}
-        """releases that flags of other CTAs brought, by the counter that stands for having seen the
-        flag"""
+        """Releases that flags of other CTAs carried, by the counter that represents having seen the
+        flag."""
         self._free: dict[str, int] = {}
-        """when its "copy port" and its "tensor core" are free"""
+        """When its "copy port" and its "tensor core" are free."""
         self.warpgroups: list[Warpgroup] = []
 
     @property
     def where(self) -> str:
-        """Which CTA it is, for reports: ``CTA (1, 0, 0) of GPU 1``."""
+        """The CTA's name in reports: ``CTA (1, 0, 0) of GPU 1``."""
         return f"CTA {self.cta}" + ("" if self.gpu is None else f" of GPU {self.gpu}")
 
     def occupy(self, unit: str, time: int, cycles: int) -> tuple[int, int]:
-        """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest;
-        return its (start, end)."""
+        """Occupy a unit that all warpgroups share for `cycles`, from `time` at the earliest; return
+        its (start, end)."""
         self._free[unit] = (start := max(time, self._free.get(unit, 0))) + cycles
         return start, start + cycles
 
     # ---- vectors
     def add_counter(self) -> int:
-        """Return a counter for a new mbarrier, or for a flag that has been seen; give every vector
-        room for it."""
+        """Return a counter for a new mbarrier, or for a flag that has been seen; make room for it
+        in every vector."""
         clocks = self.clocks
         clocks.used += 1
         if clocks.used > clocks.width:

@@ -1,9 +1,9 @@
-"""TMA copies: what the TMA can address; loads that complete on mbarriers, stores in the bulk groups
-of a lane.
+"""TMA copies: what the TMA can address, loads that complete on mbarriers, and stores in the bulk
+groups of a lane.
 
-A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them
-at any moment until ``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. `gmem`
-finds where they meet other accesses to an array.
+A load may write its bytes at any moment until its mbarrier's phase completes. A store may read its
+bytes at any moment until ``bulk_wait(read=True)`` covers its group, and reaches GMEM later still.
+`gmem` finds conflicts with other accesses to an array.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Tensor copy".
 """
@@ -32,7 +32,7 @@ _SWIZZLES = (0, 32, 64, 128)
 
 # ---- what the TMA can address --------------------------------------------------------------------
 def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
-    """Return the geometry of `tensor`; raise SimulationError if the TMA cannot address it."""
+    """Return the geometry of `tensor`. Raises SimulationError if the TMA cannot address it."""
     box = who.sm.boxes.get(tensor)
     if box is not None:
         return box
@@ -73,7 +73,7 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
 def _place(
     who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
-    """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong
+    """Return (coordinates as ints, chunk index, byte intervals). Raises SimulationError for a wrong
     rank, alignment or range."""
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
@@ -89,7 +89,7 @@ def _place(
             "swizzled tile that wgmma reads one of 8 x swizzle",
         )
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
-    if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
+    if inner % 16:  # an H200 reports CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
         raise race_report.illegal(
             who,
             f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is "
@@ -119,7 +119,7 @@ def _bring(
     sm.scheduler.touch(on.thing, ARRIVE, on.phase)
     on.copies += 1
     on.last = access
-    # to another CTA its end says that all before its issue was over
+    # To another CTA, its end carries that everything before its issue was over.
     sent = None if to is sm else sm.clocks.untold(access.agent.vectors[0])
     landing = functools.partial(
         cluster_traffic.land, to, on, access, what, sent, index, fetch, done
@@ -178,7 +178,7 @@ def load(
 
 
 def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
-    """Copy the first bytes of an array of one dimension, which lanes of other roles may read
+    """Copy the first bytes of a one-dimensional array, which lanes of other roles may read
     meanwhile, and nobody writes."""
     operation = f"bulk_load of {source.name}"
     array = source.array
@@ -253,14 +253,14 @@ class Groups(WaitReason):
         self.uncommitted: list[Store] = []
         self.committed: list[list[Store]] = []
         self.first = 0
-        """number of the oldest group in the list; groups before it are written"""
+        """Number of the oldest group in the list; earlier groups are written."""
         self.until = 0
         self.reading = True
         self.issued = 0
-        """stores"""
+        """The number of stores."""
 
     def groups_since(self, number: int) -> int | None:
-        """Return how many groups were committed behind group `number`; None: it is not
+        """Return how many groups were committed after group `number`; None if it is not
         committed."""
         committed = self.first + len(self.committed)
         return None if number > committed else committed - number
@@ -326,7 +326,7 @@ def store(
             fix=f"for {dtype} there are {', '.join(allowed) or 'none'}",
         )
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
-    # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
+    # an H200 reports CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
     if min(where) < 0:
         raise race_report.violation(
             who,
@@ -421,7 +421,7 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     else:
         who.time = at
     who.elapse(who.sm.costs.wait)
-    # only the lane that stored learns this: warps 1 to 3 learn it through a barrier
+    # only the lane that stored learns this; warps 1 to 3 learn it through a barrier
     lane, clocks = who.vectors[0], who.sm.clocks
     for counter in (
         clocks.index(BULK_READ, who.first_warp),

@@ -1,4 +1,4 @@
-"""Elements of an output that nobody has written when the launch has ended."""
+"""Detection of output elements that nobody has written when the launch has ended."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COVER = (
 def unwritten(
     gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None
 ) -> SimulationError | None:
-    """Return the error of elements of an output that nobody wrote, which it names; None if there
-    are none.
+    """Return the error for output elements that nobody wrote, which it names; None if there are
+    none.
 
-    `before` is what the array held; None: the call has allocated it, as bytes 0xFF. An element that
-    differs from that was written, in whatever way; and a passed array that the kernel also reads is
-    one that it changes in place, where it likes.
+    `before` is the earlier contents of the array; None if the call has allocated it, filled with
+    bytes 0xFF. An element that differs from that was written, in whatever way. A passed array that
+    the kernel also reads is updated in place, so not all of its elements need to be written.
     """
     if not array.size:
         return None
@@ -66,7 +66,7 @@ def unwritten(
 
 
 def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
-    """Return for each element whether it holds what it held before."""
+    """Return for each element whether it has its earlier value."""
     now = _bytes(array)
     return np.asarray((now == (0xFF if before is None else _bytes(before))).all(axis=-1))
 

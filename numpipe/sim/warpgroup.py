@@ -128,6 +128,7 @@ class Warpgroup(state.Warpgroup):
     wgmma = wgmma_groups.issue
     wgmma_commit = wgmma_groups.commit
     wgmma_wait = wgmma_groups.wait
+    product_cycles = wgmma_groups.synchronous
 
     # ---- generic proxy
     smem_write = generic_proxy.write_chunks

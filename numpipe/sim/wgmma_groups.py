@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arch.dtypes import FLOAT16, FLOAT32
-from ..arch.products import WGMMA
+from ..arch.products import WGMMA, Product
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
 from . import race_report, sites
@@ -76,13 +76,10 @@ class Operand:
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in
         which their sums are exact."""
-        bits, kind = memory.take(self.chunks), WGMMA.operand(dtype)
-        assert kind is not None
+        bits = memory.take(self.chunks)
         if dtype == FLOAT16:
             return _OF_HALVES.take(bits.view(np.uint16))
-        if kind.ignored:
-            bits = bits.view(np.uint32) & np.uint32(-1 << kind.ignored & 0xFFFFFFFF)
-        return bits.view(dtype).astype(FLOAT32 if kind.sums == FLOAT32 else np.float64, copy=False)
+        return WGMMA.computed(bits.view(dtype))
 
 
 @functools.lru_cache(maxsize=256)
@@ -465,6 +462,14 @@ def issue(
         products.schedule(who.time)
     who.breathe()
     return result
+
+
+def synchronous(who: Warpgroup, halves: int, product: Product) -> None:
+    """Let the tensor cores multiply for the warpgroup, which waits; `halves`: multiply-adds, as
+    many as of 16-bit elements would take this time."""
+    sm = who.sm
+    end = sm.occupy("tensor core", who.time, sm.scheduler.takes(halves // product.multiply_adds))[1]
+    who.elapse(end - who.time)
 
 
 def commit(who: Warpgroup) -> None:

@@ -1,9 +1,9 @@
-"""The work of one CTA, counted: its control flow runs, and nothing is moved or multiplied.
+"""Work counts of one CTA: its control flow runs, but nothing is moved or multiplied.
 
 `Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups
 run to their ends alone, one after another, and their loads, stores and products are added up. Tiles
-are zeros. A single number that a kernel reads from a host array is the real one, and 0 where there
-is no data: `Numbers` notes that it was read.
+are zeros. A single number that a kernel reads from a host array is the real one, or 0 if there is
+no data; `Numbers` records that it was read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..plan.unit import Unit
 from .schedule import WorkCounter
 
 Work = collections.Counter[tuple[Any, ...]]
-"""The work of CTAs: keys, and what is counted::
+"""The work of CTAs, by key::
 
-    ("load", array)      bytes that TMA loads of it, inside the array
+    ("load", array)      bytes that TMA loads from it, inside the array
     ("copied",)          bytes that TMA brings to shared memory
     ("store", array)     bytes that are stored to it
-    ("fetch", array), ("send", array)     the same of a peer's array, over the link
+    ("fetch", array), ("send", array)     the same for a peer's array, over the link
     ("flop",)            of wgmma
-    ("tensor", wg)       cycles of the tensor cores, of a warpgroup's products
+    ("tensor", wg)       cycles of the tensor cores for a warpgroup's products
     ("products", wg)     wgmma instructions
     ("read", wg), ("written", wg)     bytes of its ordinary shared-memory accesses
     ("steps", wg)        slots that a warpgroup waited for
@@ -49,7 +49,7 @@ Work = collections.Counter[tuple[Any, ...]]
 
 
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
-"""an array's name, and whose it is, at the end of what an access is called"""
+"""An array's name and its GPU, at the end of the name of an access."""
 
 
 class Numbers(np.ndarray):
@@ -79,8 +79,8 @@ class Accumulator:
 
 
 class Counter:
-    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean); of
-    several GPUs, of GPU 0."""
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for the operations), on GPU 0 if
+    there are several."""
 
     gpu: int | None = None
 
@@ -99,7 +99,7 @@ class Counter:
         self.role = COMPUTE
         self.lanes: Lanes = "all"
         self.live = self.accumulators = 0
-        """registers a lane of accumulators, now and at most"""
+        """Accumulator registers per lane, now and at most."""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
 
@@ -146,7 +146,7 @@ class Counter:
     def tma_load(
         self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
     ) -> None:
-        """Count a load; of a multicast this CTA receives as much as it sends."""
+        """Count a load; in a multicast, this CTA receives as much as it sends."""
         self._moved("load", tensor.name, self._inside(tensor, coords))
         self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
@@ -206,7 +206,7 @@ class Counter:
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
-        """Return the CTA's next work index where `address` holds one, as if CTAs were equally fast;
+        """Return the CTA's next work index if `address` holds one, as if CTAs were equally fast;
         else 0."""
         plan = self.unit.work_ring
         number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
@@ -256,7 +256,7 @@ class Counter:
     def each_lane(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Run lane 0, which stands for all."""
+        """Run lane 0, which represents all lanes."""
         enter: Callable[[Any], None] = _machine.enter
         enter(Lane(self))
         try:
@@ -265,7 +265,7 @@ class Counter:
             enter(self)
 
     def round(self) -> None:
-        """Begin a round of a `while` loop."""
+        """Begin an iteration of a `while` loop."""
 
     def note(self, event: str, **details: Any) -> None:
         if event == COMPUTING:
@@ -280,13 +280,13 @@ class Counter:
 
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
     if not _operation.startswith("_"):
-        # a wait, an arrival, a fence, a commit: over at once, and not counted
+        # waits, arrivals, fences and commits take no time and are not counted
         setattr(Counter, _operation, lambda *_, **__: None)
 
 
 class Lane:
-    """A lane with code of its own, which stands for all 128: of tiles it loads zeros, and a shuffle
-    gives it its own value."""
+    """A lane with code of its own, which represents all 128: the tiles that it loads are zeros, and
+    a shuffle returns its own value."""
 
     lane = 0
 
@@ -309,7 +309,7 @@ class Lane:
         self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Count an element for each lane: neighbours, which come together."""
+        """Count an element for each lane; neighboring lanes' elements are coalesced."""
         self.who.work["load", what] += 128 * array.dtype.itemsize
         return array[index]
 
@@ -324,7 +324,7 @@ class Lane:
         self.who.work["store", what] += 128 * values.nbytes
 
     def round(self) -> None:
-        """Begin a round of a `while` loop."""
+        """Begin an iteration of a `while` loop."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value
@@ -333,14 +333,14 @@ class Lane:
 
 
 class Sampler(Counter):
-    """A warpgroup that stops after its first loads, and notes their boxes."""
+    """A warpgroup that stops after its first loads, and records their boxes."""
 
     LOADS, FILLS = 64, 2
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
-        """how often each box was loaded: (array, coordinates, box, bytes)"""
+        """How often each box was loaded: (array, coordinates, box, bytes)."""
 
     def note(self, event: str, **details: Any) -> None:
         super().note(event, **details)
@@ -362,7 +362,7 @@ class Enough(Exception):
 
 
 def run(machine: Any, body: Callable[[Any], None]) -> None:
-    """Run a warpgroup to its end, or until it raises `Enough`; it prints nothing, and passes by its
+    """Run a warpgroup to its end, or until it raises `Enough`. It prints nothing and skips its
     breakpoints."""
 
     def inside() -> None:

@@ -1,12 +1,13 @@
-"""Tools that work on whole kernels. They call what a user could call, and nothing below imports
-them, nor loads them in a call.
+"""Tools that work on whole kernels. They use only what users can call; nothing else in numpipe
+imports them, and no call loads them.
 
-`verify`  a kernel under many schedules, and beside a reference (`numpipe.verify`,
+`verify`  runs a kernel under many schedules and against a reference (`numpipe.verify`,
           `numpipe.testing`)
-`model`   the work and the time of a call, without running it (`numpipe.explain`)
-`bench`   competitors measured on a GPU so that the ratio means something
-`tune`    the fastest of some configurations, measured and remembered (`numpipe.autotune`)
+`model`   computes the work and the time of a call without running it (`numpipe.explain`)
+`bench`   measures competitors on a GPU so that their ratio is meaningful
+`tune`    finds the fastest of several configurations by measuring, and remembers it
+          (`numpipe.autotune`)
 
-Each imports from those above it only. Read `model.explaining` first: it is the way of one tool
-through the rooms below.
+Each imports only from those listed above it. Start with `model.explaining`, which shows how a tool
+uses the packages below.
 """

@@ -1,4 +1,5 @@
-"""A trace in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Export of a trace to the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing
+open.
 
 A process is a CTA. Its threads are the warpgroups and the SM's asynchronous units; a microsecond is
 a cycle of the model.
@@ -6,18 +7,18 @@ a cycle of the model.
 ==================  ================================================================================
 thread              complete events (``"ph": "X"``)
 ==================  ================================================================================
-``wg2 memory``      ``fill`` of a slot, with the wait for it and the issue of its copies inside
-``wg0 compute``     ``compute`` from a slot's tiles, with the waits for products inside;
+``wg2 memory``      ``fill`` of a slot, which contains the wait for it and the issue of its copies
+``wg0 compute``     ``compute`` from a slot's tiles, which contains the waits for products;
                     ``release``; ``write``; waits
-``copy in``         TMA loads while they have the copy port; ``args.landed`` is when the last byte
-                    was there
+``copy in``         TMA loads while they have the copy port; ``args.landed`` is the time when the
+                    last byte has landed
 ``copy out``        TMA stores, likewise; ``args.written``
 ``tensor core``     wgmma batches
 ==================  ================================================================================
 
-``args`` name the ring, slot and step. Events of a thread lie one behind the other or one inside the
-other, as the format demands. A wait of a warpgroup when the run failed is an event that ends with
-the run, ``args.unfinished``.
+``args`` contains the ring, slot and step. Events of a thread follow each other or are nested, as
+the format requires. If a warpgroup was waiting when the run failed, the wait is an event that ends
+with the run and has ``args.unfinished``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups
 Json = dict[str, Any]
 
 REGIONS = 1000
-"""the thread of a warpgroup's regions and tiles has this number plus the warpgroup's"""
+"""offset of the thread number of a warpgroup's regions and tiles from the warpgroup's number"""
 
 
 def trace_events(trace: Recording) -> Json:
@@ -140,7 +141,7 @@ def _named(what: str, pid: int, tid: int, name: str) -> Json:
 
 
 def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
-    """Return events sorted by start, the longer first, so that an event comes before those inside
+    """Return events sorted by start, longer ones first, so that an event precedes those nested in
     it."""
     return [
         {**event, "pid": pid, "tid": tid}
@@ -160,7 +161,7 @@ def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: NumPy integers as ints, tuples as lists."""
+    """Convert a value for JSON: NumPy integers to ints, tuples to lists."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
@@ -169,8 +170,8 @@ def plain(value: Any) -> Any:
 
 
 def _place(mbar: str) -> Json:
-    """Return the ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @
-    gemm.py:41``."""
+    """Return the ring and slot in an mbarrier's name, which has the form
+    ``ready[0] of a, b @ gemm.py:41``."""
     named = OF_A_RING.fullmatch(mbar)
     return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
 
@@ -191,7 +192,7 @@ def _unit(event: Event) -> Json:
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
-    """Yield what one warpgroup did, in its order."""
+    """Yield the events of one warpgroup, in order."""
     note: Json = {}
     name = ""
     lasting: tuple[str, int, Json] | None = None

@@ -1,8 +1,8 @@
-"""The report of a deadlock: who waits for what, in what state the mbarriers are, and who should
-have arrived.
+"""The report of a deadlock: who waits for what, the state of the mbarriers, and who should have
+arrived.
 
-It is made from plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read
-the same::
+It is made from plain data, so that a deadlock on the simulated SM and a hung kernel on the GPU are
+reported in the same form::
 
     g.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
       warpgroup 0 (compute): blocked on ready[1] of a, b @ g.py:41 phase 1 step 3 at g.py:43 in mm
@@ -22,14 +22,14 @@ from ..plan.protocol import BARRIERS
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
-"""`Party.did` of a warpgroup that is not there any more"""
+"""`Party.did` of a warpgroup that has ended"""
 
 
 class Hint(NamedTuple):
-    """A thing that is probably missing: the hazard's name, the line that says so, and what to write
-    instead.
+    """Something that is probably missing: the hazard's name, the line of text that explains it, and
+    what to write instead.
 
-    sure   whether it is a cause for certain, and not what follows from another one
+    sure   whether it is certainly a cause, and not a consequence of another one
     """
 
     hazard: str
@@ -59,13 +59,13 @@ def deadlock(
     """Return the report of a deadlock.
 
     where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
-    waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its
+    waiting   one party per warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its
               lines, and the barrier, phase, ring, slot and step that it waits for
-    barriers  those in the middle of a phase, or waited for
-    hints     what is known beside the mbarriers: named barriers, registers
+    barriers  the barriers that are in the middle of a phase, or waited for
+    hints     what is known in addition to the mbarriers: named barriers, registers
 
-    The report's hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx",
-    "register-budget", "named-barrier-mismatch"; else "deadlock".
+    The report's hazard is the one that the hints establish: "too-few-arrivals", "wrong-expect-tx",
+    "register-budget" or "named-barrier-mismatch"; otherwise "deadlock".
     """
     missing = _missing(waiting, barriers)
     sure = [hint for hint in (*hints, *missing) if hint.sure]
@@ -107,7 +107,7 @@ def _text(
 
 
 def _name(party: Party, waiting: Sequence[Party]) -> str:
-    """Return a warpgroup's name, with its CTA where there are several."""
+    """Return a warpgroup's name, with its CTA if there are several."""
     return (
         party.name
         if len({(other.gpu, other.cta) for other in waiting}) < 2
@@ -136,8 +136,8 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
 
 
 def _no_sum(barrier: Barrier) -> Hint:
-    """Return the hint where, in a cluster, another CTA has not sent its sum of a tile, or has not
-    read this one's."""
+    """Return the hint for a CTA of a cluster that has not sent its sum of a tile, or has not read
+    this CTA's."""
     misses = (
         f"{barrier.missing_bytes} bytes"
         if barrier.missing_bytes
@@ -155,8 +155,8 @@ def _no_sum(barrier: Barrier) -> Hint:
 
 
 def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
-    """Return the hint where all have arrived and bytes are missing; `shared`: the CTAs of a cluster
-    each load a share of them."""
+    """Return the hint for a barrier with all arrivals but missing bytes. `shared`: each CTA of a
+    cluster loads a share of them."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
         return Hint(
@@ -187,9 +187,9 @@ def _misses(barrier: Barrier) -> str:
 
 
 def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """Return the hint for a barrier that is none of a pipeline's.
+    """Return the hint for a barrier that does not belong to a pipeline.
 
-    One that somebody has arrived at is nearer to the cause than one that waits for a blocked
+    A barrier with at least one arrival is closer to the cause than one that waits for a blocked
     warpgroup.
     """
     some = barrier.pending < barrier.count
@@ -230,8 +230,8 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 
 
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has
-    finished, did not release it."""
+    """Return the hint for a slot that is still in use, because a warpgroup in later steps, or one
+    that has finished, did not release it."""
     some, row = barrier.pending < barrier.count, BARRIERS[barrier.kind]
     done = [who for who, times in barrier.arrived for _ in range(times)]
     missing = [
@@ -271,8 +271,8 @@ def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 
 
 def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """Return the hint for a slot that nobody filled: what keeps the memory role from it is the
-    cause, unless it has finished."""
+    """Return the hint for a slot that was not filled. Whatever blocks the memory role is the cause,
+    unless it has finished."""
     role = BARRIERS[barrier.kind].completes.name
     loaders = [party for party in waiting if party.role == role]
     over = any(party.did == FINISHED for party in loaders)

@@ -1,5 +1,5 @@
-"""The record of a run, simulated or on a GPU: its events, its rings, and the SMs that its CTAs ran
-on."""
+"""The record of a run, on the simulated SM or on a GPU: its events, its rings, and the SMs that its
+CTAs ran on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ..plan.protocol import KINDS, MOMENTS, Ring
 __all__ = ["Event", "Ring"]
 
 UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
-"""the kinds of events that are no warpgroup's, and the unit of the SM that they are shown on"""
+"""kinds of events that do not belong to a warpgroup, and the unit of the SM that they are shown
+on"""
 
 
 Place: TypeAlias = tuple[int, ...]
@@ -22,7 +23,7 @@ Place: TypeAlias = tuple[int, ...]
 
 
 def cta_name(place: Place) -> str:
-    """Return the name of a CTA.
+    """Format the name of a CTA.
 
     >>> cta_name((1, 0, 0)), cta_name((1, 2, 0, 0))
     ('CTA (1, 0, 0)', 'CTA (2, 0, 0) of GPU 1')
@@ -32,35 +33,36 @@ def cta_name(place: Place) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took from `start` to `end` (equal for a moment): cycles of the model, or
-    nanoseconds on a GPU.
+    """Something that lasted from `start` to `end` (equal for a moment), in cycles of the model, or
+    in nanoseconds on a GPU.
 
     ==============  ================================================================================
-    kind            what
+    kind            meaning
     ==============  ================================================================================
     ``wait``        blocked on an mbarrier (`details`: mbar, phase, step)
     ``barrier``     blocked on a named barrier
     ``registers``   blocked in setmaxnreg.inc
-    ``drain``       blocked in wgmma_wait: its own products run
-    ``flush``       blocked in bulk_wait: its own stores run
+    ``drain``       blocked in wgmma_wait while its own products run
+    ``flush``       blocked in bulk_wait while its own stores run
     ``semaphore``   blocked on a semaphore (`details`: semaphore, value)
     ``begin``       blocked until the launches of all GPUs have begun
-    ``signal``      adds to a semaphore (`details`: semaphore, and the count behind it)
-    ``issue``       issues a TMA load; on a GPU those of a step
-    ``arrive``      arrives at an mbarrier: a slot's release
+    ``signal``      adds to a semaphore (`details`: semaphore, and the count after it)
+    ``issue``       issues a TMA load; on a GPU all loads of a step
+    ``arrive``      arrives at an mbarrier to release a slot
     ``write``       writes shared memory or GMEM itself
     ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its
                     landing
-    ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a
+    ``store``       a TMA store, likewise, until it has arrived in GMEM; a reduction has
                     details["reduction"]
     ``mma``         a wgmma batch on the tensor core
-    ``note``        a moment that the warpgroup noted: details["event"], and the ring, slot, step …
-    ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of
-                    its last events
+    ``note``        a moment that the warpgroup recorded: details["event"], and the ring, slot, step
+                    …
+    ``end``         the warpgroup has finished; details["lost"]: number of its last events for which
+                    a GPU had no room
     ==============  ================================================================================
 
-    A warpgroup that was blocked when the run failed has a last event with details["unfinished"].
-    `gpu` is the number of the GPU, in a run on several.
+    If a warpgroup was blocked when the run failed, its last event has details["unfinished"]. `gpu`
+    is the number of the GPU, in a run on several.
     """
 
     cta: tuple[int, int, int]
@@ -74,26 +76,26 @@ class Event:
 
     @property
     def place(self) -> Place:
-        """The CTA; in a run on several GPUs the GPU before it."""
+        """The CTA; in a run on several GPUs, preceded by the GPU."""
         return self.cta if self.gpu is None else (self.gpu, *self.cta)
 
     @property
     def note(self) -> str:
-        """The name of the moment (`MOMENTS`) if the event is a note, else ""."""
+        """The name of the moment (`MOMENTS`) if the event is a note, otherwise ""."""
         return str(self.details["event"]) if self.kind == "note" else ""
 
     @property
     def aside(self) -> bool:
-        """Whether the event is of a region or a tile."""
+        """Whether the event belongs to a region or a tile."""
         return self.note in MOMENTS and not MOMENTS[self.note].of
 
 
 class Recording:
-    """The events of a run; `numpipe.Trace` is a recording that can be drawn, summed up, checked and
-    saved."""
+    """The events of a run. `numpipe.Trace` is a recording that can be drawn, summarized, checked
+    and saved."""
 
     def __init__(self, clock: Literal["cycles", "ns"] = "cycles") -> None:
-        """`clock`: the unit of times, cycles of the virtual-time model, or nanoseconds on a GPU
+        """`clock`: the unit of times, "cycles" of the virtual-time model or "ns" on a GPU
         (`numpipe.last_profile`)."""
         require("Trace", locals(), clock=word("cycles", "ns"))
         self.clock = clock
@@ -101,13 +103,13 @@ class Recording:
         self.failure: str | None = None
         """the error that ended the run"""
         self.lost = 0
-        """events that a GPU had no room for"""
+        """number of events that a GPU had no room for"""
         self.rings: list[Ring] = []
         self.sms: dict[tuple[int, int, int], int] = {}
-        """which SM of the GPU ran a CTA"""
+        """the SM of the GPU that ran each CTA"""
         self.banks: dict[tuple[str, str, int], int] = {}
-        """(line, access, ways) -> how many accesses of warps' lanes to shared memory went so often
-        through its banks, simulated"""
+        """(line, access, ways) -> number of shared-memory accesses of a warp's lanes that took this
+        many passes through the banks, on the simulated SM"""
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
@@ -125,17 +127,18 @@ class Recording:
 
     @property
     def ctas(self) -> list[Place]:
-        """The CTAs that the trace has events of, in their order."""
+        """The CTAs that the trace has events of, in the order of their first events."""
         return list(of_ctas(self.events))
 
     @property
     def gpus(self) -> list[int]:
-        """The GPUs of a run on several; none for others."""
+        """The GPUs of a run on several GPUs; otherwise empty."""
         return sorted({event.gpu for event in self.events if event.gpu is not None})
 
     def events_of(self, cta: Place | int | None = None) -> list[Event]:
-        """Return the events of one CTA, by default the first; an int is its number in x. Of several
-        GPUs it is one of the first, but for (gpu, x, y, z). Raises SpecError if there are none."""
+        """Return the events of one CTA, by default the first; an int is its number along x. In a
+        run on several GPUs, it is a CTA of the first GPU unless given as (gpu, x, y, z). Raises
+        SpecError if there are none."""
         if cta is None and not self.events:
             return []
         require("trace", locals(), cta=whole() | each(whole(), 3) | each(whole(), 4) | NONE)
@@ -153,8 +156,9 @@ class Recording:
         return by_cta[wanted]
 
     def side_by_side(self, cta: Place | int | None) -> list[tuple[str, list[Event]]]:
-        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless
-        `cta` names one, those of the same CTA on each, with the GPU's name."""
+        """Return the (title, events) pairs to show for a run: one CTA's events without a title, or,
+        for several GPUs unless `cta` names one, the events of the same CTA on each, with the GPU's
+        name."""
         first = self.events_of(cta)
         if not first or first[0].gpu is None or (isinstance(cta, (tuple, list)) and len(cta) == 4):
             return [("", first)]
@@ -162,7 +166,7 @@ class Recording:
 
 
 def of_ctas(events: list[Event]) -> dict[Place, list[Event]]:
-    """Return the events by CTA, in their order."""
+    """Return the events by CTA, in order."""
     by_cta: dict[Place, list[Event]] = {}
     for event in events:
         by_cta.setdefault(event.place, []).append(event)
@@ -170,8 +174,7 @@ def of_ctas(events: list[Event]) -> dict[Place, list[Event]]:
 
 
 def of_warpgroups(events: list[Event]) -> dict[int, list[Event]]:
-    """Return the events of one CTA by warpgroup, in their order, without those of the SM's
-    units."""
+    """Return the events of one CTA by warpgroup, in order, without the events of the SM's units."""
     by_warpgroup: dict[int, list[Event]] = {}
     for event in events:
         if event.kind not in UNITS:

@@ -1,23 +1,22 @@
 """A check that a trace, of a GPU or simulated, is a legal schedule of the pipeline's protocol
 (`numpipe.language.pipeline.ring`).
 
-It states the protocol a second time, on purpose, and imports nothing from the ring. In one CTA,
-whose SM has one clock::
+It deliberately implements the protocol a second time, and imports nothing from the ring. These are
+the rules for one CTA, whose SM has a single clock::
 
-    memory role    fill ... issue(k)           once all readers' release(k - S) are over; steps in
-                                               order
+    memory role    fill ... issue(k)           after release(k - S) of all readers; steps in order
     compute role   compute(k) ... release(k)   compute after issue(k); release after compute, once,
                                                in order
-    output rings   store(k)                    after all that any warpgroup computed before it;
-                                               blocks in order
+    output rings   store(k)                    after everything that any warpgroup computed before
+                                               it; blocks in order
 
-An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a
-compute when its wait for the tiles is over, a release before its arrival. So these orders are those
-of the barriers, and hold without a margin, however long the work in between takes; the check does
-not know when copies landed and products ended, which a GPU does not tell.
+An event is recorded by one lane: an issue after its wait for the slot and before its copies, a
+compute after its wait for the tiles, and a release before its arrival. These orders are therefore
+the orders of the barriers, and hold without a margin, however long the work in between takes. The
+check does not know when copies landed and products ended, which a GPU does not record.
 
-A ring whose warpgroups load for themselves is one for each of them. Where they take turns, each
-step has one of them as its reader.
+If the warpgroups load for themselves, each has its own ring. If they alternate, each step has one
+of them as its reader.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ COMPARED = (
     "region begin",
     "region end",
 )
-"""the notes that a GPU and the simulated SM both take"""
+"""the notes that both a GPU and the simulated SM record"""
 
 
 @dataclass(frozen=True)
 class _Action:
     """A warpgroup's "fill", "issue", "compute", "release" or "store" of a step of a ring; `order`
-    is its place among its events."""
+    is its index among the warpgroup's events."""
 
     what: str
     ring: Ring
@@ -62,8 +61,8 @@ class _Action:
 
 
 def check(trace: Recording) -> None:
-    """Raise PipelineRace or SimulationError where a trace breaks a rule of the ring protocol
-    (`Trace.check_legal`)."""
+    """Raise PipelineRace or SimulationError if a trace breaks a rule of the ring protocol (see
+    `Trace.check_legal`)."""
     named = _rings(trace)
     for events in of_ctas(trace.events).values():
         warpgroups = of_warpgroups(events)
@@ -96,12 +95,12 @@ def check(trace: Recording) -> None:
 
 
 _Named = dict[tuple[str, bool], "Ring | None"]
-"""rings by (name, whether of an output); None for a name that two rings have, which tells
-nothing"""
+"""rings by (name, whether it is an output ring); None if two rings have the same name, which is
+then ambiguous"""
 
 
 def _rings(trace: Recording) -> _Named:
-    """Return the rings of a trace by name; rings of one index are one."""
+    """Return the rings of a trace by name; rings with the same index are the same ring."""
     by_index, named = {ring.index: ring for ring in trace.rings}, _Named()
     for ring in trace.rings:
         one, key = by_index[ring.index], (ring.name, ring.output)
@@ -111,7 +110,7 @@ def _rings(trace: Recording) -> _Named:
 
 # ---- what happened -------------------------------------------------------------------------------
 def _actions(events: list[Event], named: _Named) -> list[_Action]:
-    """Return what a warpgroup did to the steps of rings, in its order."""
+    """Return a warpgroup's actions on the steps of rings, in order."""
     actions: list[_Action] = []
     filling: dict[str, Any] | None = None
     for order, event in enumerate(events):
@@ -141,12 +140,12 @@ def _fillers(ring: dict[int, list[_Action]]) -> set[int]:
 
 
 _Parts = dict[int | None, _Action]
-"""actions at one step, by operand"""
+"""actions of one step, by operand"""
 _ByStep = dict[int, _Parts]
 
 
 def _by_step(done: Iterable[_Action], what: str) -> _ByStep:
-    """Return the first action of kind `what` at each step, for each operand."""
+    """Return the first action of kind `what` of each step, for each operand."""
     by_step: _ByStep = {}
     for action in done:
         if action.what == what:
@@ -159,8 +158,8 @@ def _each(by_step: _ByStep) -> list[_Action]:
 
 
 def _matching(actions: _Parts, operand: int | None) -> list[_Action]:
-    """Return the actions that are of the operand or of all operands; all actions where `operand` is
-    None."""
+    """Return the actions for the operand or for all operands; if `operand` is None, return all
+    actions."""
     return [
         action
         for number, action in actions.items()
@@ -197,8 +196,8 @@ class _Rules:
     slots: int
 
     def steps(self, ring: dict[int, list[_Action]], turns: bool) -> None:
-        """Check that each warpgroup takes steps in order, each in its slot; with `turns` readers
-        leave out each other's."""
+        """Check that each warpgroup takes steps in order, each in its slot. With `turns`, readers
+        skip the steps of other readers."""
         for done in ring.values():
             before: dict[tuple[str, int | None], _Action] = {}
             for action in done:
@@ -235,8 +234,8 @@ class _Rules:
                 before[action.what, action.operand] = action
 
     def in_turns(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
-        """Check a load ring whose readers take turns: together they are one reader, and no step has
-        two."""
+        """Check a load ring whose readers alternate: together they act as one reader, and no step
+        has two."""
         first, whose = readers[0], dict[int, _Action]()
         read = [action for number in readers for action in ring.get(number, [])]
         for action in read:
@@ -256,7 +255,7 @@ class _Rules:
         )
 
     def ring(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
-        """Check a load ring, with the warpgroups that read it."""
+        """Check a load ring together with the warpgroups that read it."""
         fillers = _fillers(ring)
         issues = _by_step((action for number in fillers for action in ring[number]), "issue")
         for number in readers:
@@ -301,7 +300,7 @@ class _Rules:
                 )
 
     def refill(self, issue: _Action, released: _ByStep, computed: _ByStep, reader: int) -> None:
-        """Check that a slot is filled again only when a reader has released it."""
+        """Check that a slot is refilled only after a reader has released it."""
         step = issue.step - self.slots
         if step < 0:
             return
@@ -328,7 +327,7 @@ class _Rules:
                 )
 
     def use(self, compute: _Action, issued: _Parts, released: _Parts, fillers: set[int]) -> None:
-        """Check that tiles are used after the issue of their copies, and before their release."""
+        """Check that tiles are used after the issue of their copies and before their release."""
         copies = _matching(issued, compute.operand)
         if not copies and not fillers & self.cut:
             raise self.error(
@@ -359,7 +358,7 @@ class _Rules:
                 )
 
     def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
-        """Check that a block of an output that several warpgroups write is stored when all of them
+        """Check that a block of an output that several warpgroups write is stored after all of them
         have written it."""
         stored = {number: _by_step(done, "store") for number, done in ring.items()}
         for number, steps in stored.items():
@@ -394,8 +393,8 @@ class _Rules:
         rule: str,
         step: int | None = None,
     ) -> SimulationError:
-        """Return the error that names both events; `step` is that of an issue, whose event does not
-        say it."""
+        """Return the error that names both events; `step` is the step of an issue, which its event
+        does not contain."""
         did, other = self.text(now, step), None if before is None else self.text(before, step)
         text = (
             f"{_who(now)}: {did}"
@@ -418,8 +417,8 @@ class _Rules:
 
 # ---- a trace against the simulated run of the same kernel ----------------------------------------
 def compare(trace: Recording, simulated: Recording) -> None:
-    """Raise SimulationError where a warpgroup does not do what it does in the other trace, in the
-    CTAs that both have."""
+    """Raise SimulationError if a warpgroup's actions differ from those in the other trace, in CTAs
+    that both traces have."""
     theirs = of_ctas(simulated.events)
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
     if not ours:
@@ -455,8 +454,8 @@ def _at(event: Event | None) -> str:
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:
-    """Return an event's details, with the ring's number in place of its name, since a ring may have
-    several names."""
+    """Return an event's details, with the ring's number instead of its name, because a ring may
+    have several names."""
     if "ring" not in event.details:
         return event.details
     ring = named.get((event.details["ring"], event.note == "store"))
@@ -471,7 +470,7 @@ def _who(event: Event, short: bool = False) -> str:
 
 
 def _text(event: Event, step: int | None = None) -> str:
-    """``release of step 3 (slot 0) of a, b @ gemm.py:53``"""
+    """Describe an event: ``release of step 3 (slot 0) of a, b @ gemm.py:53``."""
     details = event.details
     if event.note in ("tile begin", "region begin", "region end"):
         return f"{event.note} {details.get('number', details.get('region'))}"

@@ -1,4 +1,4 @@
-"""The rows of a timeline, as text or as a picture: bars of a CTA's warpgroups and of its SM's
+"""The rows of a timeline, for text and pictures: bars of a CTA's warpgroups and of its SM's
 units."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups
 from .spans import Span, regions, spans, tiles
 
 Wanted: TypeAlias = Callable[[str], bool]
-"""Whether a row of this name (``wg0 compute``, ``copy in``) is shown, and ``tiles`` and
+"""Returns whether to show a row with this name (``wg0 compute``, ``copy in``), ``tiles`` or
 ``regions``."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of a row: what it shows, and what is written on it where there is room.
+    """A piece of a row: what it shows, and its label, which is drawn if there is room.
 
     look  a kind of span (`spans.MEANS`), ``copy in``, ``copy out``, or ``wg1``: products of
           warpgroup 1 on the tensor core
@@ -33,9 +33,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """Bars, and above them bands of tiles and regions, the outer ones first.
+    """Bars, with bands of tiles and regions above them, the outermost first.
 
-    ended  when the warpgroup ended: later than all bars if the trace does not say
+    ended  when the warpgroup ended; later than all bars if the trace does not contain it
     """
 
     name: str
@@ -46,10 +46,10 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """The part of a trace that a timeline shows: a CTA's rows, of several GPUs those of each.
+    """The part of a trace that a timeline shows: the rows of a CTA, or of the same CTA on each GPU.
 
-    first, last  the time shown, in `clock`
-    where        the CTA's name; `sm`: the SM that ran it, where that is known
+    first, last  the time range shown, in `clock`
+    where        the CTA's name; `sm`: the SM that ran it, if known
     """
 
     rows: list[Row]
@@ -67,7 +67,7 @@ def view(
     end: float | None,
     wanted: Wanted,
 ) -> View | None:
-    """Return what a timeline from `start` to `end` shows; None if the trace has no events."""
+    """Return what a timeline from `start` to `end` shows, or None if the trace has no events."""
     parts = trace.side_by_side(cta)
     events = [event for _, part in parts for event in part]
     if not events:
@@ -84,7 +84,7 @@ def view(
 
 
 def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
-    """Return a CTA's rows whose name is wanted, with the bands that are; `prefix` names its GPU."""
+    """Return the wanted rows of a CTA, with the wanted bands; `prefix` names its GPU."""
     rows: list[Row] = []
     for number, own in of_warpgroups(events).items():
         name = f"wg{number} {own[-1].role}"
@@ -125,7 +125,7 @@ def _step(step: int | None, slot: int | None) -> str:
 
 
 def _levels(nested: Iterable[Span]) -> list[list[Span]]:
-    """Return regions as one list for each depth of nesting."""
+    """Split regions into one list per depth of nesting."""
     levels: list[list[Span]] = []
     for span in sorted(nested, key=lambda s: (s.start, -s.end)):
         level = next((level for level in levels if level[-1].end <= span.start), None)

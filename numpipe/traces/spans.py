@@ -1,9 +1,8 @@
-"""A warpgroup's time as spans that lie one behind the other, and its tiles and regions.
+"""A warpgroup's time, divided into consecutive spans, and its tiles and regions.
 
-A warpgroup computes from its note "compute", when a step's tiles are there, until it releases that
-step or waits for another one. Time in between that is spent blocked, issuing or storing counts as
-such, except `drain`: there the warpgroup's own products run.
-"""
+A warpgroup is computing from its "compute" note, when a step's tiles are there, until it releases
+that step or waits for another one. Time in between that is spent blocked, issuing or storing counts
+as such, except for `drain`, during which the warpgroup's own products run."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ MEANS = {
     "barrier": "waiting at barriers",
     "other": "other instructions",
 }
-"""the kinds of spans, in words"""
+"""kinds of spans, in words"""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a warpgroup's time: its `kind` is one of `MEANS`, "tile" or "region"; `step` and
-    `slot` where known."""
+    """Part of a warpgroup's time. Its `kind` is a key of `MEANS`, "tile" or "region"; `step` and
+    `slot` are given if known."""
 
     kind: str
     start: int
@@ -39,14 +38,13 @@ class Span:
     slot: int | None = None
     step: int | None = None
     name: str = ""
-    """of a tile or region"""
+    """name of a tile or region"""
     unfinished: bool = False
-    """whether the trace does not see the end of the region or tile"""
+    """whether the end of the region or tile is missing from the trace"""
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
-    """Return the spans of one warpgroup, in order, without gaps from its first event to its
-    last."""
+    """Return the spans of one warpgroup in order, without gaps from its first event to its last."""
     done: list[Span] = []
     at: int | None = None
     mode: tuple[str, dict[str, Any]] = "other", {}
@@ -94,10 +92,10 @@ def spans(events: Iterable[Event]) -> list[Span]:
 
 
 def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
-    """Yield the tiles of a warpgroup: each ends where the next begins, a region around its loop
-    ends, or the warpgroup does.
+    """Yield the tiles of a warpgroup. Each ends where the next one begins, where a region around
+    its loop ends, or where the warpgroup ends.
 
-    `last`: where a tile ends whose end the trace does not see.
+    `last`: the end of a tile whose end is missing from the trace.
     """
     begun: Event | None = None
     depth = outside = 0
@@ -117,9 +115,8 @@ def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
 def regions(events: Iterable[Event], last: int) -> Iterator[Span]:
     """Yield the regions of a warpgroup, in the order in which they end.
 
-    `last`: where regions end whose end the trace does not see, since the run failed or events were
-    lost.
-    """
+    `last`: the end of regions whose end is missing from the trace, because the run failed or events
+    were lost."""
     open_: list[Event] = []
     for event in events:
         if event.note == "region begin":

@@ -1,4 +1,4 @@
-"""A summary of where the time of a run went: how long each warpgroup did what, and the bubbles
+"""A summary of where the time of a run went: what each warpgroup spent its time on, and the bubbles
 between tiles."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .spans import MEANS, Span, regions, spans, tiles
 
 @dataclass(frozen=True)
 class Bubbles:
-    """The times between a warpgroup's last product of a tile and its first one of the next: `count`
-    of them, `time` together.
+    """The times between a warpgroup's last product of a tile and its first product of the next:
+    their `count` and total `time`.
 
-    parts  kind of span -> its part of `time`
+    parts  kind of span -> its share of `time`
     """
 
     count: int = 0
@@ -35,11 +35,11 @@ class Bubbles:
 
 @dataclass(frozen=True)
 class Row:
-    """A warpgroup's time, from the beginning of its CTA to its own end; a mean where there are
-    several CTAs.
+    """A warpgroup's time, from the beginning of its CTA to its own end; a mean if there are several
+    CTAs.
 
-    spent     kind of span (`numpipe.traces.spans.MEANS`) -> time; together they are `total`
-    regions   name -> time inside, what is nested in it included
+    spent     kind of span (`numpipe.traces.spans.MEANS`) -> time; the times add up to `total`
+    regions   name -> time inside the region, including nested regions
     """
 
     warpgroup: int
@@ -50,24 +50,23 @@ class Row:
     bubbles: Bubbles
 
     def fraction(self, kind: str) -> float:
-        """Return a kind's part of the total, 0 … 1."""
+        """Return the fraction of the total spent on a kind, 0 … 1."""
         return self.spent[kind] / self.total if self.total else 0.0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The time of each warpgroup by what it did, in `clock` ("cycles" or "ns"); it prints as a
-    table.
+    """The time of each warpgroup by activity, in `clock` ("cycles" or "ns"); it prints as a table.
 
-    total              from the first event of the CTA to the last of its warpgroups; a mean where
+    total              from the first event of the CTA to the last one of its warpgroups; a mean if
                        there are several CTAs
-    tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which
-                       does not tell
-    lost               events that there was no room for: what happened after them counts as other
-                       instructions
-    banks              bank conflicts of the whole run, (line, access, ways, count), the dearest
-                       first: `count` times a warp's lanes wait for each other, and the access takes
-                       `ways` turns; simulated, a hint (`numpipe.sim.banks` says of what)
+    tensor_core_idle   the fraction of it without a running product (0 … 1); None on a GPU, which
+                       does not record this
+    lost               number of events that there was no room for; what happened after them counts
+                       as other instructions
+    banks              bank conflicts of the whole run, (line, access, ways, count), the most
+                       expensive first: `count` times the lanes of a warp wait for each other, and
+                       the access takes `ways` passes; simulated, a hint (see `numpipe.sim.banks`)
     """
 
     clock: str
@@ -83,7 +82,8 @@ class Summary:
         return {row.warpgroup: row for row in self.rows}[warpgroup]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary in dicts, lists, strings and numbers; fractions beside the times."""
+        """Return the summary as dicts, lists, strings and numbers, with fractions in addition to
+        times."""
         rows = [
             {
                 **dataclasses.asdict(row),
@@ -154,7 +154,7 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
 
 
 def summarise(trace: Recording, cta: Place | int | None) -> Summary:
-    """Return the `Summary` of a trace: where each warpgroup's time went."""
+    """Return the `Summary` of a trace, which shows where each warpgroup's time went."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     rows: dict[int, list[Row]] = {}
     totals, idle = [], []
@@ -238,7 +238,7 @@ def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
 
 
 def _mean(rows: list[Row]) -> Row:
-    """Return the mean of one warpgroup's rows in several CTAs; its bubbles are added up."""
+    """Return the mean of one warpgroup's rows in several CTAs; bubbles are added up."""
     count, bubbles = len(rows), [row.bubbles for row in rows]
     names = dict.fromkeys(name for row in rows for name in row.regions)
     parts = {

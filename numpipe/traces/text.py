@@ -1,4 +1,4 @@
-"""A timeline as text."""
+"""Timelines as text."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def timeline(
 
 
 def _row(row: Row, width: int, first: float, last: float) -> str:
-    """Return `width` letters for the time from `first` to `last`: what fills most of each column.
+    """Return `width` letters for the time from `first` to `last`. Each letter is what fills most of
+    its column.
 
-    A column with nothing in it is ``-`` until the warpgroup has ended.
+    An empty column is ``-`` until the warpgroup has ended.
     """
     filled: list[dict[str, float]] = [{} for _ in range(width)]
     scale = width / (last - first)

@@ -1,9 +1,8 @@
-"""`numpipe.timeline`: traces as text, or as SVG and PNG by matplotlib.
+"""`numpipe.timeline`: traces as text, or as SVG and PNG with matplotlib.
 
-In a picture a row is a warpgroup, or a unit of the SM; above a warpgroup's bar are its tiles and
-regions. Colours are told apart by those who see few of them, and in grey by lightness and hatching:
-products are dark, waits are light and hatched.
-"""
+In a picture, each row is a warpgroup or a unit of the SM. A warpgroup's tiles and regions are above
+its bar. Colors are chosen for color-blind readers, and lightness and hatching distinguish them in
+grayscale: products are dark, waits are light and hatched."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ __all__ = ["timeline"]
 
 Cta = Place | int
 ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core", "tiles", "regions")
-"""what `rows` may name, beside ``wg0``, ``wg1`` …"""
+"""valid entries of `rows`, in addition to ``wg0``, ``wg1`` …"""
 
 # Okabe and Ito's colours; (face, hatch, colour of text on it)
 _LOOKS = {
@@ -39,13 +38,13 @@ _LOOKS = {
     "copy out": ("#e69f00", "", "black"),
 }
 _PRODUCTS = (("#0072b2", "white"), ("#66cdaa", "black"), ("#d55e00", "white"), ("#f0c0dc", "black"))
-"""colours of the warpgroups' products on the tensor core, and of text on them: dark and light in
-turn"""
+"""colors of the warpgroups' products on the tensor core, and of text on them, alternately dark and
+light"""
 _BANDS = {"tile": ("#d0d0d0", "#f0f0f0"), "region": ("#b8e0d2", "#dcefe7")}
-"""the colours of tiles and of regions, in turn"""
+"""colors of tiles and of regions, alternating"""
 _INCHES = 11.0
 _ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
-"""inches: a row, a band above it, title and axis of a trace, and the legend"""
+"""inches: a row, a band above it, the title and axis of a trace, and the legend"""
 
 
 def timeline(
@@ -58,24 +57,24 @@ def timeline(
     titles: Sequence[str] | None = None,
     width: int = 100,
 ) -> str:
-    """Draw when the warpgroups of a CTA did what: traces of the simulated SM and of a GPU, several
-    under each other.
+    """Draw what the warpgroups of a CTA did over time, for one or more traces of the simulated SM
+    or of a GPU, below one another.
 
-    traces      of `Trace`, or names of the ``.json`` files that they were saved to
-    path        a file ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``); None:
-                text
-    cta         (x, y, z), or x; by default the first of each trace. Of a run on several GPUs it is
-                drawn for each of them, and for one with (gpu, x, y, z)
-    start, end  the part of the time to draw: cycles, or nanoseconds on a GPU; one of them for all
-                traces, or a sequence with one for each. Traces have scales of their own
+    traces      `Trace` objects, or names of ``.json`` files that they were saved to
+    path        a file name ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``);
+                None: text
+    cta         (x, y, z), or x; by default the first CTA of each trace. In a run on several GPUs,
+                the CTA is drawn for each GPU, or for one if given as (gpu, x, y, z)
+    start, end  the time range to draw, in cycles, or in nanoseconds on a GPU; one value for all
+                traces, or a sequence with one per trace. Each trace has its own scale
     rows        what to draw: some of ``compute``, ``memory`` (the warpgroups of that role), ``wg0``
                 …, ``copy in``, ``copy out``, ``tensor core``, ``tiles``, ``regions`` (bands above
-                the warpgroups); by default all that a trace has
-    titles      of the traces, in the picture and the text
-    width       columns of the text
+                the warpgroups); by default everything that a trace has
+    titles      titles of the traces, in the picture and the text
+    width       number of columns of the text
 
-    Returns the timeline as text, or the name of the file. Text has no bands of tiles and regions.
-    Raises SpecError for what cannot be drawn.
+    Returns the timeline as text, or the name of the file. The text does not include bands of tiles
+    and regions. Raises SpecError for anything that cannot be drawn.
 
     >>> trace = numpipe.Trace()
     >>> print(numpipe.timeline(trace))
@@ -146,7 +145,7 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
 
 # ---- pictures
 def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
-    """Draw traces under each other, each with a scale of its own, into an .svg or .png file."""
+    """Draw traces below one another, each with its own scale, into an .svg or .png file."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -186,7 +185,7 @@ def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
 def _panel(
     axes: Any, title: str, shown: View, inches: float, legend: dict[str, tuple[str, str]]
 ) -> None:
-    """Draw one trace, and add what the legend has to explain: words, and their (face, hatch)."""
+    """Draw one trace, and add entries to the legend: words, and their (face, hatch)."""
     first, last = shown.first, shown.last
     points = (last - first) / (_INCHES * axes.get_position().width * 72)
     y, ticks = inches, []
@@ -222,8 +221,8 @@ def _bars(
     points: float,
     legend: dict[str, tuple[str, str]],
 ) -> None:
-    """Draw the bars of a row inside the window, an issue at least a point wide; `points`: the time
-    that a point stands for."""
+    """Draw the bars of a row inside the window, with issues at least one point wide; `points` is
+    the time per point."""
     by_look: dict[str, list[tuple[float, float]]] = {}
     for bar in bars:
         least = points if bar.look == "issue" else 0.0
@@ -263,8 +262,8 @@ def _bars(
 
 
 def look(name: str) -> tuple[str, str, str]:
-    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1``, products of warpgroup 1 on
-    the tensor core."""
+    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1`` for products of warpgroup 1
+    on the tensor core."""
     if name in _LOOKS:
         return _LOOKS[name]
     face, ink = _PRODUCTS[int(name[2:]) % len(_PRODUCTS)]

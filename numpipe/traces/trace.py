@@ -1,5 +1,5 @@
-"""`numpipe.Trace`: the events of a run, simulated or on a GPU, to be drawn, summed up, checked and
-saved.
+"""`numpipe.Trace`: the events of a run, simulated or on a GPU, which can be drawn, summarized,
+checked and saved.
 
 >>> from numpipe import Trace
 >>> trace = Trace()  # kernel.simulate(..., trace=trace), or numpipe.last_profile()
@@ -27,7 +27,7 @@ class Trace(Recording):
     """The events of a run: what its warpgroups did, and when.
 
     `kernel.simulate(…, trace=trace)` fills a trace with times in cycles of the simulated SM's
-    model, which start at 0 with every CTA. `numpipe.last_profile()` returns the trace of a GPU, in
+    model, which start at 0 for every CTA. `numpipe.last_profile()` returns the trace of a GPU, in
     nanoseconds from the beginning of the first CTA.
     """
 
@@ -40,25 +40,26 @@ class Trace(Recording):
         wanted: Callable[[str], bool] = lambda row: True,
     ) -> str:
         """Return the run of one CTA (by default the first) as text, from `start` to `end` (by
-        default all of it).
+        default the whole run).
 
-        One row a warpgroup, then the copy port and the tensor core; each of `width` columns shows
-        what took most of its time, or the issue of a load::
+        There is one row per warpgroup, followed by the copy port and the tensor core. Each of
+        `width` columns shows what took most of its time, or the issue of a load::
 
             wg0 compute |---.....####..####..####SSS
             wg2 memory  |-LL.....L.....L.....
             copy in     |  LLLLLLLLLLLLLLLL
             tensor core |        0000  0000  0000
 
-        Of a run on several GPUs it shows the same CTA on each, ``GPU 0 wg0 compute``, below one
-        another, or one, (gpu, x, y, z). A trace of a GPU has no rows of the units. `wanted` says of
-        a row's name whether to show it. Pictures: `numpipe.timeline`.
+        For a run on several GPUs it shows the same CTA on each, ``GPU 0 wg0 compute``, below one
+        another, or only one if `cta` is (gpu, x, y, z). A trace of a GPU has no rows of the units.
+        `wanted` returns whether to show a row with a given name. For pictures, see
+        `numpipe.timeline`.
         """
         return text.timeline(self, width, cta, start, end, wanted)
 
     def summary(self, cta: Place | int | None = None) -> Summary:
         """Return where each warpgroup's time went, in one CTA or on average over all; it prints as
-        a table, see `Summary`.
+        a table (see `Summary`).
 
         >>> print(Trace().summary())
         no events
@@ -66,16 +67,16 @@ class Trace(Recording):
         return summarise(self, cta)
 
     def check_legal(self, simulated: Trace | None = None) -> None:
-        """Check that the trace is a legal schedule of the pipeline's protocol, and another one of
+        """Check that the trace is a legal schedule of the pipeline's protocol and, optionally, of
         the same run as `simulated`.
 
-        Slots are filled again only after all their readers' releases, tiles are used after the
-        issue of their copies, steps come in order (`numpipe.traces.legal` has the rules).
+        Slots must be refilled only after all their readers' releases, tiles must be used after the
+        issue of their copies, and steps must be in order (`numpipe.traces.legal` has the rules).
         `simulated` is a trace of the same kernel and arguments on the simulated SM: each warpgroup
         must then do the same to the same steps, slots, tiles and regions, in the same order.
 
-        Raises PipelineRace, or SimulationError where nothing raced, naming the two events; its
-        `report` holds them.
+        Raises PipelineRace, or SimulationError if nothing raced, naming the two events; its
+        `report` contains them.
         """
         require("check_legal", locals(), simulated=a(Trace) | NONE)
         legal.check(self)
@@ -83,21 +84,21 @@ class Trace(Recording):
             legal.compare(self, simulated)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the events to a file, in the format that its name ends in.
+        """Write the events to a file, in the format that its suffix selects.
 
-        ``.json``  the Trace Event Format: open it in ui.perfetto.dev (see `numpipe.traces.chrome`);
-                   a microsecond is a cycle, or a microsecond on a GPU
+        ``.json``  the Trace Event Format, for ui.perfetto.dev (see `numpipe.traces.chrome`); a
+                   microsecond is a cycle, or a microsecond on a GPU
         ``.txt``   the timeline of every CTA
 
-        Raises SpecError for another ending.
+        Raises SpecError for any other suffix.
         """
         trace_files.save(self, trace_files.file_of(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Return the whole trace that `save` wrote to a ``.json`` file.
+        """Read the whole trace that `save` wrote to a ``.json`` file.
 
-        Raises SpecError, which names the place, where the file is something else or damaged.
+        Raises SpecError, which names the place, if the file is damaged or something else.
         """
         trace_files.load(trace := cls(), path)
         return trace
@@ -105,8 +106,8 @@ class Trace(Recording):
 
 @contextlib.contextmanager
 def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace | None]:
-    """Yield the Trace that a run fills: the given one, or one that is saved to the file of this
-    name, also when the run fails."""
+    """Yield the Trace that a run fills: the given one, or one that is saved to the file with this
+    name, even if the run fails."""
     file = None if trace is None or isinstance(trace, Trace) else trace_files.file_of(trace)
     filled: Any = trace if file is None else Trace()
     try:

@@ -1,4 +1,4 @@
-"""Traces as files: written, and read again with every value checked, since files come from
+"""Traces as files. Every value is validated when a file is read, because files may come from
 anywhere."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .text import timeline
 FORMAT = 1
 MOST_BYTES = 1 << 31
 KEY = "numpipe"
-"""the member of the file's object that `load` reads, and viewers of the format pass over"""
+"""the member of the file's object that `load` reads and that viewers of the format ignore"""
 CTA = (int, int, int)
 FORM: Json = {
     "clock": str,
@@ -34,7 +34,8 @@ FORM: Json = {
     "gpus": [int],
     "events": [(int, int, int, str, dict)],
 }
-"""the form of that member: a list has any number of values of a form, a tuple one of each"""
+"""the form of that member: a list has any number of values of one form, a tuple has one value of
+each"""
 DETAILS: Json = {
     "event": str,
     "ring": str,
@@ -60,12 +61,12 @@ NEEDED = {
         ("event", "ring", "slot", "step"),
     ),
 }
-"""the details that an event has, by its kind; `DETAILS`: their types"""
+"""the details that an event must have, by its kind; `DETAILS`: their types"""
 
 
 def file_of(path: Any) -> Path:
-    """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown
-    format."""
+    """Return the path of a trace's file. Raises SpecError for anything that is not a path, and for
+    an unknown format."""
     if not PATH.holds(path):
         raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
     file = Path(path)
@@ -77,7 +78,7 @@ def file_of(path: Any) -> Path:
 
 
 def save(trace: Recording, file: Path) -> None:
-    """Write a trace to a file that `file_of` returned."""
+    """Write a trace to a file whose path `file_of` returned."""
     if file.suffix == ".json":
         who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
         events = [
@@ -181,7 +182,7 @@ def load(trace: Recording, path: Any) -> None:
 
 
 def _check(value: Any, form: Any, place: str) -> None:
-    """Raise ValueError, which names the place, where a value does not have the form (`FORM`)."""
+    """Raise ValueError, which names the place, if a value does not have the form (`FORM`)."""
     if isinstance(form, dict) and isinstance(value, dict):
         parts = [(value.get(key), each, f"{place}.{key}") for key, each in form.items()]
     elif isinstance(form, list) and isinstance(value, list):
@@ -210,5 +211,5 @@ def _check(value: Any, form: Any, place: str) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """Return a value from JSON with tuples in place of the lists that they became there."""
+    """Convert lists from JSON back to the tuples that they were before."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

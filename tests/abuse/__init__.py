@@ -1,2 +1,1 @@
-"""Tables of what is wrong with files, environments and arguments, and one rule for how each is
-answered (`rule`)."""
+"""Tables of invalid files, environments and arguments, and one rule for valid answers (`rule`)."""

@@ -1,8 +1,7 @@
-"""Bad arguments of what is called on the host: a good call of each public function, and of each
-parameter what kind it is.
+"""Bad arguments of host functions: a good call of each public function, and the kind of each
+parameter.
 
-A parameter's `kind` names its bad values in `BAD`; each bad value is put in the place of a good
-one.
+A parameter's `kind` names its bad values in `BAD`; each bad value replaces a good one.
 """
 
 from __future__ import annotations
@@ -96,16 +95,16 @@ BAD: dict[str, tuple[Any, ...]] = {
     "cta": ("x", True, 1.5, (0,), (0, 0, "x"), X, {}),
     "specs": (3, "x", X, (3,)),
 }
-"""values that a parameter of a kind cannot have; a question mark: None is one that it can"""
+"""values that a parameter of a kind cannot have; with a question mark, None is allowed"""
 
 
 @dataclass(frozen=True)
 class Good:
-    """A call that is right.
+    """A correct call.
 
-    kinds  of its parameters by name, or by place; ``"list -1"``: but for number 1 of the bad
-           values, which is fine here
-    said   other words by which an error names a parameter
+    kinds  of its parameters by name or position; ``"list -1"`` excludes bad value number 1, which
+           is valid here
+    said   other words by which an error may name a parameter
     """
 
     name: str
@@ -128,8 +127,8 @@ class Good:
 
 @dataclass(frozen=True)
 class Bad:
-    """A call with one bad value, for the parameter `where`: a name, or the place of one that is
-    passed by position."""
+    """A call with one bad value, for the parameter `where`: a name, or the position if it is
+    positional."""
 
     good: Good
     where: str
@@ -189,7 +188,7 @@ def result() -> bench.Result:
 
 
 def goods(folder: Path) -> list[Good]:
-    """All calls; files are written to `folder`."""
+    """Return all calls; files are written to `folder`."""
     x, y = X.copy(), np.zeros_like(X)
     simulated = functools.partial(doubled.simulate, x, y)
     traced = trace()

@@ -1,17 +1,18 @@
-"""What counts as an answer to abuse, and what is a raw exception.
+"""The rule for errors: which exceptions are valid answers to bad input, and which are raw.
 
-An answer is an error of `numpipe.errors`. It is also an answer
+An error of `numpipe.errors` is a valid answer. So are
 
-- where Python itself promises it: the TypeError of a call that does not fit a function's signature,
-  which Python raises before the function runs and which names function and parameter; the
-  ZeroDivisionError of `numpipe.cdiv`, as of ``//``, with both numbers
-- where a file or folder is not there, or may not be read: the OSError of the file system, with the
-  file's name
-- where a function of the user's raises (a factory, a reference, `by=`): that error is the user's
+- exceptions that Python itself promises: the TypeError of a call that does not match a function's
+  signature, which Python raises before the function runs and which names function and parameter;
+  the ZeroDivisionError of `numpipe.cdiv`, as of ``//``, with both numbers
+- the OSError of the file system, with the file's name, if a file or folder does not exist or may
+  not be read
+- any exception of a user's function (a factory, a reference, `by=`)
 
 Everything else is raw: AttributeError, KeyError, IndexError, UnicodeError, RecursionError,
-MemoryError, struct.error, zlib.error, AssertionError and their like, any error whose traceback ends
-in another package, a process that dies, and one that is still busy after `LIMIT` seconds.
+MemoryError, struct.error, zlib.error, AssertionError and similar ones, any error whose traceback
+ends in another package, a process that dies, and a call that is still running after `LIMIT`
+seconds.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from numpipe.diagnostics.argument_checks import told
 from numpipe.errors import NumpipeError
 
 LIMIT = 20.0
-"""seconds, of a busy machine"""
+"""seconds, on a busy machine"""
 
 
 def answered(call: Callable[[], Any], *words: str, also: tuple[type[Exception], ...] = ()) -> str:
-    """Assert that a call is refused as the rule says, with all `words` in the error; returns its
+    """Assert that a call raises an error that the rule allows, with all `words`, and return its
     text.
 
-    `also`: exceptions that Python or the file system promise here.
+    `also` lists exceptions that Python or the file system promise here.
     """
     begun = time.monotonic()
     with pytest.raises((NumpipeError, *also)) as caught:
@@ -47,7 +48,8 @@ def answered(call: Callable[[], Any], *words: str, also: tuple[type[Exception], 
 
 
 def spellings(value: Any) -> list[str]:
-    """How an error may tell a value: as it is written, shortened, by its type, or by its shape."""
+    """Return the ways an error may spell a value: as written, shortened, by its type, or by its
+    shape."""
     if isinstance(value, np.ndarray):
         return [
             told(value),

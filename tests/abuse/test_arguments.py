@@ -1,5 +1,5 @@
-"""Bad arguments: each is answered as `rule` says, and the error names the function, the argument
-and the value found."""
+"""Bad arguments: each is answered as `rule` requires, and the error names the function, the
+argument and the value found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Environments: each variable that numpipe reads, malformed, and each place that may be missing.
+"""Environments: malformed values of each variable that numpipe reads, and missing folders.
 
-A variable that numpipe reads when it is needed is set in this process; what is read at import, and
-what is of a whole process, in a process of its own.
+A variable that is read when needed is set in this process; variables read at import, or that affect
+a whole process, are tested in a child process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def simulated() -> None:
 
 
 def cached() -> None:
-    """Use the cache in a folder that cannot be: that costs a warning at most."""
+    """Use the cache in a folder that cannot exist: at most a warning is allowed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert cache.passed("a" * 64, lambda: None) is None
@@ -68,7 +68,7 @@ ALLOWED: list[tuple[str, tuple[str, ...], Callable[[], Any]]] = [
     ("NUMPIPE_CACHE", ("", "no", "-1"), cached),
     ("NUMPIPE_CACHE_DIR", ("/dev/null", "/proc/nowhere", "~nobody/x", "\\", "n" * 300), cached),
 ]
-"""variables of which each word means something"""
+"""variables in which each word has a meaning"""
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_other_words_change_nothing(
     call()
 
 
-# ---- processes
+# ---- child processes
 PROGRAM = textwrap.dedent("""
     import sys, warnings
     warnings.simplefilter("ignore")

@@ -1,6 +1,9 @@
-"""Malformed files: what numpipe reads, each wrong in each way. The disk cache's are in
-``tests/compile/test_cache_files.py``, every bit and field of images and exported kernels in
-``tests/launch/test_image.py`` and ``tests/calls/test_export_files.py``."""
+"""Malformed files of every kind that numpipe reads, each corrupted in several ways.
+
+``tests/compile/test_cache_files.py`` tests the files of the disk cache, and
+``tests/launch/test_image.py`` and ``tests/calls/test_export_files.py`` test every bit and field of
+images and exported kernels.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ WINNER = {
 
 
 def winner(path: Path) -> None:
-    """Read a file of winners: one that is none is warned of and measured again, which this says as
-    an error."""
+    """Read a file of winners; an invalid one gives a warning, raised here as an error, and is
+    measured again."""
     with pytest.warns(RuntimeWarning, match="is corrupt") as told:
         if winners.load(path, IDENTITY) is not None:
             return
@@ -46,7 +49,7 @@ def winner(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file: how a good one is written, and who reads it."""
+    """A kind of file: how a good one is written, and what reads it."""
 
     file: str
     write: Callable[[Path], Any]
@@ -79,7 +82,7 @@ READERS = {
 
 
 def packed(name: str, text: bytes) -> bytes:
-    """A text as the content of a kind of file."""
+    """Return a text as the content of a kind of file."""
     if name == "compressed result":
         return gzip.compress(text)
     return text
@@ -126,7 +129,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "a name that is too long": lambda path: None,
 }
 CUTS = (1, 10, 0.5, -3)
-"""bytes, or the part, that is left of a good file"""
+"""bytes, or the fraction, kept of a good file"""
 
 
 def wrong() -> Iterator[Any]:
@@ -179,7 +182,7 @@ def test_an_image_that_is_none_is_refused() -> None:
         answered(lambda data=data: Image.from_bytes(data, "the image"), "the image")  # type: ignore[misc]
 
 
-# ---- every field of a file, changed
+# ---- changes of every field of a file
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -198,7 +201,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of a JSON value; of a list the first two elements."""
+    """Return the places of a JSON value, with the first two elements of each list."""
     yield path
     parts = (
         value.items()
@@ -254,7 +257,7 @@ def test_a_field_of_another_value_is_read_or_refused(name: str, tmp_path: Path) 
 
 
 def test_what_a_kernel_would_read_of_a_good_file_is_read(tmp_path: Path) -> None:
-    """The files that the malformed ones are made of are good."""
+    """The files that the malformed ones are made from are valid."""
     for name in ("trace", "timeline", "result", "compressed result"):
         READERS[name].write(tmp_path / READERS[name].file)
         READERS[name].read(tmp_path / READERS[name].file)

@@ -1,9 +1,8 @@
-"""Bad values in kernels: of each thing that a kernel may say, each argument is replaced by what it
-cannot be.
+"""Bad values in kernels: each argument of each statement is replaced by an invalid value.
 
-Some of these values are fine in some places (an int where a float goes); none of them is a raw
-exception, and whatever is refused says so at the kernel's line. ``tests/misuse`` has the exact
-texts of the mistakes that people make.
+Some of these values are valid in some places (an int for a float). None of them may cause a raw
+exception, and every error names the kernel's line. ``tests/misuse`` has the exact texts for the
+mistakes that people make.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "len": ("len({0})", ("(1, 2)",)),
     "shape": ("z = x.shape[{0}]", ("0",)),
 }
-"""a statement with places for its arguments, and good ones"""
+"""statements with placeholders for their arguments, and good arguments"""
 VALUES = (
     "None",
     "'x'",
@@ -172,8 +171,10 @@ def kernel(statement: str) -> Any:
 
 
 def wrong(name: str, every: int = 1) -> Iterator[str]:
-    """The statement with each of its arguments replaced by each bad value; of several, neighbours
-    have each a part of them."""
+    """Return the statement with each of its arguments replaced by each bad value.
+
+    With several arguments, neighbors get different parts of the bad values.
+    """
     form, good = CALLS[name]
     every = every if len(good) > 1 else 1
     for place in range(len(good)):
@@ -182,8 +183,8 @@ def wrong(name: str, every: int = 1) -> Iterator[str]:
 
 
 def refuses(statement: str, call: Callable[[Any], Any]) -> bool:
-    """Whether a call of the kernel with the statement raises an error, which is numpipe's and names
-    the statement."""
+    """Return whether calling the kernel raises an error, which must be numpipe's and name the
+    statement."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

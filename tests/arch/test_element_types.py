@@ -1,5 +1,5 @@
-"""8-bit types and tf32: products are NumPy's, conversions have its bits, and the machine code is
-what the record says."""
+"""8-bit types and tf32: products agree with NumPy, conversions have NumPy's bits, and the machine
+code has the instructions that the type's record names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_products_are_numpys(pair: str) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_one_wrong_element_of_an_operand_is_told(
+def test_one_wrong_element_of_an_operand_is_detected(
     pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(a: np.ndarray, *others: np.ndarray, **how: Any) -> None:
@@ -100,7 +100,7 @@ def test_conversions_have_numpys_bits(dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_another_bit_of_a_conversion_is_told(
+def test_one_wrong_bit_of_a_conversion_is_detected(
     dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(*arrays: np.ndarray, **how: Any) -> None:
@@ -117,7 +117,7 @@ def test_another_bit_of_a_conversion_is_told(
     "pair",
     [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"],
 )
-def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(
+def test_the_machine_code_of_a_product_fits_its_types_and_passes_the_gate(
     pair: str,
 ) -> None:
     a, b = operands(pair, (128, 64, 256), np.random.default_rng(1))
@@ -159,7 +159,7 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
 
 @numpipe.kernel
 def every_width(a, b, c, *, n: numpipe.Static):
-    """c = a @ b.T, without an accumulator before."""
+    """Compute c = a @ b.T without an initial accumulator."""
     for (_,), (x, y) in numpipe.pipeline(
         grid=(1,),
         in_specs=(BlockSpec((64, 32), lambda _: (0, 0)), BlockSpec((n, 32), lambda _: (0, 0))),
@@ -199,7 +199,7 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     whole = {name: predicted(ELEMENTS[name].dtype, 8192) for name in ("int8", "float16", "float32")}
     assert len({found.flop for found in whole.values()}) == 1
     cores = {name: found.limits["tensor cores"] for name, found in whole.items()}
-    # clocks differ with the load
+    # clocks vary with the load
     assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)
     assert cores["float32"] == pytest.approx(2 * cores["float16"], rel=0.25)
     assert [

@@ -1,5 +1,5 @@
-"""Register layouts and products as records: each element is held, what is derived from a record
-agrees with who holds what, and code that asks a record follows a changed one."""
+"""Register layouts and products as records: every element is held by a lane, derived properties
+agree with the assignment of elements, and code follows a changed record."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ CASES = [(layout, shape) for layout, shapes in TILES.items() for shape in shapes
 
 
 def differences(layout: RegisterLayout, shape: tuple[int, ...]) -> set[str]:
-    """What is not so: each element has holders, which are all copies of one; lanes that share a
-    row, or a column, are as far apart as the record says; a warp more or less would not do."""
+    """Return which properties a layout's record states wrongly: elements, copies, warps, distances,
+    parts."""
     found, holders = set(), layout.holders(shape)
     sizes = [shape[-axis] if axis in layout.axes else None for axis in (0, 1)]
     every = itertools.product(*([None] if size is None else range(size) for size in sizes))
@@ -84,7 +84,7 @@ def test_a_record_that_holds_elements_twice_or_never_is_found(
     assert told in differences(broken, (64, 16))
 
 
-def test_an_accumulator_lies_as_ptx_says() -> None:
+def test_an_accumulator_has_the_layout_in_the_ptx_isa() -> None:
     """PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"."""
     for lane, i in itertools.product(range(LANES), range(32)):
         row = 16 * (lane // 32) + lane % 32 // 4 + 8 * (i // 2 % 2)
@@ -101,7 +101,7 @@ SASS = "\n".join(
 PTX = "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {}, %rd1, %rd2, 1, 1, 1, 0, 0;"
 
 
-def test_the_gate_looks_for_what_a_product_says_of_itself() -> None:
+def test_the_gate_looks_for_the_instructions_in_a_products_record() -> None:
     joined = replace(HOPPER, products=(replace(WGMMA, made="{}{}{}"),))
     renamed = replace(
         WGMMA, operands=tuple(replace(each, opcode="HMMA") for each in WGMMA.operands)

@@ -1,5 +1,5 @@
-"""Parameters with defaults, arguments by name, run-time scalars: the four ways to use a kernel bind
-them alike."""
+"""Defaults, arguments by name and run-time scalars: all four ways to use a kernel bind arguments
+alike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def result(a: Any) -> ArrayType:
 
 
 def body(a, b, c, alpha=1.0, n=3, *, beta=0.0, cfg: S = Config()):
-    """c = alpha + 10 n + 100 beta"""
+    """Compute c = alpha + 10 n + 100 beta."""
     c[ds(0, cfg.rows), ds(0, 64)] = (
         (numpipe.zeros((cfg.rows, 64), np.float32) + 1.0) * alpha + n * 10 + beta * 100.0
     )
@@ -67,7 +67,7 @@ def new() -> Any:
     return np.full((64, 64), np.nan, np.float32)
 
 
-# ---- the ways to write a call
+# ---- ways to write a call
 WRITTEN: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "k(a, b)": (lambda k, c: k(allocating, A, B), 31),
     "k(a, b, alpha=2.0)": (lambda k, c: k(allocating, A, B, alpha=2.0), 32),
@@ -98,14 +98,14 @@ def test_a_call_computes_with_its_arguments(call: Any, written: str) -> None:
 
 
 def test_every_way_to_write_a_call_compiles_the_same_kernel() -> None:
-    """But those with and without an out_type, which are two kernels."""
+    """With and without an out_type are two kernels, each compiled once."""
     c = new()
     made = {id(write(CALLS["compiled"], c)) for write, _ in WRITTEN.values()}
     assert made == {id(allocating.compiled(A, B)), id(given.compiled(A, B, c))}
     assert given.inspect("source", A, B, c, alpha=2.0) == given.inspect("source", A, B, out=c)
 
 
-def test_array_types_stand_for_arrays_with_scalars_by_name() -> None:
+def test_array_types_replace_arrays_with_scalars_by_name() -> None:
     kind = ArrayType((64, 64), np.float32)
     built = given.compiled(kind, kind, kind, n=np.int64(3))
     assert (
@@ -132,14 +132,14 @@ def test_a_keyword_only_scalar_without_a_default(call: Any) -> None:
 @every_call
 def test_it_must_be_passed_by_name(call: Any) -> None:
     with pytest.raises(
-        SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=$"
+        SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=…$"
     ):
         call(named_only, new())
     with pytest.raises(SpecError, match=r"^kernel named_only: takes 1 arguments \(c\), got 2$"):
         call(named_only, new(), 3)
 
 
-# ---- what does not fit
+# ---- mismatches
 NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
 
 
@@ -150,12 +150,16 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B, 2.0),
             {},
-            "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type "
-            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
+            "argument 'c' is an output and must be an array, got 2.0: leave it out, its type is "
+            "known from out_type; pass scalars after the outputs by name, e.g. alpha=2.0",
         ),
         ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
-        ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
-        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' behind it is given"),
+        (
+            (A, B, A, 2.0),
+            {"alpha": 3.0},
+            "argument 'alpha' is given by position and by name: pass it once",
+        ),
+        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' after it is given"),
         (
             (A, B),
             {"gamma": 3.0},
@@ -185,8 +189,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B),
             {"n": np.complex64(1)},
-            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such "
-            "a type",
+            "the scalar 'n' must be a bool, an int, a float or a NumPy scalar of such a type, got "
+            "complex64",
         ),
     ],
 )
@@ -203,7 +207,7 @@ def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(
-        SpecError, match=r"^kernel k: argument 'c' is an output, which needs an array, got 2.0$"
+        SpecError, match=r"^kernel k: argument 'c' is an output and must be an array, got 2.0$"
     ):
         call(k, A, 2.0)
 
@@ -233,7 +237,7 @@ class Level(enum.IntEnum):
         (Level.LOW, "int32"),
     ],
 )
-def test_a_scalar_is_compiled_as_what_it_is(value: Any, kind: str) -> None:
+def test_a_scalar_is_compiled_with_its_type(value: Any, kind: str) -> None:
     c = new()
     typed.simulate(c, x=value)
     typed(c, x=value, target="sim")
@@ -277,7 +281,8 @@ def test_bools_choose(value: Any) -> None:
 
 # ---- functions of the arguments
 def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
-    """A plan is of one value of those that decide the grid, and of any value of the others."""
+    """A plan is kept per value of the scalars that decide the grid, and for any value of the
+    others."""
     seen: list[Any] = []
 
     def grid(a: Any, blocks: int, cfg: Any) -> tuple[int]:
@@ -331,7 +336,7 @@ def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
 
 
 def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
-    """What a kernel forgets to store is seen."""
+    """Elements that a kernel does not store are poisoned."""
 
     @numpipe.kernel(out_type=result)
     def forgets(a, c):
@@ -356,7 +361,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def test_scalars_are_launched_in_the_order_of_the_parameters(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those without a default first, wherever they stand; each call's own values."""
+    """Scalars without a default come first, wherever they are, and each call launches its own
+    values."""
     seen: list[Any] = []
 
     class Recorder:
@@ -467,7 +473,7 @@ def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -
 
 @every_run
 def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
-    """On the GPU it would be lost: only outputs are copied back."""
+    """On the GPU the store would be lost: only outputs are copied back."""
 
     @numpipe.kernel
     def hidden(a, b, c):
@@ -484,7 +490,7 @@ def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
             way(hidden, A, B, new())
 
 
-# ---- parameters that a kernel is made without
+# ---- parameters that a kernel's factory fixes
 def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
     acc = numpipe.zeros((cfg.rows, 64), np.float32) + 2.0
     if alpha is not None:
@@ -494,7 +500,7 @@ def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
     c[ds(0, cfg.rows), ds(0, 64)] = acc if beta is None else acc + beta
 
 
-def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
+def test_parameters_that_a_kernel_lacks_are_none_in_its_source() -> None:
     def made(*without: str) -> numpipe.Kernel:
         found: numpipe.Kernel = numpipe.kernel(several, out_type=result, without=without)
         return found

@@ -1,5 +1,5 @@
-"""Arrays that TMA cannot address: refused where a pipeline loads them, with the padded copy as the
-fix."""
+"""Errors for arrays that TMA cannot address: raised where a pipeline loads them, with the padded
+copy as the fix."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kernels in files: a loaded one launches what the kernel did that was exported. Driver and
-compiler are fakes."""
+"""Exported kernels: a loaded kernel launches the same as the original. Driver and compiler are
+fakes."""
 
 from __future__ import annotations
 
@@ -187,8 +187,10 @@ STATICS: list[tuple[Any, Any]] = [
 
 
 def kind(value: Any) -> str:
-    """A test's name, which all processes that run tests spell alike: no address of an object is in
-    it."""
+    """Return a test's id, which must not contain the address of an object.
+
+    All pytest processes must spell it alike.
+    """
     return (
         ", ".join(f"{name} {kind(v)}" for name, v in value.items())
         if isinstance(value, dict)
@@ -199,7 +201,8 @@ def kind(value: Any) -> str:
 @pytest.mark.variants(6, thorough=6)
 @pytest.mark.parametrize(("one", "other"), STATICS, ids=kind)
 def test_statics(fake: Noting, one: Any, other: Any) -> None:
-    """`one` is the default; calls with either find their own machine code, and a third one none."""
+    """`one` is the default; calls with either value find their machine code, and a third value has
+    none."""
 
     @numpipe.kernel(out_type=lambda x, s: ArrayType((x.shape[0], 64 if s == one else 32), x.dtype))
     def k(x, y, *, s: numpipe.Static = one):
@@ -239,7 +242,9 @@ def test_a_class_of_the_same_name_and_fields_is_the_same_constant(fake: Noting) 
         r"cfg=Tile\(tm=128, more=None\)\nexport it for this call too: k.export\('k.numpipe'",
     ):
         loaded(x, y, cfg=Other())
-    with pytest.raises(SpecError, match=r"cannot tell .* give the classes different names"):
+    with pytest.raises(
+        SpecError, match=r"have the same text in a file, .* give the classes different names"
+    ):
         k.export("k.numpipe", (x, y), ((x, y), {"cfg": Other(128)}))
 
 
@@ -512,7 +517,7 @@ def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
 def test_a_choice_that_is_none_is_refused(fake: Noting, choose: Any) -> None:
     with pytest.raises(
         SpecError,
-        match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters|"
+        match=r"kernel k: .*choose|'s' is .* cannot describe|cannot be inspected|"
         "export: choose must be a function",
     ):
         chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
@@ -533,7 +538,7 @@ def test_a_static_without_a_default_is_chosen(fake: Noting) -> None:
         numpipe.load("k.numpipe")(x)
 
 
-# ---- what a loaded kernel is
+# ---- loaded kernels
 def test_a_call_never_compiles_and_is_never_refused(fake: Noting) -> None:
     k, t = numpipe.kernel(plain), Torch(4096)
     k.export("k.numpipe", (t, Torch(1 << 20)))
@@ -595,7 +600,7 @@ def test_the_same_images_make_the_same_file(fake: Noting) -> None:
     assert Path("a").read_bytes() == Path("b").read_bytes()
 
 
-# ---- what is refused when it is exported
+# ---- what export rejects
 def test_functions_that_no_file_holds_are_refused_with_their_line(fake: Noting) -> None:
     def out(x):
         sizes = []
@@ -652,7 +657,7 @@ def test_a_file_is_replaced_in_one_step(fake: Noting, monkeypatch: pytest.Monkey
     assert Path("k.numpipe").read_bytes() == before and len(list(Path().iterdir())) == 1
     loaded = numpipe.load("k.numpipe")
     k.export("k.numpipe", (Torch(4096, (64, 64), "float16"), Torch(1 << 20)))
-    loaded(t, Torch(1 << 20))  # what was loaded stays
+    loaded(t, Torch(1 << 20))  # what was loaded remains
     with pytest.raises(ImageError, match="x float16"):
         numpipe.load("k.numpipe")(t, Torch(1 << 20))
 

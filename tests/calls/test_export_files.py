@@ -1,5 +1,5 @@
-"""Files of kernels: in a process without source and compiler, damaged or made up by others, and
-from the command line."""
+"""Files of exported kernels: loaded in a process without source and compiler, damaged or malicious,
+and used from the command line."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Pat
     assert lines[9].startswith("TargetError kernel scaled: target='gpu'") and lines[10:] == ["", ""]
 
 
-def test_the_image_is_that_of_the_kernel(tmp_path: Path) -> None:
+def test_the_image_describes_the_kernel(tmp_path: Path) -> None:
     x = np.zeros((128, 128), np.float32)
     scaled.export(tmp_path / "k", (x,))
     archive = Archive(tmp_path / "k")
@@ -134,7 +134,7 @@ def parts() -> Parts:
 
 @pytest.fixture
 def good(fake: Noting) -> Parts:
-    """A file that has all that a file may have, but for a workspace."""
+    """Return a file with everything that a file can contain, except a workspace."""
 
     @numpipe.kernel(
         out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype),
@@ -172,7 +172,8 @@ def packed(members: Parts) -> None:
 
 
 def tried(*calls: Any, errors: tuple[type[Exception], ...] = ()) -> None:
-    """Load the file, and call what it has: numpipe's errors are right, and kernels that work."""
+    """Load a file and call its kernels; only numpipe's errors may be raised, and kernels must
+    work."""
     try:
         loaded = numpipe.load("k.numpipe")
         str(loaded.archive), repr(loaded)
@@ -235,8 +236,8 @@ def test_other_manifests_and_images(good: Parts) -> None:
         (b'{"a":' * 100_000, images),
         (b"\xff", images),
         (b"PK\3\4", images),
-        (manifest.replace(b'"version": 3', b'"version": NaN'), images),
-        (manifest.replace(b'"version": 3', b'"version": 3' + b"0" * 5000), images),
+        (manifest.replace(b'"version": 4', b'"version": NaN'), images),
+        (manifest.replace(b'"version": 4', b'"version": 4' + b"0" * 5000), images),
     ):
         packed({"manifest": line, "images": data})
         with pytest.raises(ImageError, match="k.numpipe cannot be used"):
@@ -260,19 +261,19 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
     other = Path("other.numpipe").read_bytes().partition(b"\n")[2]
     packed(with_image(other))
     with pytest.raises(
-        ImageError, match="it has the machine code of another kernel: of x, y for sm_90a"
+        ImageError, match="its machine code belongs to another kernel: x, y for sm_90a"
     ):
         numpipe.load("k.numpipe")(np.zeros((64, 64), np.float32), more=True)
 
 
-def test_another_version_and_another_target_are_told(good: Parts) -> None:
+def test_another_version_and_another_target_are_reported(good: Parts) -> None:
     for old, new, message in (
         (
+            b'"version": 4',
             b'"version": 3',
-            b'"version": 2',
-            "version 2 of the form, and this numpipe reads version 3",
+            "its format has version 3, and this numpipe reads version 4",
         ),
-        (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know"),
+        (b'"sm_90a"', b'"sm_100a"', "its target 'sm_100a' is unknown to this numpipe"),
     ):
         packed(good | {"manifest": good["manifest"].replace(old, new)})
         with pytest.raises(ImageError, match=message):
@@ -296,7 +297,7 @@ def test_no_file(good: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(kind):
             numpipe.load(name)
-    assert numpipe.load("good").name == "k"  # as a folder of models has it
+    assert numpipe.load("good").name == "k"  # a path as in a folder of models
     monkeypatch.setattr(archives, "MOST_BYTES", 100)
     with pytest.raises(ImageError, match="more than 100 bytes"):
         numpipe.load("k.numpipe")
@@ -364,7 +365,7 @@ VALUES = [
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The places of all values in JSON, and in the JSON that its strings are."""
+    """Return the places of all values in JSON, and in JSON inside of its strings."""
     found = [path]
     if isinstance(value, str) and value[:1] in "{[":
         found += nodes(json.loads(value), (*path, json))
@@ -402,8 +403,10 @@ CHANGES = [
 def test_any_value_of_a_manifest_changed(
     file: str, request: pytest.FixtureRequest, fake: Noting
 ) -> None:
-    """Either the file is refused, or its kernel works or raises numpipe's errors; functions of
-    shapes also what functions raise."""
+    """Either the file is rejected, or its kernel works or raises numpipe's errors.
+
+    Functions of shapes may also raise their own exceptions.
+    """
     members = request.getfixturevalue(file)
     manifest = json.loads(members["manifest"])
     x = np.zeros((64, 64), np.float32)
@@ -522,7 +525,7 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
         (["inspect", sys.executable], "cannot be used"),
     ],
 )
-def test_the_command_line_tells_what_is_wrong(
+def test_the_command_line_reports_errors(
     arguments: list[str], message: str, fake: Noting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 1
@@ -543,7 +546,7 @@ def test_the_command_line_tells_what_is_wrong(
         "\0",
     ],
 )
-def test_what_is_no_list_of_arguments(text: str) -> None:
+def test_bad_lists_of_arguments(text: str) -> None:
     with pytest.raises(SpecError, match=r"signature|ArrayType"):
         signature(text, {})
 

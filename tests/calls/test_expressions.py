@@ -1,5 +1,4 @@
-"""Functions of shapes as text: what they give, what a file may hold, and what is refused and
-where."""
+"""Functions of shapes serialized as text: their results, what a file may contain, and errors."""
 
 from __future__ import annotations
 
@@ -33,18 +32,18 @@ NUMBERS = itertools.count()
 
 
 def stored(function: Any, **statics: Any) -> Expression:
-    """The expression of a function, out of a file."""
+    """Return the expression of a function, read back from a file."""
     return Expression(text_of(function, statics, "kernel k: grid"), "k.numpipe: grid")
 
 
 def outcome(function: Any, known: dict[str, Any]) -> Any:
-    """What a function returns, with its type, or the exception that it raises."""
+    """Return a function's result with its type, or the exception that it raises."""
     try:
         with np.errstate(all="ignore"):
             value = function(**known)
     except Exception as error:
         kind = next(base for base in type(error).__mro__ if base in ERRORS.values())
-        # 3.14 says how many values it got
+        # Python 3.14 adds the number of values that it got
         return kind, str(error).partition(", got")[0].rstrip(")")
     return type(value), repr(value)
 
@@ -53,9 +52,9 @@ def array(*shape: int, dtype: Any = HALF) -> HostView:
     return HostView(ArrayType(shape, dtype))
 
 
-# ---- what they give
+# ---- results
 class OfTheUser(LookupError):
-    """An exception that no file holds: its nearest base is raised."""
+    """An exception that no file can contain; its nearest builtin base is raised instead."""
 
 
 NAMES = ("a.shape[0]", "a.shape[1]", "b.shape[2]", "b.ndim", "tile[0]", "n", "m")
@@ -87,7 +86,7 @@ ENDS = (
 
 
 def made(source: str) -> Any:
-    """The function of a source, which Python finds."""
+    """Return the function of a source, registered so that inspect finds the source."""
     name = f"<drawn {next(NUMBERS)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name
     names = dict(globals())
@@ -97,7 +96,7 @@ def made(source: str) -> Any:
 
 @st.composite
 def sources(draw: Any) -> str:
-    """The source of a function of shapes, of run-time scalars and of a Static."""
+    """Draw the source of a function of shapes, run-time scalars and a Static."""
 
     def number(depth: int) -> str:
         if depth == 0 or draw(st.integers(0, 3)) == 0:
@@ -172,7 +171,7 @@ class Config:
         return 2 * self.tm
 
     def tiles(self, n: Any, side: int = 0) -> Any:
-        """The blocks of n."""
+        """Return the number of blocks of n."""
         return cdiv(n, side or self.tm)
 
     def grid(self, a: Any) -> Any:
@@ -230,9 +229,9 @@ def test_captured_values_and_functions_of_the_user_are_part_of_the_text(function
             assert outcome(expression, known) == outcome(function, known)
 
 
-def test_a_text_has_nothing_of_what_is_known_at_export() -> None:
-    """Values of Statics and globals are computed, branches on them decided, other functions beside
-    it."""
+def test_a_text_has_only_what_is_unknown_at_export() -> None:
+    """Values of Statics and globals are folded, branches on them decided, and other functions
+    inlined."""
     assert stored(of_the_config).text == (
         "def bounded(n):\n    most = 128\n    most = max(most, 1)\n    return min(n, most)\n"
         "def of_the_config(a):\n"
@@ -243,7 +242,7 @@ def test_a_text_has_nothing_of_what_is_known_at_export() -> None:
     assert static.text == "def function(a, cfg):\n    return (128, a.ndim)"
 
 
-# ---- what is refused at export
+# ---- what export rejects
 def looped(a: Any) -> Any:
     sizes = []
     for n in a.shape:
@@ -304,7 +303,8 @@ def test_what_no_text_can_hold_is_refused_at_its_line(name: str) -> None:
 def test_a_function_without_the_source_that_was_compiled_is_refused() -> None:
     with pytest.raises(SpecError, match="has no source: write a lambda or a def"):
         stored(len)
-    for source in ("def function(a):\n    return 2\n", "function = None\n"):  # edited since
+    # edited after it was imported
+    for source in ("def function(a):\n    return 2\n", "function = None\n"):
         function = made("def function(a):\n    return 1\n")
         name = function.__code__.co_filename
         linecache.cache[name] = len(source), None, source.splitlines(True), name
@@ -312,7 +312,7 @@ def test_a_function_without_the_source_that_was_compiled_is_refused() -> None:
             stored(function)
 
 
-# ---- texts of others
+# ---- texts in foreign files
 @pytest.mark.parametrize(
     "text",
     [
@@ -372,7 +372,7 @@ def test_a_text_beyond_the_part_of_python_is_refused(text: str) -> None:
 )
 def test_no_text_computes_for_long(body: str) -> None:
     begun = time.monotonic()
-    with pytest.raises(ImageError, match="the file cannot be used: it computes more than"):
+    with pytest.raises(ImageError, match="the file cannot be used: it exceeds the budget"):
         Expression(f"def f():\n    return {body}", "the file")()
     assert time.monotonic() - begun < 5
 
@@ -389,7 +389,7 @@ def test_only_bodies_of_functions_are_evaluated() -> None:
 def test_no_text_makes_large_values_step_by_step(line: str) -> None:
     begin = "b'a'" if "b'" in line else "(1,)"
     text = "def f():\n    x = " + begin + f"\n    {line}" * 60 + "\n    return x == x"
-    with pytest.raises(ImageError, match="it computes more than"):
+    with pytest.raises(ImageError, match="it exceeds the budget"):
         Expression(text, "the file")()
 
 

@@ -1,5 +1,7 @@
-"""numpipe.jit: which calls are refused, and that what the refusal says to write does the job.
-Driver and compiler are fakes."""
+"""numpipe.jit: which calls are rejected, and that following the error's advice works.
+
+Driver and compiler are fakes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeDriver
 
 @pytest.fixture(autouse=True)
 def compiles(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> list[str]:
-    """The names of the kernels that were compiled, to images of nothing."""
+    """Return a list of the names of compiled kernels; the images are fakes."""
     seen: list[str] = []
 
     def build(self: Variant) -> Any:
@@ -60,7 +62,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> list[str]:
 def device(
     shape: tuple[int, ...] = (64, 64), typestr: str = "<f4", strides: tuple[int, ...] | None = None
 ) -> CudaArray:
-    """An array on the GPU at an address of its own; nobody reads it."""
+    """Return an array on the GPU at an address of its own; nothing reads it."""
     return CudaArray(next(_addresses), shape, typestr, strides)
 
 
@@ -78,7 +80,7 @@ def copying(**options: Any) -> numpipe.Kernel:
 X, Y = device(), device()
 
 
-# ---- refused or not
+# ---- which calls are rejected
 def test_a_call_and_a_bind_that_would_compile_are_refused(compiles: list[str]) -> None:
     copy = copying()
     with numpipe.jit("error"):
@@ -94,7 +96,7 @@ def test_a_call_and_a_bind_that_would_compile_are_refused(compiles: list[str]) -
     assert compiles == ["copy"]
 
 
-def test_what_is_in_memory_or_on_disk_is_called(compiles: list[str], fake: FakeDriver) -> None:
+def test_kernels_in_memory_or_on_disk_can_be_called(compiles: list[str], fake: FakeDriver) -> None:
     copying()(X, Y)
     fresh = copying()
     with numpipe.jit("error"):
@@ -116,7 +118,7 @@ def test_without_a_cache_only_memory_counts(monkeypatch: pytest.MonkeyPatch) -> 
             copying()(X, Y)
 
 
-def test_what_asks_for_a_compile_gets_it(compiles: list[str]) -> None:
+def test_explicit_compiles_are_not_refused(compiles: list[str]) -> None:
     with numpipe.jit("error"):
         copying().compiled(X, Y)
         copying().inspect("resources", X, device(typestr="<f2"))
@@ -155,7 +157,7 @@ def test_repeated_calls_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked) == 1
 
 
-# ---- who says so
+# ---- scopes of the setting
 def test_the_innermost_holds() -> None:
     strict, loose = numpipe.jit("error"), numpipe.jit("allow")
     with strict:
@@ -222,10 +224,10 @@ def test_other_threads_have_their_own_and_the_environment_holds_for_all(
         ("never", "expected one of 'error', 'warn', 'allow', got 'never'"),
         (None, "got None"),
         (["error"], "got"),
-        (lambda x: x, "a kernel is made by @numpipe.kernel"),
+        (lambda x: x, "to define a kernel, use @numpipe.kernel"),
     ],
 )
-def test_another_word_is_refused_where_it_stands(policy: Any, words: str) -> None:
+def test_an_unknown_word_is_refused_at_its_position(policy: Any, words: str) -> None:
     with pytest.raises(SpecError, match=rf"numpipe\.jit: .*{words}"):
         numpipe.jit(policy)
 
@@ -241,7 +243,7 @@ def test_another_word_in_the_environment_is_refused(
     assert not compiles
 
 
-# ---- what the refusal says to write
+# ---- the error's advice
 def test_it_says_which_types_nobody_compiled() -> None:
     kernel = numpipe.kernel(with_scalars)
     words = (
@@ -315,7 +317,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = 
 
 @pytest.mark.parametrize("case", CALLS)
 @pytest.mark.parametrize("way", ["warmup", "export"])
-def test_what_it_says_to_write_is_what_the_call_needs(
+def test_following_the_errors_advice_makes_the_call_work(
     case: str, way: str, compiles: list[str]
 ) -> None:
     function, options, args, named = CALLS[case]
@@ -346,11 +348,13 @@ def test_what_it_says_to_write_is_what_the_call_needs(
     assert compiles == [function.__name__]
 
 
-def test_an_allocated_output_is_compiled_for_where_it_will_lie(
+def test_an_allocated_output_is_compiled_for_its_place_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host array's rows are padded, those of an array on the GPU are not: the output of a call on
-    the latter lies there too."""
+    """Rows of a host array are padded, rows of an array on the GPU are not.
+
+    The output of a call with GPU arrays is allocated on the GPU, too.
+    """
     kernel = copying(out_type=same)
     variant = kernel.variant((device((64, 33)),), {})
     assert [array.tma for array in variant.arrays] == [False, False]

@@ -1,4 +1,4 @@
-"""in_specs, out_specs and dimension_semantics of a kernel: its function is given tiles."""
+"""Kernels with in_specs, out_specs and dimension_semantics, whose functions get tiles."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_machine_code_is_clean(kernel: Any, arrays: tuple[Any, ...]) -> None
     assert kernel.inspect("gate", *arrays) == ()
 
 
-def test_slots_are_those_of_the_kernels_options() -> None:
+def test_slots_follow_the_kernels_options() -> None:
     [*plans] = (
         kernels.product(True, kernels.SEMANTICS[0], 1, slots=3)
         .compiled(HALF, HALF)
@@ -102,7 +102,7 @@ def test_errors_are_at_the_users_line() -> None:
 
 
 # ---- lambdas
-def test_lambdas_of_one_line_are_told_apart() -> None:
+def test_lambdas_on_one_line_are_distinguished() -> None:
     n = 3
     first, second, third = lambda i: (i, n), lambda i: (n, i), lambda j: (j, n)
     found = [node_of(function) for function in (first, second, third)]
@@ -131,7 +131,7 @@ def test_a_lambda_without_source_is_refused() -> None:
         copied(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 
 
-# ---- what cannot be
+# ---- what is rejected
 A = BlockSpec((64, 64), lambda i: (i, 0))
 ONE = {"grid": (1,), "in_specs": A, "out_specs": A}
 
@@ -145,12 +145,13 @@ def semantics(*words: str) -> dict[str, Any]:
     [
         (
             {"grid": (1,), **semantics("sequential")},
-            "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's "
-            "own pipeline, which needs in_specs= or out_specs= on the kernel",
+            "dimension_semantics=('sequential',) select the dimensions that are steps of the "
+            "kernel's own pipeline, which needs in_specs= or out_specs= on the kernel",
         ),
         (
             {**ONE, "out_specs": None},
-            "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it takes a tile for each",
+            "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it must have one "
+            "parameter for each",
         ),
         (
             {**ONE, "in_specs": (64, 64)},
@@ -176,11 +177,11 @@ def semantics(*words: str) -> dict[str, Any]:
         ),
         (
             {**ONE, **semantics("parallel", "sequential")},
-            "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the grid has 1",
+            "dimension_semantics ('parallel', 'sequential') has 2 dimensions, but the grid has 1",
         ),
         (
             {**ONE, "grid": (1, 1), **semantics("sequential", "parallel")},
-            "the sequential dimensions come last",
+            "the sequential dimensions must be last",
         ),
         ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
         (
@@ -190,7 +191,7 @@ def semantics(*words: str) -> dict[str, Any]:
                 "in_specs": BlockSpec((64, 64)),
                 "out_specs": BlockSpec((64, 64)),
             },
-            "no index map says how many dimensions it has: give dimension_semantics",
+            "no index map shows its number of dimensions: give dimension_semantics",
         ),
     ],
 )
@@ -212,7 +213,7 @@ def step():
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
 def test_the_step_is_unknown_to_functions(run: str) -> None:
-    """They are compiled once, for all kernels: CTAs have no such index, and read it as 0."""
+    """Functions are compiled once for all kernels; CTAs have no such index and read it as 0."""
     both = BlockSpec((64, 64), lambda i, k: (i, k))
 
     @numpipe.kernel(
@@ -257,7 +258,7 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     ],
     ids=["delay", "one index", "column-major", "rank"],
 )
-def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(
+def test_invalid_blocks_of_outputs_are_reported_at_the_definition(
     block: BlockSpec, array: np.ndarray, text: str
 ) -> None:
     @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block)

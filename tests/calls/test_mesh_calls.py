@@ -1,5 +1,4 @@
-"""Calls with mesh=: one array for each GPU, outputs as lists, and what is refused; on simulated
-GPUs."""
+"""Calls with mesh= on simulated GPUs: one array per GPU, outputs as lists, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ROWS = numpipe.ArrayType((64, 64), np.float32)
     out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
 )
 def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
-    """The array of the GPU before this one, times and plus a number."""
+    """Store the array of the previous GPU, multiplied and offset."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
         numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = (
@@ -47,7 +46,7 @@ def corners(arrays: Any) -> list[float]:
     return [float(each[0, 0]) for each in arrays]
 
 
-# ---- what a call takes and gives
+# ---- arguments and results
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_each_gpu_runs_on_its_own_array_and_outputs_are_a_list(gpus: int) -> None:
     assert corners(shift(inputs(gpus), mesh=Mesh.simulated(gpus))) == [
@@ -63,8 +62,10 @@ def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None
 
 
 def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_stored() -> None:
-    """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated
-    one is refused as it is."""
+    """On GPUs such an array is symmetric memory, which is never copied to padded rows.
+
+    A simulated one is therefore rejected too.
+    """
 
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def turn(x, y, done):
@@ -162,7 +163,8 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     two, three = (shift.compiled(block, mesh=Mesh.simulated(gpus)).image for gpus in (2, 3))
     assert (two.gpus, three.gpus, two.peered) == (2, 3, (1,)) and two.cubin != three.cubin
     assert shift.compiled(inputs(), mesh=TWO).image is two
-    for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
+    # the launch packs exactly as many bytes as the code reads
+    for gpus, image in ((2, two), (3, three)):
         size = re.search(
             r"\.param \.align \d+ \.b8 \w+\[(\d+)\]",
             shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)),
@@ -175,7 +177,7 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     assert used == two.resources
 
 
-# ---- what is refused
+# ---- what is rejected
 def refused(call: Callable[[], Any]) -> str:
     with pytest.raises(SpecError) as error:
         call()
@@ -186,18 +188,17 @@ X, Y = inputs(), inputs()
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no mesh": (
         lambda: shift(X),
-        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
-        "numpipe.Mesh.simulated(2)",
+        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=numpipe.Mesh.simulated(2)",
     ),
     "no mesh, inspected": (lambda: shift.inspect("ptx", X[0]), "it has semaphores"),
     "a kernel of one GPU": (
         lambda: plain(X[0], mesh=TWO),
-        "this one has no semaphores: leave mesh= out, or make it with",
+        "this one has no semaphores: leave mesh= out, or define the kernel with",
     ),
     "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
     "one array": (
         lambda: shift(X[0], mesh=TWO),
-        "'x' under Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
+        "'x' with Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
         "one of shape (64, 64)",
     ),
     "too few": (
@@ -210,26 +211,26 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shapes": (
         lambda: shift([X[0], np.zeros((128, 64), np.float32)], mesh=TWO),
-        "'x' of GPU 1 has shape (128, 64), and of GPU 0 (64, 64)",
+        "'x' of GPU 1 has shape (128, 64), but of GPU 0 (64, 64)",
     ),
     "types": (
         lambda: shift([X[0], X[1].astype(np.float16)], mesh=TWO),
-        "'x' of GPU 1 has dtype float16, and of GPU 0 float32",
+        "'x' of GPU 1 has dtype float16, but of GPU 0 float32",
     ),
     "layouts": (
         lambda: shift([X[0], np.asfortranarray(X[1])], mesh=TWO),
-        "'x' of GPU 1 has strides (4, 256), and of GPU 0 (256, 4)",
+        "'x' of GPU 1 has strides (4, 256), but of GPU 0 (256, 4)",
     ),
     "one output": (
         lambda: shift(X, mesh=TWO, out=Y[0]),
-        "'out' under Mesh.simulated(2) must be a list of 2 arrays",
+        "'out' with Mesh.simulated(2) must be a list of 2 arrays",
     ),
     "the GPU": (
         lambda: shift(X, mesh=TWO, target="gpu"),
         "target='gpu' with Mesh.simulated(2), whose GPUs are simulated",
     ),
     "a stream": (lambda: shift(X, mesh=TWO, stream=7), "simulated GPUs have no streams"),
-    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is for kernels of one GPU"),
+    "bind": (lambda: shift.bind(X, mesh=TWO), "bind is only for kernels of one GPU"),
     "export": (lambda: shift.export("shift.numpipe", (X,)), "a file holds kernels of one GPU"),
     "check on a GPU": (
         lambda: check(shift, X, mesh=TWO, reference=list, gpu=True),
@@ -243,7 +244,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "arrays to copy that differ": (
         lambda: TWO.to_device([X[0], X[1][:8]]),
-        "one shape and type, got float32 (8, 64) beside float32 (64, 64)",
+        "one shape and type, got float32 (8, 64) and float32 (64, 64)",
     ),
     "shape of memory": (
         lambda: TWO.empty((2, -1), np.float32),
@@ -287,7 +288,7 @@ def made(semaphores: Any = 1, **options: Any) -> Any:
         ),
         (
             {"workspace": numpipe.Workspace((64, 64), 2)},
-            "semaphores= and workspace= both are for the last array parameter",
+            "semaphores= and workspace= both use the last array parameter",
         ),
     ],
 )
@@ -302,7 +303,7 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
     assert "semaphores= is for the last array parameter" in refused(
         lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
     )
-    assert "semaphores must return an int of 0…1048576, got -1" in refused(
+    assert "semaphores must return an int in 0…1048576, got -1" in refused(
         lambda: made(lambda x: -1)(X, Y, mesh=TWO)
     )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))

@@ -1,5 +1,4 @@
-"""Calls that were made before, and bound ones: what they launch, on a driver whose kernels are
-Python functions."""
+"""Repeated and bound calls: what they launch, on a driver whose kernels are Python functions."""
 
 from __future__ import annotations
 
@@ -44,8 +43,10 @@ class Torch(TorchTensor):
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver that notes the address of each array at every launch, and a torch that allocates at
-    rising addresses."""
+    """Return a driver that records the address of each array at every launch.
+
+    The fake of torch allocates at increasing addresses.
+    """
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
     launch.current_gpu.gpu_state.cache_clear()
@@ -77,7 +78,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
 
 def launches(fake: FakeDriver, arrays: int, scalars: str = "") -> None:
-    """Tell the fake that kernels have so many 2-D arrays, and scalars of these ctypes codes."""
+    """Set the fake's number of 2-D arrays, and the ctypes codes of its scalars."""
     fake.sizes = [128] + [8] * (5 * arrays) + [{"f": 4, "i": 4}[code] for code in scalars]
     kinds = {"f": ctypes.c_float, "i": ctypes.c_int32}
 
@@ -95,7 +96,7 @@ def launches(fake: FakeDriver, arrays: int, scalars: str = "") -> None:
 
 
 def made(monkeypatch: pytest.MonkeyPatch, function: Any, names: str, **options: Any) -> Any:
-    """A kernel that is not compiled: what is launched is a fake."""
+    """Return a kernel that is not compiled: its launch is a fake."""
     kernel = numpipe.kernel(**options)(function)
     arrays = tuple(names.split())
     return compiled_as(kernel, lambda *_: image((), arrays, name="scale"))
@@ -115,7 +116,7 @@ def with_static(a, c, *, n: numpipe.Static = 1):
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels whose calls were bound, described and planned."""
+    """Return the list of kernels whose calls were bound, described and planned."""
     seen: list[str] = []
     resolve = Calls.resolve
     monkeypatch.setattr(
@@ -185,13 +186,13 @@ def test_outputs_are_allocated_anew_and_launched_at_their_address(
     a = Torch(4096)
     results = [k(a) for _ in range(5)]
     assert [r.data_ptr() for r in results] == [addresses[1] for addresses, _ in fake.seen]
-    assert len({id(r) for r in results}) == 5 and len(resolved) == 2  # two addresses in turn
+    assert len({id(r) for r in results}) == 5 and len(resolved) == 2  # two alternating addresses
     given = Torch(1 << 22)
     assert k(a, out=given) is given and k(a, out=given) is given and k(a, out=[given]) == [given]
     assert [addresses[1] for addresses, _ in fake.seen[5:]] == [1 << 22] * 3
 
 
-def test_statics_by_name_are_told_apart_as_always(
+def test_statics_by_name_are_distinguished(
     fake: FakeDriver, monkeypatch: Any, resolved: Any
 ) -> None:
     launches(fake, 2)
@@ -301,7 +302,7 @@ def test_update_replaces_arrays_outputs_and_scalars(fake: FakeDriver, monkeypatc
         ({"a": Torch(4096, device=1)}, "expected device 0, as bound, got 1"),
         ({"c": CudaArray(4096, (64, 64), "<f4", readonly=True)}, "read-only"),
         ({"b": a}, "no argument 'b' to update; it has a, c, scale"),
-        ({"scale": "2"}, "'scale': it is a scalar"),
+        ({"scale": "2"}, "'scale': expected a scalar"),
         ({"scale": 1e300}, "does not fit float32"),
     ):
         with pytest.raises(SpecError, match=message):
@@ -310,7 +311,7 @@ def test_update_replaces_arrays_outputs_and_scalars(fake: FakeDriver, monkeypatc
     assert fake.seen[-1] == fake.seen[-2]
 
 
-def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
+def test_arrays_that_were_freed_or_moved_are_reported_before_the_launch(
     fake: FakeDriver, monkeypatch: Any
 ) -> None:
     launches(fake, 2)
@@ -322,15 +323,15 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
     a._ptr = 1 << 16
     with pytest.raises(
         LaunchError,
-        match=r"kernel copy: argument 'a' of this bound launch: its data moved from 0x1000 to "
+        match=r"kernel copy: the data of argument 'a' of this bound call moved from 0x1000 to "
         r"0x10000",
     ):
         bound()
     a._ptr = 0
-    with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
+    with pytest.raises(LaunchError, match=r"this bound call was freed \(it was at 0x1000\)"):
         bound()
     own.free()
-    with pytest.raises(LaunchError, match=r"argument 'a' of this bound launch: its data was freed"):
+    with pytest.raises(LaunchError, match=r"the data of argument 'a' of this bound call was freed"):
         other()
     assert len(fake.seen) == 2
     a._ptr = 1 << 16
@@ -364,7 +365,7 @@ def test_a_bound_call_on_host_arrays_runs_simulated_too() -> None:
     assert repr(bound) == "<numpipe bound double(a, c)>"
 
 
-# ---- of an op
+# ---- calls of an op
 class Doubled:
     """An op of one kernel, or of two, that looks at its arrays before it calls one."""
 
@@ -388,7 +389,7 @@ class Doubled:
         return made
 
 
-def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(
+def test_a_repeated_call_of_an_op_is_launched_again_without_running_the_op(
     fake: FakeDriver, monkeypatch: Any, resolved: Any
 ) -> None:
     launches(fake, 2)
@@ -399,7 +400,7 @@ def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(
         [x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)
     ]
     assert op.looked == 2 and resolved == ["copy", "copy"]
-    # each is another call
+    # each of these is a different call
     op(Torch(4096, (32, 128)), Torch(1 << 20, (32, 128))), op(a, c, n=2), op(a, c, stream=9)
     assert op.looked == 5 and fake.named("launch")[-1] == ((1, 1, 1), 9, 0)
     op(a, c, stream=9), op(a, c)
@@ -420,7 +421,7 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
-def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(
+def test_an_op_of_two_kernels_one_with_views_and_one_with_another_stream_runs_each_time(
     fake: FakeDriver, monkeypatch: Any
 ) -> None:
     launches(fake, 2)
@@ -431,9 +432,7 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
     assert twice.looked == viewed.looked == unhashed.looked == 2 and len(fake.seen) == 8
 
 
-def test_an_op_is_asked_again_where_pytorch_would_record_it(
-    fake: FakeDriver, monkeypatch: Any
-) -> None:
+def test_an_op_runs_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:
     launches(fake, 2)
     op, a, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(1 << 20)
     sys.modules["torch"].is_grad_enabled = lambda: True  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Scalars stand anywhere among the parameters: before, between and behind arrays, without `*` and
-without a default."""
+"""Run-time scalars at any position among the parameters: before, between and after arrays, without
+`*` and without a default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype)}
 
 @pytest.fixture(autouse=True)
 def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests named so compile what they simulate too; the others save that second."""
+    """Skip compiling what is simulated, except in tests whose name mentions compiling; saves a
+    second each."""
     if "compile" not in request.node.name:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
@@ -57,7 +58,7 @@ def empty() -> np.ndarray:
         lambda: behind(X, alpha=2.0, count=1, beta=3.0, target="sim") - 3,
     ],
 )
-def test_a_call_leaves_out_the_outputs_wherever_scalars_stand(call: Any) -> None:
+def test_a_call_leaves_out_the_outputs_wherever_scalars_are(call: Any) -> None:
     np.testing.assert_array_equal(call(), 2 * X)
 
 
@@ -73,7 +74,7 @@ def test_a_call_that_passes_everything_passes_it_by_position_or_by_name() -> Non
         np.testing.assert_array_equal(y, 2 * X)
 
 
-def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> None:
+def test_a_bound_call_and_a_compile_know_scalars_after_the_outputs() -> None:
     bound = behind.bind(X, alpha=2.0, count=2, target="sim")
     np.testing.assert_array_equal(bound(), 2 * X)
     bound.update(alpha=3.0)
@@ -88,12 +89,12 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
     [
         (
             lambda: behind(X, 2.0, 1, target="sim"),
-            "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type "
-            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
+            "argument 'y' is an output and must be an array, got 2.0: leave it out, its type is "
+            "known from out_type; pass scalars after the outputs by name, e.g. alpha=2.0",
         ),
         (
             lambda: behind(X, alpha=X, count=1, target="sim"),
-            "argument 'y' is missing, but 'alpha' behind it is given",
+            "argument 'y' is missing, but 'alpha' after it is given",
         ),
         (
             lambda: behind(X, alpha=2.0, target="sim"),
@@ -101,7 +102,7 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
         ),
         (
             lambda: behind(X, y=2.0, alpha=1.0, count=1, target="sim"),
-            "argument 'y' is an output, which needs an array, got 2.0",
+            "argument 'y' is an output and must be an array, got 2.0",
         ),
     ],
 )

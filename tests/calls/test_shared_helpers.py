@@ -1,9 +1,9 @@
-"""Helpers that kernels share: each kernel's own axes, options and rings, whichever is compiled
-first.
+"""Functions shared by kernels use the axes, options and rings of the calling kernel, whichever
+kernel is compiled first.
 
-A helper is the same object in both kernels, and Numba remembers what it compiled for an object: a
-helper that was compiled for the first kernel must never serve the second, whose axis "m" is another
-dimension of the grid. It would run, and be wrong.
+A shared function is the same object in both kernels, and Numba remembers what it compiled for an
+object. What was compiled for the first kernel must never serve the second, whose axis "m" is
+another dimension of the grid: it would run and give wrong results.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def rows_of_this_cta():
 
 @numpipe.function
 def place():
-    """Through another helper, and in one."""
+    """Return the CTA's place on the grid, directly and through another function."""
     return rows_of_this_cta(), numpipe.axis_index("n") * TN
 
 
 @numpipe.function
 def product(a, b):
-    """This warpgroup's share of this CTA's tile; a pipeline of the kernel that calls it."""
+    """Return this warpgroup's share of the CTA's tile, with a pipeline in the calling kernel."""
     rows = TM // numpipe.axis_size("wg")
     wg = numpipe.axis_index("wg")
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
@@ -73,7 +73,7 @@ def output(a: Any, b: Any) -> ArrayType:
 
 
 def with_functions(names: tuple[str, str]) -> Any:
-    """A GEMM of `numpipe.function`s, for a grid of which `names` are the dimensions."""
+    """Return a GEMM made of `numpipe.function`s, for a grid with dimensions `names`."""
 
     @numpipe.kernel(
         out_type=output,
@@ -98,8 +98,10 @@ def with_functions(names: tuple[str, str]) -> Any:
 
 
 def with_nested_functions(names: tuple[str, str]) -> Any:
-    """The same made of nested functions and lambdas: one code object each, of which every kernel of
-    this factory has its own."""
+    """Return the same GEMM made of nested functions and lambdas.
+
+    Every kernel of this factory has its own functions, which share a code object.
+    """
 
     @numpipe.kernel(
         out_type=output,
@@ -159,7 +161,7 @@ def test_each_kernel_computes_with_its_own_axes(factory: Any, order: list[tuple[
 
 @every_order
 def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, str]]) -> None:
-    """Only "m" is asked for, through two helpers: the other dimension must not be read at all."""
+    """Only "m" is used, through two functions; the other dimension must not be read at all."""
 
     def kernel(names: tuple[str, str]) -> Any:
         @numpipe.kernel(grid=(2, 3), grid_names=names)

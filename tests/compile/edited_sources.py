@@ -1,5 +1,5 @@
-"""A kernel in two modules whose constants are read in all ways in which a kernel can read one, each
-of which a test may edit."""
+"""A kernel in two modules that reads constants in every possible way, each of which a test may
+edit."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def inner(v):
     return deepest(v) * {factor}
 """
 INTEGERS = {"slots": 2, "shaped": 3, "in_frozen": 7, "frozen": 3, "int_enum": 4, "field": 8}
-"""those that must be integers, and what they are"""
+"""constants that must be integers, and their values"""
 NAMES = sorted(
     {
         part.split("}")[0]
@@ -210,7 +210,8 @@ VALUES: dict[str, Any] = {
 
 
 def load(folder: Path, **values: Any) -> numpipe.Kernel:
-    """The kernel with these values, given as Python or as its text, in modules of one place."""
+    """Return the kernel with these values, given as Python or as text, from modules in one
+    folder."""
     texts = {
         name: value if isinstance(value, str) else repr(value)
         for name, value in (VALUES | values).items()
@@ -233,7 +234,7 @@ def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
 
 
 def lifted(of: Variant) -> str:
-    """The rewritten source with its constants, or the error of rewriting it."""
+    """Return the rewritten source with its constants, or the error of the rewrite."""
     try:
         return of.lifted.text
     except Exception as error:

@@ -1,5 +1,5 @@
-"""The waits of kernels with debug=True (`compile.bounded_cuda`), run in CPython on a fake clock and
-a fake control block."""
+"""The bounded waits of kernels with debug=True (`compile.bounded_cuda`), run in CPython on a fake
+clock and a fake control block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trap(Exception):
 
 
 class Lane:
-    """One lane of a kernel, and what it sees."""
+    """One lane of a kernel, and what it can access."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time, self.passes_at, self.stopped_at = 10**15, 0, 0
@@ -80,7 +80,7 @@ class Lane:
 
     @property
     def omits(self) -> bool:
-        """Whether its CTA omits arrivals and copies."""
+        """Return whether its CTA omits arrivals and copies."""
         return bool(self.memory[WORDS])
 
 
@@ -118,7 +118,8 @@ def test_the_address_in_a_record_is_without_the_rank_of_the_cta(lane: Lane) -> N
 def test_a_wait_asks_for_the_state_only_if_it_began_long_before_the_stop(
     lane: Lane, part: float, asks: bool
 ) -> None:
-    """Else bytes might be announced there that are not copied, and the arrival would trap."""
+    """Otherwise bytes might be announced there that are never copied, and the arrival would
+    trap."""
     lane.stopped_at = lane.time + int(part * LIMIT_NS)
     bounded.wait(BASE + 8, 2, 0)
     assert lane.records == [(MBARRIER, 8, 2, 77 * asks)] and bool(lane.asked) == asks
@@ -132,13 +133,13 @@ def test_a_wait_that_is_cut_short_by_another_one_is_recorded_too(lane: Lane) -> 
 
 
 def test_a_wait_that_begins_after_the_stop_returns_without_a_record(lane: Lane) -> None:
-    """It may be of a CTA that has done nothing wrong."""
+    """Its CTA may have done nothing wrong."""
     lane.memory[CONTROL + STOPPED] = lane.time
     bounded.wait(BASE + 8, 0, 0)
     assert not lane.records and lane.omits
     tests = lane.tests
     bounded.wait(BASE + 8, 1, 0)
-    assert lane.tests == tests  # the second one does not even look
+    assert lane.tests == tests  # the second one returns without a test
 
 
 def test_a_kernel_that_the_stop_does_not_end_traps(lane: Lane) -> None:

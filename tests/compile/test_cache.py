@@ -1,5 +1,5 @@
-"""Compiled kernels on disk: found again by other processes, never a stale one, and never lost to
-what may happen to files."""
+"""The disk cache of compiled kernels: found again by other processes, never stale, and robust
+against damaged files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that were compiled."""
+    """Return a list of the names of compiled kernels."""
     seen: list[str] = []
     build = Variant._build
 
@@ -94,7 +94,7 @@ _number = iter(range(10**9))
 
 
 def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
-    """The kernel of SOURCE with these values, from files of their own."""
+    """Return the kernel of SOURCE with these values, from files of its own."""
     values = VALUES | values
     place = folder / f"version{next(_number)}"
     place.mkdir(parents=True)
@@ -120,7 +120,7 @@ def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The kernel's, compiled once for tests that only keep it."""
+    """Return the kernel's image, compiled once for all tests that only store it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMPIPE_CACHE", "0")
         return variant(kernel(tmp_path_factory.mktemp("image"))).image
@@ -131,8 +131,8 @@ def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
 
 
 def code(image: Image) -> tuple[Any, ...]:
-    """What two compiles of one kernel have in common: its instructions, and all but what a compile
-    says of itself."""
+    """Return what two compiles of one kernel share: its instructions, and the image without details
+    of the compile."""
     cubin = image.cubin
     start, (size, count, names) = (
         struct.unpack_from("<Q", cubin, 40)[0],
@@ -155,7 +155,7 @@ def files(folder: Path) -> list[Path]:
     return sorted((folder / "images").glob("*.image"))
 
 
-# ---- found again
+# ---- hits
 def test_a_kernel_is_compiled_once_and_found_by_another_of_the_same_source(
     tmp_path: Path, folder: Path, compiles: list[str]
 ) -> None:
@@ -215,7 +215,7 @@ def test_what_was_checked_by_a_simulation_is_not_compiled_again(
     assert len(front_ends) == 2
 
 
-# ---- never a stale one
+# ---- no stale hits
 @pytest.mark.parametrize(
     "changed",
     [
@@ -229,8 +229,8 @@ def test_what_was_checked_by_a_simulation_is_not_compiled_again(
     ids=lambda changed: next(iter(changed)),
 )
 def test_a_change_of_one_thing_is_another_key(tmp_path: Path, changed: dict[str, Any]) -> None:
-    """Of a global, a captured value, a default, a Static, a global and a constant of helpers of
-    another module."""
+    """The change is in a global, a captured value, a default, a Static, or a global or constant of
+    a function in another module."""
     assert variant(kernel(tmp_path)).digest != variant(kernel(tmp_path, **changed)).digest
 
 
@@ -287,7 +287,7 @@ def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch)
     assert compilers._found.__wrapped__() != before
 
 
-def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image: Image) -> None:
+def test_a_kernel_that_reads_values_without_a_digest_has_no_key(folder: Path, image: Image) -> None:
     with open(os.devnull) as file:
         assert fingerprint.Fingerprint(file).key() is None
     assert fingerprint.Fingerprint(threading.Lock()).key() is None
@@ -295,7 +295,7 @@ def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image
     assert not folder.exists()
 
 
-# ---- what may happen to files
+# ---- damaged files
 def damage(path: Path, how: str) -> None:
     data = path.read_bytes()
     if how == "cut off":
@@ -340,7 +340,7 @@ def test_a_file_that_is_not_what_was_written_is_compiled_again(
     [path] = files(folder)
     damage(path, how)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a folder in its place stays, and is told
+        warnings.simplefilter("ignore")  # a folder in its place stays, with a warning
         assert code(variant(kernel(tmp_path)).image) == code(image)
     assert len(compiles) == 2
 
@@ -396,7 +396,7 @@ def test_a_folder_that_vanishes_is_made_again(folder: Path, image: Image) -> Non
         shutil.rmtree(folder)
 
 
-def test_what_was_used_longest_ago_goes_first(
+def test_the_least_recently_used_is_dropped_first(
     folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [folder / "images" / (letter * 64 + ".image") for letter in "abc"]
@@ -408,7 +408,7 @@ def test_what_was_used_longest_ago_goes_first(
     assert cache.evict(folder / "images") == 1 and files(folder) == [paths[0], paths[2]]
 
 
-def test_the_command_tells_and_clears(
+def test_the_command_lists_and_clears(
     folder: Path, image: Image, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.image("a" * 64, lambda: image)
@@ -416,7 +416,7 @@ def test_the_command_tells_and_clears(
     assert main(["cache", "clear"]) == 0 and not files(folder)
 
 
-# ---- several at once
+# ---- concurrent processes
 MAKES = """
 import os, sys, time
 from numpipe.compile import cache
@@ -447,7 +447,7 @@ def start(code: str, argument: Path) -> subprocess.Popen[str]:
 
 
 def holder(folder: Path, key: str) -> subprocess.Popen[str]:
-    """A process that has the lock of a key."""
+    """A process that holds the lock of a key."""
     (folder / "images").mkdir(mode=0o700, parents=True, exist_ok=True)
     process = start(HOLDS, folder / "images" / f"{key}.image")
     assert process.stdout is not None and process.stdout.readline().strip() == "held"
@@ -476,7 +476,9 @@ def test_who_waits_for_one_that_dies_compiles(folder: Path, image: Image) -> Non
     assert found == [image]
 
 
-def test_nobody_waits_for_ever(folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_lock_ends(
+    folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache, "WAIT", 0.2)
     process = holder(folder, "c" * 64)
     try:
@@ -499,7 +501,7 @@ print(how, hashlib.sha256(image.cubin).hexdigest(), flush=True)
 
 
 def users(count: int, tmp_path: Path, **values: Any) -> list[subprocess.Popen[str]]:
-    """Processes that need one kernel at the same time."""
+    """Start processes that need one kernel at the same time."""
     (tmp_path / "helpers.py").write_text(HELPERS.format(**VALUES | values), encoding="utf8")
     (tmp_path / "kernels.py").write_text(SOURCE.format(**VALUES | values), encoding="utf8")
     return [

@@ -1,5 +1,5 @@
-"""What may happen to the files of the disk cache: no image is taken from a file that is not its
-own, and trouble is told once."""
+"""Files of the disk cache: no image is taken from another key's file, and problems give one warning
+each."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def file(key: str, data: bytes) -> bytes:
-    """A file of the cache, as it is written."""
+    """Return the content of a cache file, as it is written."""
     return hashlib.sha256(key.encode() + data).digest() + key.encode() + data
 
 
 def ask(key: str = KEY) -> tuple[str, list[str]]:
-    """Ask for the image of a key; return which it is, and the warnings."""
+    """Request the image of a key; return which one it is, and the warnings."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         name = cache.image(key, lambda: OTHER).name
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_image_of_this_key_is_replaced(what: str, folder: Path
     assert not list(folder.glob("*.lock")) and not list(folder.glob(".*.tmp"))
 
 
-def test_a_folder_in_the_place_of_an_image_is_told(folder: Path) -> None:
+def test_a_folder_in_the_place_of_an_image_is_reported(folder: Path) -> None:
     (folder / f"{KEY}.image" / "full").mkdir(parents=True)
     for expected in (1, 0):
         name, told = ask()
@@ -115,7 +115,7 @@ def test_facts_that_are_none_are_found_again(content: bytes, folder: Path) -> No
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
-def test_what_is_no_note_does_not_say_that_a_check_passed(what: str, folder: Path) -> None:
+def test_a_bad_note_does_not_count_as_a_passed_check(what: str, folder: Path) -> None:
     path, checks = folder / f"{KEY}.passed", []
     (path.mkdir if what == "a folder" else lambda: FOREIGN[what](path))()
     cache.passed(KEY, lambda: checks.append(1))
@@ -123,7 +123,7 @@ def test_what_is_no_note_does_not_say_that_a_check_passed(what: str, folder: Pat
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
-def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(
+def test_a_bad_lock_file_does_not_keep_a_kernel_from_being_compiled(
     what: str, folder: Path
 ) -> None:
     path = folder / f"{KEY}.lock"
@@ -133,7 +133,7 @@ def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
-def test_a_file_system_without_locks_is_told_once(
+def test_a_file_system_without_locks_is_reported_once(
     number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_: Any) -> None:
@@ -148,10 +148,10 @@ def test_a_file_system_without_locks_is_told_once(
 @pytest.mark.parametrize(
     "number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
 )
-def test_a_folder_that_takes_no_file_is_told_once(
+def test_a_folder_that_cannot_be_written_is_reported_once(
     number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kernel's error names a file of its own: that is one cause all the same."""
+    """Each kernel's error names a file of its own, but they have one cause."""
     opened = os.open
 
     def no(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -166,7 +166,7 @@ def test_a_folder_that_takes_no_file_is_told_once(
 
 
 def test_a_file_that_is_cut_short_by_a_limit_is_not_kept(folder: Path) -> None:
-    """As on a full disk, the error comes when some of it is written."""
+    """As on a full disk, the error comes after some of it is written."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -209,7 +209,7 @@ def test_what_processes_left_that_died_is_removed(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"{'b' * 64}.lock"]
 
 
-def test_it_is_said_where_an_image_comes_from(
+def test_the_origin_of_an_image_is_logged(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "compile")
@@ -218,16 +218,16 @@ def test_it_is_said_where_an_image_comes_from(
     assert f"kernel: from {cache.folder() / 'images' / KEY}.image" in capfd.readouterr().err
 
 
-def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
-    """Two versions of numpipe share a folder: their keys differ, and a file of a format that this
-    one does not know is replaced."""
+def test_a_key_is_not_taken_for_another_versions(folder: Path) -> None:
+    """Two versions of numpipe share a folder: their keys differ, and a file in an unknown format is
+    replaced."""
     cache.image(KEY, lambda: IMAGE)
     cache.image("b" * 64, lambda: OTHER)
     os.replace(folder / f"{'b' * 64}.image", folder / f"{KEY}.image")
     assert cache.find(KEY) is None and not list(folder.iterdir())
 
 
-def test_the_command_tells_a_user_without_a_home_what_to_do(
+def test_the_command_has_a_fix_for_a_user_without_a_home(
     monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def homeless() -> Path:

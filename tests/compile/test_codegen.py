@@ -1,7 +1,7 @@
 """The machine code of numpipe's kernels, as users get it: LTO-IR through nvJitLink, no GPU needed.
 
-`numpipe.compile.check.gate` holds the rules; here every kernel that is shipped, or has a form of
-its own, passes them, and each rule is seen to fail on a kernel that breaks it.
+`numpipe.compile.check.gate` has the rules. Here every shipped kernel, and every other form of a
+kernel, passes them, and each rule is shown to fail on a kernel that breaks it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TABLE = ArrayType((4, 2), np.int32)
 
 
 def columns(dtype: np.dtype) -> np.ndarray:
-    """An array whose first dimension is contiguous."""
+    """Return an array whose first dimension is contiguous."""
     return np.zeros((256, 128), dtype, order="F")
 
 
@@ -71,14 +71,14 @@ class OddRows:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A kernel, the types of its arguments, and what its code must hold."""
+    """A kernel, the types of its arguments, and what its code must contain."""
 
     kernel: Any
     args: tuple[Any, ...]
     cfg: Any
     products: str
     registers: tuple[int, int] = (168, 232)
-    """at entry, of a compute lane after setmaxnreg"""
+    """at entry, and per compute lane after setmaxnreg"""
     maps: int = 3
     transposed: str = ""
 
@@ -132,8 +132,8 @@ def sass_text(name: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_ahead(request):
-    """nvdisasm takes nearly as long as a compile: one kernel is disassembled while the next
-    compiles."""
+    """Compile the next kernel while one is disassembled: nvdisasm takes nearly as long as a
+    compile."""
     asked = [
         item.callspec.params.get("name")
         for item in request.session.items
@@ -155,11 +155,11 @@ def ptx(name: str) -> str:
 
 
 SOAK = ("examples/gemm.py bf16", "3 slots, f16", "delay_release 1")
-"""others of these are of bfloat16; slots and delays meet the gate in test_covering_array.py"""
+"""the others here are bfloat16; test_covering_array.py compiles slots and delays"""
 each_kernel = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES]
 )
-# small, and compiled anyway: what the tests of broken code start from
+# small, and compiled anyway: the basis of the tests of broken code
 PLAIN = "1 compute warpgroup"
 
 
@@ -206,8 +206,11 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
 
 @pytest.mark.thorough
 def test_an_output_that_tma_cannot_address_is_written_by_rows():
-    """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or
-    half; nothing as it lies in the accumulator."""
+    """Each lane of 64 x 128 has two panels of 16 rows, which an instruction writes whole, in pairs,
+    or by halves.
+
+    Nothing is written in the accumulator's layout.
+    """
     name = "output TMA cannot address"
     stores = Counter(
         i.opcode
@@ -228,13 +231,13 @@ def test_kernel_takes_its_tensor_maps_in_one_parameter(name):
 
 @pytest.mark.parametrize("name", ["3 slots, f16", "examples/gemm.py f16"])
 def test_slots_are_divided_by_a_constant(name):
-    """A division by a run-time value is a call or a chain of 20 instructions: none in the loops of
-    either role."""
+    """A division by a run-time value is a call or a chain of 20 instructions; neither role's loops
+    have any."""
     assert "div.u64" not in ptx(name) and "div.s64" not in ptx(name)
     assert not sass(name).find(r"CALL")
 
 
-def test_inspect_tells_what_the_gate_finds():
+def test_inspect_shows_what_the_gate_finds():
     case = CASES[PLAIN]
     assert case.kernel.inspect("gate", *case.args, cfg=case.cfg) == ()
 
@@ -246,7 +249,7 @@ def nothing():
 
 
 def simple(statement: Callable[[], Any] = nothing) -> Any:
-    """A kernel that does something more in each step."""
+    """Return a kernel that does something extra in each step."""
 
     @numpipe.kernel(out_type=product_type)
     def kernel(a, b, c):
@@ -266,7 +269,7 @@ def simple(statement: Callable[[], Any] = nothing) -> Any:
 def broken(
     built_: Built, *, sass_: str | None = None, ptx_: str | None = None, log: str | None = None
 ) -> Built:
-    """A compiled kernel with another text for its code."""
+    """Return a compiled kernel with another text for its code."""
     used = resources.of(built_.unit, built_.log if log is None else log, 0, {})
     copy = dataclasses.replace(built_, image=dataclasses.replace(built_.image, resources=used))
     copy.sass = sass_text(PLAIN) if sass_ is None else sass_
@@ -278,7 +281,7 @@ def broken(
     grid=(1,), num_compute_wgs=2, compiler_params=CompilerParams(allow_serialized_wgmma=True)
 )
 def two_accumulators(a, b, c, d):
-    """Each fits a lane's registers, both together do not."""
+    """Each accumulator fits a lane's registers, both together do not."""
     wg = numpipe.axis_index("wg")
     left, right = numpipe.zeros((64, 256), np.float32), numpipe.zeros((64, 256), np.float32)
     pipe = numpipe.pipeline(
@@ -327,7 +330,7 @@ def test_spills_are_found():
     ],
     ids=["one more", "another one", "a group more"],
 )
-def test_a_wait_for_products_that_nobody_wrote_is_found(line, instead, finding):
+def test_a_wait_for_products_that_were_not_issued_is_found(line, instead, finding):
     whole = next(whole for whole in sass_text(PLAIN).splitlines() if line in whole)
     new = instead.format(whole) if "{0}" in instead else whole.replace(line, instead)
     found = gate.findings(broken(built(PLAIN), sass_=sass_text(PLAIN).replace(whole, new, 1)))
@@ -360,7 +363,7 @@ def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_commit_that_stands_alone_is_found():
+def test_a_lone_commit_is_found():
     from numpipe.intrinsics import wgmma
 
     found = gate.findings(simple(wgmma.commit_group).compiled(T16, T16))
@@ -380,7 +383,7 @@ def test_a_memory_barrier_beyond_the_cta_is_found():
 
 
 def sass_of(kernel: Any) -> str:
-    """The code of a function of a tensor map and a number, as Numba compiles it."""
+    """Return the code of a function of a tensor map and a number, as Numba compiles it."""
     from numpipe.core import numba as nb
 
     library = nb.compile_kernel(
@@ -404,9 +407,11 @@ def test_a_lane_elected_by_its_number_is_found():
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
 
 
-def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_is():
-    """Where lanes may be apart ptxas has them meet off the main way: WARPSYNC.COLLECTIVE, the
-    instruction, ENDCOLLECTIVE."""
+def test_converging_lanes_are_not_a_loop_but_a_local_copy_is():
+    """If lanes may diverge, ptxas has them converge off the main path.
+
+    The code is WARPSYNC.COLLECTIVE, the instruction, ENDCOLLECTIVE.
+    """
 
     def kernel(tensor_map, steps):
         lane = cuda.threadIdx.x
@@ -423,7 +428,7 @@ def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_i
         code.instructions[code.instructions.index(each) + 1].opcode
         for each in code.find("WARPSYNC.COLLECTIVE")
     }
-    # NOP: they have met, which is all that bar.warp.sync is
+    # NOP: the lanes have converged, which is all that bar.warp.sync does
     assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}
     assert list(gate.waterfalls(code)) == []
     looped = gate.Sass(text.replace("VOTE.ALL P0, P0 ;", "UTMALDG.2D [UR12], [UR10] ;", 1), HOPPER)
@@ -573,7 +578,7 @@ def test_reachable_code_follows_branches_and_calls_and_nothing_else():
     assert gate.highest_register(code) == 13
 
 
-# ---- Numba's kernel, and compiles beside each other ----------------------------------------------
+# ---- Numba's kernel, and concurrent compiles -------------------------------------------------
 def test_a_compiled_kernel_is_shown_without_its_machine_code_and_source():
     shown = repr(built(PLAIN))
     assert shown.startswith(f"Built(image=Image(name={built(PLAIN).image.name!r}")
@@ -601,7 +606,7 @@ def test_compiling_again_gives_the_same_code_at_once_and_after_other_kernels():
 
     first = built(PLAIN)
     second = again()
-    for last in ("1", "2", "3"):  # with a grid axis more, which this kernel has not, each
+    for last in ("1", "2", "3"):  # each with one more grid axis, which this kernel does not have
         by_axes("n", "m", last).compiled(T16)
     for other in (second, again()):
         assert other is not first and other.unit.serial != first.unit.serial
@@ -633,8 +638,8 @@ def by_axes(*names: str) -> Any:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("names", "register"), [(("m", "n"), "x"), (("n", "m"), "y")])
 def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, register):
-    """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands
-    last in PTX."""
+    """An axis is a symbol that each kernel's entry defines; the row is the last coordinate in
+    PTX."""
     text = by_axes(*names).compiled(T16).ptx
     row = re.search(r"\{%r\d+, (%r\d+)\}\], \[%r\d+\];", text[text.index("cp.async.bulk.tensor") :])
     assert row is not None

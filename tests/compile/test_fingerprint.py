@@ -1,5 +1,5 @@
-"""The key of a kernel in the disk cache: another one for whatever the pass may read, and the same
-one in every process."""
+"""The key of a kernel in the disk cache: it changes with anything that the AST pass may read, and
+is equal in every process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
-# ---- another one for whatever is read
+# ---- different keys
 @pytest.mark.variants(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
     assert variant(load(tmp_path)).digest == key
 
 
-def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -> None:
-    """Two shapes share a variant: a rank that read its source at the first, and one that did not,
-    have one key at the second."""
+def test_the_reason_why_tma_cannot_address_an_array_is_not_in_the_key(tmp_path: Path) -> None:
+    """Shapes share a variant: a rank that read its source for the first shape, and one that did
+    not, must have the same key for the second."""
     kernel, keys = load(tmp_path), []
     for columns in (61, 63):
         narrow = launch.info_of_zeros((128, columns), np.dtype(np.float32))._replace(kind="torch")
@@ -119,7 +119,7 @@ def test_values_that_are_not_the_same_have_other_texts(one: Any, other: Any) -> 
 
 
 def module(name: str, text: str, folder: Path) -> types.ModuleType:
-    """A module of its own file, run anew."""
+    """Return a module from a file of its own, run anew."""
     (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf8")
     found = types.ModuleType(name)
     found.__file__ = str(folder / f"{name}.py")
@@ -130,9 +130,9 @@ def module(name: str, text: str, folder: Path) -> types.ModuleType:
     return found
 
 
-def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
-    """A test or a tool that changes an attribute of a module, a class, an instance, a function or
-    an enum's member."""
+def test_attributes_set_from_outside_are_read_too(tmp_path: Path) -> None:
+    """A test or tool may change an attribute of a module, class, instance, function or enum
+    member."""
     keys = {variant(load(tmp_path)).digest}
     for statement in (
         "helpers.OFFSET = 9",
@@ -190,8 +190,8 @@ def test_code_that_may_read_anything_has_no_key(body: str, tmp_path: Path) -> No
     assert Fingerprint(found.function).key() is None
 
 
-def test_a_class_of_a_text_that_was_run_without_a_name_is_no_builtin() -> None:
-    """Python says that such a class is of the module builtins."""
+def test_a_class_from_text_without_a_module_name_is_not_a_builtin() -> None:
+    """Python reports that such a class belongs to the module builtins."""
     keys = set()
     for number in (1, 2):
         names: dict[str, Any] = {}
@@ -226,7 +226,7 @@ def test_methods_that_no_code_names_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
-    """The search for outputs looks behind ``if 0:``, of which there is no bytecode."""
+    """The search for outputs looks inside ``if 0:``, which has no bytecode."""
     text = """
         import numpipe
         from numpipe import ds
@@ -355,7 +355,7 @@ def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(
     )
 
 
-# ---- the same in every process
+# ---- equal keys in every process
 KEYS = """
 import importlib, sys
 import numpy as np
@@ -384,7 +384,7 @@ begin = Kernel.__init__
 Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
 for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
-import attention_ladder, gemm_ladder, gemm_tuned
+import attention_ladder, gemm_ladder, gemm_tuned, w4a16
 from importlib import import_module
 # numpipe.ops has the functions under the names of their modules
 modules = {
@@ -406,6 +406,7 @@ row_softmax.backward(row_softmax.choose(64, 50, 2, True), False)
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
+w4a16.kernel(w4a16.Config())
 for name, module in modules.items():
     module.kernel(*([64] if name == "reduce_scatter" else []))
 for kernel in made:
@@ -427,8 +428,7 @@ def said(program: str, folder: Path, *options: str, **environment: str) -> str:
 
 
 def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
-    """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and
-    when they are imported anew."""
+    """For any hash seed, modules compiled or from .pyc files, and modules imported again."""
     load(tmp_path, frozen='"s", "t", (1, "u"), 2.5')
     answers = [
         said(
@@ -447,7 +447,9 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
         prefix + path.stem
         for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
         for path in (ROOT / folder).glob("*.py")
-        if re.search(r"^ *@numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE)
+        if re.search(
+            r"^ *(@|return )numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE
+        )
     }
 
 
@@ -469,7 +471,7 @@ def test_optimized_code_has_another_key() -> None:
     assert said(program, ROOT) != said(program, ROOT, "-O")
 
 
-# ---- what compiles
+# ---- the compilers
 def test_which_of_two_versions_is_imported_is_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +482,7 @@ def test_which_of_two_versions_is_imported_is_part_of_the_key(
         monkeypatch.setattr(sys, "path", [str(tmp_path / folder) for folder in order])
         keys.add(compilers._found.__wrapped__())
     assert len(keys) == 2
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # which has none
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # a folder without the package
     assert compilers._found.__wrapped__() in keys
 
 
@@ -505,7 +507,7 @@ def test_a_file_of_numpipe_that_was_edited_is_another_key(tmp_path: Path) -> Non
     assert len({*digests, compilers._sources(str(tmp_path))}) == 3
 
 
-# ---- whatever is edited
+# ---- random edits
 TEXTS = [
     "0",
     "1",
@@ -534,7 +536,7 @@ SHARDS = [
     pytest.param(number, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])
     for number in range(1, 11)
 ]
-"""each of these is a tenth of the long run, and none is the short one"""
+"""each of these is a tenth of the long run, and differs from the short one"""
 
 
 def each_edit(
@@ -548,7 +550,7 @@ def each_edit(
     def run(edit: dict[str, Any]) -> None:
         try:
             loaded = [variant(load(folder, **edit)) for _ in range(2)]
-        except Exception:  # what was edited is no module, or no such call
+        except Exception:  # the edit gives no module, or an invalid call
             return
         check(loaded[0], loaded[1])
 
@@ -558,8 +560,8 @@ def each_edit(
 @pytest.mark.thorough
 @pytest.mark.parametrize("shard", [0, *SHARDS])
 def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path: Path) -> None:
-    """One key never stands for two rewritten sources, and a module that is run again has the same
-    key."""
+    """Two different rewritten sources never share a key, and a module that is run again has the
+    same key."""
     seen: dict[str, str] = {}
 
     def check(one: Variant, again: Variant) -> None:
@@ -574,11 +576,11 @@ def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path:
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shard", [0, *SHARDS])
-def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(
+def test_whatever_is_edited_an_image_of_the_cache_equals_a_fresh_compile(
     shard: int, tmp_path: Path
 ) -> None:
-    """The edits share a folder: some images come from the cache, and each is compared with what
-    compiling gives."""
+    """The edits share a folder: some images come from the cache, and each is compared with a fresh
+    compile."""
 
     def check(one: Variant, again: Variant) -> None:
         try:

@@ -59,13 +59,13 @@ def kernel(function: Callable[..., None] = sums, name: str = "sums", **options: 
 
 
 def named(made: Any, *args: Any, **given: Any) -> str:
-    """The name of a kernel's machine code, which is known before NVVM runs."""
+    """Return the name of a kernel's machine code, which is known before NVVM runs."""
     variant = made.variant(args, given)
     return str(front_end(variant.unit(), variant.lifted, variant._typed)[0].entry_name)
 
 
 def line_of(text: str, file: str = __file__) -> int:
-    """The number of the first line of a file that holds this text."""
+    """Return the number of the first line of a file that contains this text."""
     return next(
         n
         for n, line in enumerate(Path(file).read_text(encoding="utf8").splitlines(), 1)
@@ -74,7 +74,7 @@ def line_of(text: str, file: str = __file__) -> int:
 
 
 # ---- the name ------------------------------------------------------------------------------------
-def test_a_name_says_function_tiles_and_types() -> None:
+def test_a_name_has_function_tiles_and_types() -> None:
     compiled = gemm.matmul.compiled(SQUARE, SQUARE)
     assert compiled.image.entry == "matmul_128x64_256x64_s3_f16_f16_f16"
     assert (
@@ -166,7 +166,7 @@ def test_a_kernel_without_arrays_is_none_of_the_functions_that_it_calls() -> Non
 
 # ---- lines ---------------------------------------------------------------------------------------
 def sections(cubin: bytes) -> dict[str, bytes]:
-    """The sections of an ELF file that have bytes in it, by name."""
+    """Return the sections of an ELF file that have contents, by name."""
     (first,), (count, names) = (
         struct.unpack_from("<Q", cubin, 40),
         struct.unpack_from("<HH", cubin, 60),
@@ -229,8 +229,8 @@ def test_all_lines_are_the_kernels_and_its_helpers(lined: Any) -> None:
 
 
 def lines_of(sass: str, opcode: str) -> set[tuple[tuple[str, int], ...]]:
-    """Where the instructions of this opcode are from: file and line, then those of the calls that
-    it was inlined from."""
+    """Return the positions of instructions with this opcode: file and line, then the calls inlined
+    from."""
     found, chain, last = set(), [], ""
     for line in sass.splitlines():
         if where := re.search(r'## File "(.*?)", line (\d+)', line):
@@ -299,7 +299,7 @@ def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-def test_without_the_mapping_lines_would_be_those_of_the_rewritten_source(
+def test_without_the_mapping_lines_would_be_in_the_rewritten_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

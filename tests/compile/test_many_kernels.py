@@ -1,5 +1,7 @@
-"""Many kernels in one process: each one's own code, in no more time. What they leave in memory:
-`test_memory`."""
+"""Many kernels in one process: each has its own code, and compile time does not grow.
+
+`test_memory` tests what they leave in memory.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ KERNELS, FULL_EVERY = 20, 5
 
 @pytest.fixture(scope="module")
 def report() -> list[dict[str, Any]]:
-    """What tests/kernels/many_kernels.py says of each kernel. It has a process of its own, with no
-    other kernels."""
+    """Return the report of tests/kernels/many_kernels.py, run in its own process without other
+    kernels."""
     script = Path(__file__).parents[1] / "kernels" / "many_kernels.py"
     ran = subprocess.run(
         [sys.executable, str(script), str(KERNELS), str(FULL_EVERY)],

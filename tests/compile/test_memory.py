@@ -1,4 +1,5 @@
-"""What a compile keeps: nothing once its kernel is dropped, and what serves other kernels."""
+"""Memory kept by a compile: nothing once its kernel is dropped, except what serves other
+kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from numpipe.plan.unit import Unit
 TYPES = ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32), 1.0
 SCALARS = [("scale", np.dtype(np.float32))]
 MIB = 0.2
-"""of memory that a kernel may leave behind"""
+"""memory that a kernel may leave behind"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
-    """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its
+    """Compile a kernel of this function to LLVM IR and drop it; return weak references to its
     parts."""
     made = numpipe.kernel(function)
     variant = made.variant(TYPES, {})
@@ -73,7 +74,7 @@ def left(parts: list[weakref.ref[Any]]) -> list[Any]:
 
 
 def table_sizes() -> list[int]:
-    """How many meanings, how many layouts of types, and how many more entries Numba has."""
+    """Return the number of meanings, of type layouts, and of additional entries in Numba."""
     with global_compiler_lock, numba_contexts.own_contexts():
         target = cuda_target.target_context
         return [
@@ -141,7 +142,7 @@ def test_a_refused_kernel_leaves_nothing() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_what_serves_other_kernels_too_is_not_forgotten() -> None:
+def test_code_shared_by_other_kernels_is_kept() -> None:
     typed(multiplying(6))
     (template,) = mbarrier.init._numba_type_.templates
     assert template._impl_cache and template._overload_cache
@@ -171,7 +172,7 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_500_kernels_that_were_compiled_and_dropped_leave_little_memory() -> None:
-    """Each is read from a source of its own, down to machine code; measured from the fifth on."""
+    """Each is compiled from a source of its own to machine code; measured from the fifth on."""
     script = Path(__file__).parents[1] / "kernels" / "dropped_kernels.py"
     ran = subprocess.run(
         [sys.executable, str(script), "505", "5"],

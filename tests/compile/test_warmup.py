@@ -1,4 +1,4 @@
-"""numpipe.warmup: what is compiled ahead, where, and what happens to what cannot be."""
+"""numpipe.warmup: what is compiled ahead of time, where, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ X, H = ArrayType((64, 64), np.float32), ArrayType((64, 64), np.float16)
 
 
 class Workers(concurrent.futures.ThreadPoolExecutor):
-    """Threads in the place of processes: what goes in and comes out is what processes are sent."""
+    """Threads in place of processes: arguments and results are what would be sent to processes."""
 
     made: ClassVar[list[int]] = []
 
@@ -42,8 +42,10 @@ class Workers(concurrent.futures.ThreadPoolExecutor):
 
 @pytest.fixture(autouse=True)
 def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
-    """(kernel, array types) of what was compiled: a kernel of float64 does not compile, others
-    become images of nothing."""
+    """Return a list of compiled (kernel, array types).
+
+    A kernel of float64 does not compile; the images of others are fakes.
+    """
     seen: list[tuple[str, str]] = []
 
     def build(self: Variant) -> Any:
@@ -81,7 +83,7 @@ def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(
     assert times.variant((H,), {}).find() is not None
 
 
-def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
+def test_arrays_of_any_kind_determine_what_to_compile(compiles: list[Any]) -> None:
     numpipe.warmup(
         [
             (times, (np.ones((3, 5), np.float16),)),
@@ -95,7 +97,7 @@ def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
     )
 
 
-def test_a_single_one_starts_no_process_unless_asked(compiles: list[Any]) -> None:
+def test_a_single_kernel_starts_a_process_only_on_request(compiles: list[Any]) -> None:
     numpipe.warmup([(times, (X,))])
     assert not Workers.made
     numpipe.warmup([(times, (H,))], workers=3)
@@ -129,8 +131,7 @@ def test_what_a_worker_cannot_import_is_compiled_here(
 def test_what_a_worker_reads_otherwise_is_compiled_here(
     compiles: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name of the module has another value here: the worker's machine code is another
-    kernel's."""
+    """A global has another value here, so the worker's machine code belongs to another kernel."""
     monkeypatch.setattr(jit_kernels, "FACTOR", 5.0)
     wanted = times.variant((X,), {}).digest, times.variant((H,), {}).digest
     compiled = warmup._compile
@@ -140,7 +141,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(
             patch.setattr(jit_kernels, "FACTOR", 2.0)
             return compiled(data)
 
-    # the module is this process's too: nobody else may read it
+    # this process has the module too: nothing else may read it meanwhile
     def at_once(self: Any, function: Any, data: bytes) -> Any:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_result(function(data))
@@ -158,7 +159,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
+def test_all_kernels_that_fail_to_compile_are_named_after_the_others_are_done(
     workers: int, compiles: list[Any]
 ) -> None:
     bad = ArrayType((64, 64), np.float64)
@@ -175,7 +176,7 @@ def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
     assert len(compiles) == 2 and times.variant((X,), {}).find() is not None
 
 
-def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(*_: Any) -> Any:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_exception(BrokenProcessPool("gone"))
@@ -184,7 +185,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Workers, "submit", submit)
     with pytest.raises(
         CompileError,
-        match=r"warmup: a process that compiles died: can tests\.kernels\.jit_kernels be "
+        match=r"warmup: a worker process died: can tests\.kernels\.jit_kernels be "
         r".*__main__",
     ):
         numpipe.warmup([(times, (X,)), (times, (H,))])
@@ -201,7 +202,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
         ([(times, (X,), {"nothing": 1})], "unexpected argument 'nothing'"),
     ],
 )
-def test_what_is_no_call_is_refused_before_anything_is_compiled(
+def test_a_bad_call_is_refused_before_anything_is_compiled(
     calls: Any, words: str, compiles: list[Any]
 ) -> None:
     with pytest.raises(SpecError, match=words):
@@ -254,8 +255,8 @@ SCRIPT = """
 @pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
-def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> None:
-    """Without the guard a worker begins the script anew, which multiprocessing ends."""
+def test_processes_compile_kernels_that_this_one_has_not(guard: str, tmp_path: Path) -> None:
+    """Without the main guard a worker runs the script again, which multiprocessing rejects."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).format(guard=guard), encoding="utf8")
     root = str(Path(__file__).parents[2])
@@ -272,7 +273,7 @@ def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> 
     else:
         assert (
             run.returncode
-            and "a process that compiles died: can __main__, tests.kernels.jit_kernels be"
+            and "a worker process died: can __main__, tests.kernels.jit_kernels be imported"
             in run.stderr
         )
 
@@ -314,8 +315,7 @@ def test_a_worker_starts_no_workers(compiles: list[Any], monkeypatch: pytest.Mon
 
 
 def test_workers_start_with_nothing_of_this_process() -> None:
-    """A forked one would have the locks of threads that it has not, and a CUDA context that it
-    cannot use."""
+    """A forked worker would have locks of threads that it lacks, and an unusable CUDA context."""
     seen = []
     original = multiprocessing.get_context
     with pytest.MonkeyPatch.context() as patch:

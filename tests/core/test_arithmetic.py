@@ -1,8 +1,8 @@
-"""The arithmetic of kernels: one rule of types in both executions, exact integers, IEEE floats, and
+"""Arithmetic of kernels: the same type rules in both executions, exact integers, IEEE floats, and
 errors at the user's line.
 
-What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here its types are, and
-the instructions.
+tests/gpu/test_arithmetic_on_gpu.py compares the GPU's values; this file checks types and
+instructions.
 """
 # ruff: noqa: F841 (kernels that must be refused)
 
@@ -50,7 +50,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-# ---- the rule ------------------------------------------------------------------------------------
+# ---- type rules -----------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "kinds, expected",
     [
@@ -125,7 +125,7 @@ UNARY = ("negative", "positive", "absolute", "invert", "rounded")
 
 
 def simulated_type(operation: Any, *values: Any) -> str:
-    """The type of an operation's value in CPython, or the error."""
+    """Return the type of an operation's value in CPython, or the error."""
     try:
         value = operation(*values)
     except SpecError as error:
@@ -134,7 +134,7 @@ def simulated_type(operation: Any, *values: Any) -> str:
 
 
 def compiled_type(operation: Any, names: tuple[str, ...], *before: Any) -> str:
-    """The type that the GPU gives it, or the error."""
+    """Return the type of the operation on the GPU, or the error."""
     from numba.cuda.descriptor import cuda_target
 
     from numpipe.core import numba as nb
@@ -175,7 +175,7 @@ def test_an_operator_has_one_type_in_both_executions(name: str) -> None:
 def test_an_operation_on_one_number_has_one_type_in_both_executions(name: str) -> None:
     operation = getattr(arith, name, None) or getattr(numbers, name)
     for operand in OPERANDS:
-        if operand != "literal float":  # of a literal it is a constant, which never gets here
+        if operand != "literal float":  # on a literal it is a constant, which is folded earlier
             value = type(OPERANDS[operand])(0)
             assert simulated_type(operation, value) == compiled_type(operation, (operand,)), operand
 
@@ -269,9 +269,9 @@ def test_truncation_rounding_and_the_values_they_have_no_integer_for() -> None:
         numbers.cast(I32(300), "uint8")
 
 
-# ---- what kernels compute, and that both executions take them ------------------------------------
+# ---- kernels that both executions accept, and their results ---------------------------------
 class Case(NamedTuple):
-    """A kernel that stores a number, which one, and the arguments it is called with."""
+    """A kernel that stores a number, the number, and the arguments of the call."""
 
     kernel: Any
     args: tuple[Any, ...]
@@ -282,7 +282,7 @@ CASES: list[Case] = []
 
 
 def gives(expected: float, *args: Any) -> Callable[[Any], Any]:
-    """Decorates a kernel function ``f(c, *args)`` that stores `expected`."""
+    """Decorate a kernel function ``f(c, *args)`` that stores `expected`."""
 
     def add(function: Any) -> Any:
         CASES.append(Case(numpipe.kernel(function), args, expected))
@@ -498,7 +498,7 @@ def test_nothing_is_computed_in_64_bits(case: Case) -> None:
 
 
 def wide_instructions(ptx: str) -> set[str]:
-    """64-bit arithmetic, that of addresses included."""
+    """Return the instructions of 64-bit arithmetic, which includes address computations."""
     return set(
         re.findall(
             r"\b((?:add|sub|mul|mad|fma|div|rem|min|max|neg|abs|setp|shl|shr|cvt)\.[\w.]*[suf]64[\w.]*)",
@@ -670,7 +670,7 @@ def a_remainder_by_zero(c, n):
 
 
 @refused(
-    "inf does not fit int32: the GPU would make an undefined value of it", math.inf, **SIMULATED
+    "inf does not fit int32: the GPU would convert it to an undefined value", math.inf, **SIMULATED
 )
 def an_infinity_as_an_integer(c, x):
     v = int(x)  # <-
@@ -683,8 +683,7 @@ def a_range_that_stands_still(c, n):
 
 
 @refused(
-    "the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would "
-    "be",
+    "the constant 4294967296 does not fit int32, the type it takes here: pass an np.int64 to",
     3,
 )
 def a_literal_too_large(c, n):
@@ -713,20 +712,22 @@ def the_inverse_of_a_bool(c, n):
 
 
 @refused(
-    "'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time "
-    "value",
+    "'**' takes a compile-time exponent from 0 to 64, because it is expanded to products, got a "
+    "run-time value",
     3,
 )
 def a_run_time_exponent(c, n):
     v = n**n  # <-
 
 
-@refused("'**' takes a compile-time exponent from 0 to 64, since it becomes products, got -1", 3)
+@refused(
+    "'**' takes a compile-time exponent from 0 to 64, because it is expanded to products, got -1", 3
+)
 def a_negative_exponent(c, n):
     v = n**-1  # <-
 
 
-@refused("range takes integers that int64 can hold, got float32", 0.5)
+@refused("range takes integers that fit int64, got float32", 0.5)
 def a_range_of_floats(c, x):
     for i in range(x):  # <-
         pass
@@ -780,5 +781,5 @@ def test_it_is_refused_at_its_line(case: Refused, execution: str) -> None:
         EXECUTIONS[execution](case.kernel, zeros64(), *case.args)
     told = str(caught.value)
     assert case.said in told
-    if case.kernel.name != "a_variable_of_two_types":  # seen where the two meet
+    if case.kernel.name != "a_variable_of_two_types":  # detected where the two types merge
         assert told.startswith(f"{marked(case.kernel)}: kernel {case.kernel.name}: "), told

@@ -1,5 +1,4 @@
-"""What numpipe changes in Numba while it compiles a kernel: nothing of it reaches plain Numba
-kernels."""
+"""What numpipe changes in Numba while it compiles a kernel does not affect plain Numba kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ T16 = ArrayType((512, 512), np.float16)
 
 
 def compiled() -> Any:
-    """A product, compiled anew."""
+    """Compile a new product."""
     return numpipe.Kernel(gemm().function, gemm().options).compiled(T16, T16, cfg=SMALL)
 
 
@@ -88,8 +87,10 @@ def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_long
 
 
 def in_another_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns or raises in a thread that begins while numpipe compiles, and has half a
-    second of that time."""
+    """Return or raise the result of `work`, run in a thread while numpipe compiles.
+
+    The thread begins during the compile and has half a second of its time.
+    """
     answers: list[Any] = []
 
     def run() -> None:
@@ -123,7 +124,7 @@ def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> 
 def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Numba holds no lock where it looks at what is compiled."""
+    """Numba holds no lock where it reads what is being compiled."""
     monkeypatch.setattr(
         kernel_compiler.dispatcher,
         "get_current_device",
@@ -141,11 +142,10 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
     assert device == (8, 0) and ".target sm_80" in ptx
 
 
-# ---- contexts that know less than Numba's
+# ---- contexts with less than Numba's
 @pytest.mark.thorough
 def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
-    """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth
-    of a second."""
+    """Numba's half precision, libdevice and strings: installing them takes a tenth of a second."""
     code = (
         "import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, "
         "gemm; a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, "
@@ -166,7 +166,7 @@ def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
 def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A question that they refuse: nobody is told, and the code is the same."""
+    """If the reduced contexts fail, nothing is reported, and the code is the same."""
     monkeypatch.setattr(numba_contexts._Own, "contexts", numba_contexts._Own.contexts)
     own = compiled().ptx
     asked: list[str] = []
@@ -214,7 +214,7 @@ def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> No
 
 
 def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    # whatever came before
+    # whatever was installed before
     monkeypatch.setattr(
         numba_contexts._Own,
         "contexts",
@@ -245,9 +245,9 @@ def calls_successor(a, c):
 
 
 def test_a_function_of_cuda_jit_serves_kernels_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It remembers for which types it was compiled, though not with which contexts: with those that
-    Numba's kernels use, too."""
-    # whatever came before
+    """The function remembers its types, though not its contexts, and is used in contexts of Numba's
+    kernels too."""
+    # whatever was installed before
     monkeypatch.setattr(
         numba_contexts._Own,
         "contexts",

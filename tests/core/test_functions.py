@@ -22,7 +22,7 @@ B = np.random.default_rng(1).standard_normal((64, 128)).astype(np.float16)
 
 
 def both(kernel: Any, *args: Any, **named: Any) -> Any:
-    """Simulate, which compiles too; then the machine code passes the gate."""
+    """Simulate, which compiles too; then check that the machine code passes the gate."""
     result = kernel.simulate(*args, **named)
     assert kernel.inspect("gate", *args, **named) == ()
     return result
@@ -31,7 +31,7 @@ def both(kernel: Any, *args: Any, **named: Any) -> Any:
 # ---- on the host ---------------------------------------------------------------------------------
 def test_on_the_host_it_is_the_python_function() -> None:
     assert share(Config(tm=64), parts=2) == 32
-    assert share.__name__ == "share" and "Rows of a tile" in share.__doc__
+    assert share.__name__ == "share" and "rows of a tile" in share.__doc__
     assert repr(share) == "<numpipe function tests.kernels.emitted_kernels.share>"
 
 
@@ -95,8 +95,7 @@ def test_a_call_with_constants_is_a_constant() -> None:
 
 @pytest.mark.thorough
 def test_known_arguments_are_constants_inside() -> None:
-    """Static, dtype, axis size: shapes are made of them in another module; run-time values beside
-    them."""
+    """Static, dtype and axis size determine shapes in another module, next to run-time values."""
 
     @numpipe.kernel(num_compute_wgs=2)
     def stores(a, c, n, *, cfg: numpipe.Static = Config()):
@@ -134,7 +133,7 @@ def step(indices, a_tile, b_tile, acc):
 
 @numpipe.function
 def loop_product(a, b, acc, steps, first=0):
-    """A pipeline in a helper: called twice it continues its ring."""
+    """Return a pipeline's product; called twice it continues its ring."""
     pipe = numpipe.pipeline(
         grid=(1, steps),
         in_specs=(BlockSpec((64, 64), block), BlockSpec((64, 64), lambda i, k: (0, k + first))),
@@ -184,7 +183,8 @@ def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
 
 @pytest.mark.thorough
 def test_rings_of_two_files_with_the_same_name_and_line_are_two(tmp_path: Path) -> None:
-    """A ring is known by where it is written: the name of a file alone would not do."""
+    """A ring is identified by the place where it is written, for which the name of a file is not
+    enough."""
     text = """import numpipe
 from numpipe import BlockSpec
 

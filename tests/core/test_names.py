@@ -1,5 +1,5 @@
-"""Kernels, parameters, functions and axes may be called anything that Python lets them be called;
-no name is executed."""
+"""Kernels, parameters, functions and axes may have any name that Python allows; no name is
+executed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A, C = ArrayType((64, 128), np.float16), ArrayType((64, 64), np.float32)
 
 
 def entries(compiled: Any) -> list[str]:
-    """The symbols that a launch may ask the machine code for."""
+    """Return the symbols that a launch may look up in the machine code."""
     return re.findall(r"\.visible \.entry (\S+)\(", compiled.ptx)
 
 
@@ -40,7 +40,7 @@ def größer(maß, um):
 
 @numpipe.kernel(grid=(2,), grid_names=("zeile",))
 def größe(ä, 結果, µ, wert):
-    """結果[z] = the sum of the blocks of ä, each made greater by wert; µ is passed and not read."""
+    """Compute 結果[z] = the sum of the blocks of ä, each plus wert; µ is passed and not read."""
     z = numpipe.axis_index("zeile")
     summe = numpipe.zeros((64, 64), np.float32)
     for (k,), (kachel,) in numpipe.pipeline(
@@ -87,15 +87,15 @@ def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_i
         außen.compiled(A, C)
 
 
-# ---- names that are no identifiers ---------------------------------------------------------------
+# ---- names that are not identifiers ----------------------------------------------------------
 def zeros(a, c):
     numpipe.debug_print("{}", 1)
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> Any:
-    """A kernel of this function under another name, as decorators and factories give functions
-    names."""
+    """Return a kernel of this function under another name, as decorators and factories may set
+    it."""
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__name__ = name
     return numpipe.kernel(copy, **options)
@@ -129,7 +129,7 @@ def test_a_percent_sign_in_a_name_is_printed() -> None:
 
 
 def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
-    """Code for a lane stands in bodies; the kernel's own statements are the warpgroup's."""
+    """Per-lane code is in bodies; the kernel's own statements belong to the warpgroup."""
 
     def direct(a, c):
         c[ds(numpipe.lane_index(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -156,7 +156,7 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
     assert saved == [tmp_path / "_2e_2e_2fgr_c3_b6_c3_9fe_0.json"]
 
 
-# ---- names that the entry's own code has, and axes -----------------------------------------------
+# ---- names used by the generated entry, and axes ---------------------------------------------
 def test_parameters_may_be_called_as_what_the_entry_calls() -> None:
     @numpipe.kernel(compiler_params=CompilerParams(debug=True))
     def wait(memory, compute, table, maps, start, rest):
@@ -180,7 +180,7 @@ def test_axes_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["höhe", "no such", "$24"])
-def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_written(
+def test_the_error_for_an_unknown_axis_in_a_numba_function_has_the_name_as_written(
     name: str,
 ) -> None:
     @cuda.jit(device=True)

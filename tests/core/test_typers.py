@@ -1,4 +1,4 @@
-"""How CUDA meanings are written: typers whose code follows their `yield`, or that return it
+"""How CUDA meanings are defined: typers whose code follows their `yield`, or that return it
 (`numpipe.core.numba.operations`)."""
 
 from __future__ import annotations

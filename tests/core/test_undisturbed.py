@@ -1,4 +1,4 @@
-"""Ctrl-C and forks while numpipe compiles for the first time: what comes after works."""
+"""Ctrl-C and forks during numpipe's first compile: later calls work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OnImport:
 
 
 def run(program: str, tmp_path: Any) -> str:
-    """What a program prints that begins with `KERNEL`."""
+    """Return the output lines of a program that begin with `KERNEL`."""
     file = tmp_path / "program.py"
     file.write_text(KERNEL + program)
     ran = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=100)
@@ -58,7 +58,7 @@ def run(program: str, tmp_path: Any) -> str:
 # ---- signals -------------------------------------------------------------------------------------
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """As at a prompt: a shell ignores the signal for what it starts behind a ``&``."""
+    """Handle Ctrl-C as at a prompt: a shell ignores the signal in commands started with ``&``."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -176,7 +176,7 @@ def test_a_child_of_a_fork_during_another_threads_compile_says_that_it_cannot_co
     with (
         pytest.raises(
             TargetError,
-            match="kernel k: this process was forked in the middle of another thread's compile",
+            match="kernel k: this process was forked during another thread's compile",
         ),
         compiles.one("kernel k"),
     ):

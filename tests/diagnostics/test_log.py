@@ -1,5 +1,5 @@
-"""NUMPIPE_LOG, and `inspect`: what is said of compiles and launches, and that nothing is where
-nobody asks."""
+"""NUMPIPE_LOG and `inspect`: what is logged of compiles and launches, and that logging costs
+nothing when it is off."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
 @pytest.fixture(scope="module")
 def compiled() -> tuple[Any, str]:
-    """A small GEMM, and what was said of its compile."""
+    """Return a small GEMM, and the log of its compile."""
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
         patch.setenv(log.VARIABLE, "compile")
@@ -63,7 +63,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 # ---- the log
-def test_a_compile_says_where_its_time_went_and_what_it_made(compiled: tuple[Any, str]) -> None:
+def test_a_compile_logs_its_phases_and_its_result(compiled: tuple[Any, str]) -> None:
     matmul, line = compiled
     found = re.fullmatch(
         r"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift "
@@ -137,7 +137,7 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     kernel(*arrays())
     (variant,) = kernel._calls.variants.values()
     assert variant._prepared.launcher((1, 1, 1), 0, 0) is own
-    # the environment is read where something new is made, and only there
+    # the environment is read only where something new is created
     for name in ("on", "say", "Timed", "launches"):
         monkeypatch.setattr(log, name, never)
     kernel(*arrays())

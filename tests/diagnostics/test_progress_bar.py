@@ -1,4 +1,4 @@
-"""The progress bar: on a terminal, or where it is asked for, and only if tqdm is installed."""
+"""The progress bar: shown on a terminal or on request, and only if tqdm is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpipe.diagnostics.progress_bar import progress_bar
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("shown", [True, False, None])
-def test_it_shows_what_was_asked_for(
+def test_the_bar_is_shown_on_request(
     installed: bool,
     shown: bool | None,
     monkeypatch: pytest.MonkeyPatch,

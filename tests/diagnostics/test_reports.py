@@ -1,5 +1,5 @@
-"""What a report says beside its text: the hazard's name, both parties with lines, ring, slot and
-step, the cause and the fix."""
+"""The data of a report, next to its text: the hazard's name, both parties with lines, ring, slot
+and step, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line(marked: str) -> int:
-    """The line of this file that ends with a comment."""
+    """Return the line of this file that ends with a comment."""
     (number,) = (i for i, text in enumerate(SOURCE, 1) if text.endswith("# " + marked))
     return number
 
 
 def broken(run: Callable[[], Any]) -> reports.Report:
-    """The report of a run, which also survives JSON and says what the error says."""
+    """Return the report of a run, after checking that it survives JSON and matches the error's
+    text."""
     with pytest.raises(SimulationError) as caught:
         run()
     report = caught.value.report
@@ -58,7 +59,7 @@ def broken(run: Callable[[], Any]) -> reports.Report:
     return report
 
 
-# ---- every place that finds something says what it is --------------------------------------------
+# ---- every place that detects a hazard names it ----------------------------------------------
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     return [
         (
@@ -77,8 +78,8 @@ def text(node: ast.expr | None) -> str:
 
 
 def hazards_of(source: str) -> tuple[set[str], list[int]]:
-    """Names that a module of the simulator gives to what it finds, and the lines that raise without
-    one, or without a fix."""
+    """Return the hazards that a simulator module names, and the lines that raise without one or
+    without a fix."""
     tree, named, without = ast.parse(source), set(), []
     for name, call in calls(tree):
         if name in ("race", "violation", "illegal"):
@@ -107,7 +108,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name == "failure" and len(call.args) > 6:
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
-            without.append(call.lineno)  # `report.failed` makes them, from a report
+            without.append(call.lineno)  # `report.failed` raises these, from a report
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)
@@ -124,7 +125,7 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_fix() -> None:
         found, without = hazards_of(file.read_text(encoding="utf8"))
         named |= found
         assert not without, f"{file.name}: errors without a hazard's name at lines {without}"
-    # which `language.tiles.nan_checks` raises, above the simulator
+    # `language.tiles.nan_checks` raises it, above the simulator
     assert named | {"nan-stored"} == HAZARDS.keys()
 
 
@@ -146,7 +147,7 @@ def test_an_error_without_a_name_or_a_fix_would_be_found(source: str) -> None:
 def summed(
     body: Any, *, slots: int = 2, delay: int = 0, ready: bool = False, consumed: bool = False
 ) -> Any:
-    """c += a_k @ b_k.T over the steps k, by `body`."""
+    """Compute c += a_k @ b_k.T over the steps k by `body`."""
 
     @numpipe.kernel
     def products(a, b, c):
@@ -224,7 +225,7 @@ def test_a_product_left_in_flight_asks_for_delay_release(seed: int | None) -> No
 
 
 def test_the_fix_is_right() -> None:
-    """Also where it asks for more slots."""
+    """Also if it needs more slots."""
     run(summed(in_flight, consumed=True, slots=3, delay=1))
     report = broken(lambda: run(summed(in_flight, consumed=True, slots=1)))
     assert "delay_release=1 and max_concurrent_steps of 2 or more is needed" in report.fix
@@ -265,7 +266,7 @@ def after(indices, a, b, a_consumed, b_consumed, acc):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_tile_that_is_read_when_it_has_been_released(seed: int | None) -> None:
-    """Whether the copy of a later step comes before the read or after it."""
+    """The copy of a later step may come before the read or after it."""
     report = broken(lambda: run(summed(after, consumed=True), seed))
     assert report.hazard == "read-after-release"
     assert report.now is not None and report.before is not None
@@ -309,7 +310,7 @@ def test_a_tile_that_is_kept_for_the_next_step(seed: int | None) -> None:
 
 @numpipe.kernel
 def unfinished(a, c, *, left: numpipe.Static = 0):
-    """Two products, of which a wait leaves `left` (0: two) in flight; the first is read."""
+    """Issue two products, wait until `left` (0: two) are in flight, and read the first."""
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     tile[...] = numpipe.zeros((64, 64), np.float32).astype(a.dtype)
     numpipe.commit_smem()
@@ -345,9 +346,9 @@ def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, fix:
     assert report.fix == f"commit, then wgmma_wait with few enough groups pending{fix}"
 
 
-# ---- copies of the kernel's own ------------------------------------------------------------------
+# ---- copies issued by the kernel itself -----------------------------------------------------
 def copies(machine: Any, late: bool) -> None:
-    """A slot that warpgroup 0 loads twice, and warpgroup 1 reads, with barriers of their own."""
+    """Load a slot twice from warpgroup 0 and read it from warpgroup 1, with explicit barriers."""
     landed, free = 4096, 4104
     for at, count, name in ((landed, 1, "landed"), (free, 4, "free")):
         machine.mbar_init_at_entry(at, count, name)
@@ -360,7 +361,7 @@ def copies(machine: Any, late: bool) -> None:
 
         one(machine, load, 0)
         one(machine, load, 1)
-        one(machine, machine.mbar_wait, landed, 1)  # the other warps do not know of phase 0
+        one(machine, machine.mbar_wait, landed, 1)  # the other warps have not waited for phase 0
     else:
         machine.mbar_wait(landed, 0)
         chunks = np.arange(0, 2048, 16).reshape(4, 32)
@@ -375,7 +376,7 @@ BOX = numpipe.core.machine.TensorMap(np.zeros((16, 64), np.float16), (16, 64), 0
 
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_read_behind_the_arrival_that_frees_the_bytes(late: bool, seed: int | None) -> None:
+def test_a_read_after_the_arrival_that_frees_the_bytes(late: bool, seed: int | None) -> None:
     def go() -> None:
         simulate(
             lambda machine: copies(machine, late),
@@ -503,8 +504,8 @@ def test_a_deadlock_is_called_by_its_cause_if_that_is_known(
     assert len(report.waiting) == 2
 
 
-def test_a_deadlock_is_told_from_plain_data_alone() -> None:
-    """What a hung kernel on the GPU leaves: nobody knows who has arrived."""
+def test_a_deadlock_is_reported_from_plain_data() -> None:
+    """The data of a kernel that hung on a GPU has no record of arrivals."""
     name = "a @ k.py:3"
     ready, consumed = f"ready[0] of {name}", f"consumed[0] of {name}"
     at: dict[str, Any] = {"ring": name, "slot": 0, "step": 2}
@@ -550,7 +551,7 @@ def test_a_deadlock_is_told_from_plain_data_alone() -> None:
     )
 
 
-# ---- the rest ------------------------------------------------------------------------------------
+# ---- other reports --------------------------------------------------------------------------
 def test_a_broken_rule_of_a_lane_body_names_kernel_and_line() -> None:
     @by_lane
     def outside(x, y):
@@ -606,7 +607,8 @@ def test_an_error_of_the_kernels_own_arithmetic_has_no_report() -> None:
 def test_kernels_by_hand_are_reported_without_a_unit(
     bug: str, kind: type[SimulationError], hazard: str
 ) -> None:
-    """No kernel's name, no ring's plan: what the notes and the barriers' names say."""
+    """Without a kernel's name and a ring's plan, the report uses the notes and the barriers'
+    names."""
     with pytest.raises(kind) as caught:
         Gemm(k=256, bug=bug).run()
     report = caught.value.report
@@ -627,8 +629,10 @@ def one_for_both(y, *, fixed: numpipe.Static):
 
 
 def test_a_warpgroup_that_arrives_in_place_of_another_is_named() -> None:
-    """In schedules where that can be seen: the barrier cannot tell who arrives. The fix is what the
-    twin does."""
+    """Only in some schedules, because the barrier does not know who arrives.
+
+    The fix is what the fixed twin does.
+    """
     fixes = []
     for seed in range(12):
         one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, fixed=True)

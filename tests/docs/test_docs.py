@@ -25,15 +25,17 @@ from numpipe.hazards import HAZARDS
 from tests.test_rooms import floors
 
 TABLES = set((ROOT / "docs" / "results").glob("*_*.md"))
-"""what a benchmark wrote, which pages include"""
+"""tables written by benchmarks, which pages include"""
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
 TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 COMPILED = ("README.md", "docs/quickstart.md", "docs/guide/matmul.md")
-"""pages whose kernels are compiled too, each time; those of the others with ``-m soak``, and where
-tests run on a GPU"""
+"""pages whose kernels are always compiled too
+
+Kernels of other pages are compiled with ``-m soak``, and when tests run on a GPU.
+"""
 
 
 @pytest.mark.soak
@@ -154,7 +156,7 @@ def test_the_readme_is_short_and_shows_a_picture_that_a_test_keeps() -> None:
     assert shown and shown <= set(make_figures.CATALOGUE)
 
 
-# ---- what is made of the guide
+# ---- files generated from the guide
 def test_a_picture_of_something_else_is_stale() -> None:
     page = types.ModuleType("why")
     page.traces = {slots: numpipe.Trace() for slots in (1, 2, 3)}
@@ -190,7 +192,7 @@ def test_the_notebook_is_the_guide() -> None:
 
 # ---- troubleshooting
 def sections(page: str) -> dict[str, str]:
-    """Heading -> text, of headings that are a name in backquotes."""
+    """Return heading -> text, of headings that are a name in backquotes."""
     parts = re.split(
         r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf8"), flags=re.MULTILINE
     )

@@ -51,17 +51,18 @@ HEEDED: dict[str, tuple[Plan, Plan]] = {
     "BlockSpec.delay_release": (LOOP, replace(LOOP, own="delay")),
     "buffer_count": (LOOP, replace(LOOP, own="slots")),
 }
-"""a plan without, and one with it, that differ in nothing else"""
+"""a plan without the parameter and one with it, which are otherwise equal"""
 
 SAME = {"tree", "carry_coroutine", "memory_space"}
-"""other ways to write the same: it is enough that they compute what they must, which the covering
-array checks"""
+"""other ways to write the same
+
+It is enough that they compute the right result, which the covering array checks.
+"""
 
 
 @functools.cache
 def seen(plan: Plan) -> tuple[Any, ...]:
-    """What the simulated SM did: events with their times, and the names of barriers and rings in
-    them."""
+    """Return what the simulated SM did: timed events, with the names of barriers and rings."""
     trace = Trace()
     grid = plan.grids()[-1 if plan.static else 4]
     load(plan).simulate(*inputs(plan, grid), trace=trace)
@@ -81,7 +82,7 @@ def test_a_pipeline_heeds(parameter: str) -> None:
 
 
 def goes_on(plan: Plan) -> bool:
-    """Whether the second pipeline's first loads begin before the first one's last step is
+    """Return whether the second pipeline's first loads begin before the first one's last step is
     computed."""
     trace = Trace()
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
@@ -96,7 +97,7 @@ def test_a_chain_does_not_drain() -> None:
     assert goes_on(replace(CHAIN, chained="shared", slots=3))
 
 
-def test_a_chain_drains_where_that_is_asked_for() -> None:
+def test_a_chain_drains_on_request() -> None:
     assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
 
 

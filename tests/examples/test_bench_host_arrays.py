@@ -1,5 +1,5 @@
-"""examples/benchmarks/host_arrays.py: what a call is compared with, and how processes are put
-together."""
+"""examples/benchmarks/host_arrays.py: the limits that calls are compared with, and how results of
+processes are combined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_bound_counts_the_bytes_that_each_way_has_to_move(benchmark: dict[st
         benchmark["bound"](call, 8192, 1e-3, RATES, "memcpy, threads")
         for call in benchmark["CALLS"]
     )
-    # threads bound the way in; the output is written in place
+    # threads limit the input copy; the output is written in place
     assert fresh == pytest.approx(2 * MATRIX / 25 + MATRIX / 40)
     assert given == pytest.approx(3 * MATRIX / 25 + MATRIX / 25)
     assert in_place == pytest.approx(3 * MATRIX / 50 + MATRIX / 40)

@@ -1,4 +1,4 @@
-"""examples/benchmarks/attention.py without a GPU: which rows, and what is said of the goals."""
+"""examples/benchmarks/attention.py without a GPU: its rows, and its verdict on the goals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    """The benchmark as a module; its folder is on the path as it is when it runs."""
+    """Return the benchmark as a module, with its folder on the path as when it runs."""
     before = list(sys.path)
     spec = importlib.util.spec_from_file_location("benchmark_attention", FOLDER / "attention.py")
     assert spec is not None and spec.loader is not None
@@ -76,7 +76,7 @@ def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(
         program.competitors(inputs, program.cases(options)[0], program.parse([]).which)
     ) == ["numpipe", "numpipe lazy", "cuDNN"]
     for arguments, words in (
-        (["--ladder", "--shapes", "1,8/2,128,64"], "as many heads"),
+        (["--ladder", "--shapes", "1,8/2,128,64"], "as many key heads"),
         (["--ladder", "--all"], "not allowed with"),
     ):
         with pytest.raises(SystemExit):
@@ -131,7 +131,7 @@ def row(name: str, protocol: str, *ratio: float, shape: str = "4,16,4096,128") -
     )
 
 
-def test_what_must_be_is_asked_of_exact_results_and_the_aim_of_the_better_ones(
+def test_exact_results_must_meet_the_requirement_and_better_ones_the_aim(
     program: Any,
 ) -> None:
     lines = program.verdict(
@@ -175,7 +175,7 @@ def test_pallas_gets_the_shapes_that_it_takes_in_float16(
     assert "JAX is not installed: pip install" in capsys.readouterr().err
 
 
-def test_the_verdict_names_whom_a_row_is_against(program: Any) -> None:
+def test_the_verdict_names_the_competitor_of_a_row(program: Any) -> None:
     def row(name: str, ratio: float) -> bench.Row:
         case = {"shape": "4,16,4096,128", "mask": "full", "dtype": "f16", "against": "Pallas"}
         return bench.Row(

@@ -1,4 +1,4 @@
-"""examples/benchmarks/gemm.py without a GPU: which products, against whom, and what is said of the
+"""examples/benchmarks/gemm.py without a GPU: its products and competitors, and its verdict on the
 goals."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    """The benchmark as a module; its folder is on the path as it is when it runs."""
+    """Return the benchmark as a module, with its folder on the path as when it runs."""
     before = list(sys.path)
     spec = importlib.util.spec_from_file_location("benchmark_gemm", FOLDER / "gemm.py")
     assert spec is not None and spec.loader is not None
@@ -55,13 +55,13 @@ def row(
 
 
 def told(suite: Any, *rows: bench.Row) -> list[list[str]]:
-    """The lines of the verdict, from what must be reached on."""
+    """Return the lines of the verdict, from the goals on."""
     return [
         line.partition("]")[2].split() or line.split() for line in suite.verdict(rows).splitlines()
     ]
 
 
-def test_every_product_of_the_suites_has_goals_that_are_no_easier_to_aim_at_than_to_meet(
+def test_every_product_of_the_suites_has_goals_whose_aim_is_not_below_the_requirement(
     suite: Any,
 ) -> None:
     assert len(suite.ALL) == 15 and len({product.shape for product in suite.ALL}) == 15
@@ -81,7 +81,7 @@ def test_shapes_are_read_and_other_texts_refused(suite: Any) -> None:
             suite.dimensions(text)
 
 
-def test_suites_are_chosen_by_name_beside_products_of_ones_own(
+def test_suites_are_chosen_by_name_next_to_given_products(
     program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = program.parse(
@@ -147,7 +147,7 @@ def test_the_mean_of_the_whole_suite_is_judged(suite: Any) -> None:
         assert last[:2] == ["geometric", "mean"] and " ".join(last[4:]) == said
 
 
-def test_other_competitors_are_told_as_ratios_of_the_same_case_and_protocol(suite: Any) -> None:
+def test_other_competitors_are_reported_as_ratios_of_the_same_case_and_protocol(suite: Any) -> None:
     figure = bench.Figure(1.0, 1.0, 1.0, 3)
     lines = suite.verdict(
         [
@@ -192,7 +192,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_word(
 
 
 @pytest.mark.parametrize("shape", ["4096,4096,4096", "64x1024,1024,1024"])
-def test_the_chosen_config_stands_beside_those_that_have_a_name(
+def test_the_chosen_config_is_next_to_the_named_ones(
     program: Any, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gemm_tuned

@@ -1,4 +1,4 @@
-"""examples/benchmarks/jax_calls.py without a GPU: the program that it times runs, on the simulated
+"""examples/benchmarks/jax_calls.py without a GPU: the program that it times, on the simulated
 SM."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""examples/cublas.py without a GPU: a cublasGemmEx written in NumPy, column-major as cuBLAS
-documents it, checks the arguments."""
+"""examples/cublas.py without a GPU: a cublasGemmEx written in NumPy, column-major as documented by
+cuBLAS, checks the arguments."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ TYPES = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtype
 
 
 def matrix(address: int, kind: int, rows: int, columns: int, leading: int) -> Any:
-    """A column-major matrix at an address, `leading` elements from one column to the next."""
+    """Return a column-major matrix at an address, with `leading` elements from one column to the
+    next."""
     dtype = TYPES[kind]
     storage = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
     return np.frombuffer(storage, dtype).reshape(columns, leading)[:, :rows].T
 
 
 class FakeLibrary:
-    """libcublas with arrays in host memory."""
+    """A fake of libcublas with arrays in host memory."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status

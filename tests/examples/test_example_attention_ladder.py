@@ -1,5 +1,5 @@
-"""examples/attention_ladder.py: every rung right, clean, and one change away from the one below
-it."""
+"""examples/attention_ladder.py: every rung is correct, free of hazards, and one change away from
+the previous one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWN = {name: cfg for name, cfg in RUNGS.items() if isinstance(cfg, attention_lad
 def test_simulated_it_prints_the_error_of_rungs(
     options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all of them it is docs/attention.md#the-ladder-of-attention that runs here."""
+    """docs/attention.md#the-ladder-of-attention runs the other rungs."""
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.setattr(
         sys, "argv", ["attention_ladder.py", "--target", "sim", "--shape", "1,1,136,64", *options]
@@ -90,7 +90,7 @@ def test_a_rung_has_the_one_thing_more_that_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape, words", [("1,4/2,64,64", "as many heads"), ("1,4,64,256", "a depth of")]
+    "shape, words", [("1,4/2,64,64", "as many key heads"), ("1,4,64,256", "a depth of")]
 )
 def test_what_not_all_rungs_take_is_refused(
     shape: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""examples/batched_gemm.py, simulated, and what it compiles to."""
+"""examples/batched_gemm.py, simulated, and its compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/by_rows.py, simulated, and what it compiles to."""
+"""examples/by_rows.py, simulated, and its compiled code."""
 
 from __future__ import annotations
 

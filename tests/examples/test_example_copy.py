@@ -1,4 +1,4 @@
-"""examples/copy_pipeline.py, simulated, and what it compiles to."""
+"""examples/copy_pipeline.py, simulated, and its compiled code."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_it_copies(shape: tuple[int, int], dtype: np.dtype) -> None:
 
 @pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("shape", [(192, 128 * 300), (64, 128 * 264), (64, 128 * 263)], ids=str)
-def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
-    """132 CTAs, so 264 blocks make a round of runs of 2."""
+def test_whole_runs_and_partial_runs(shape: tuple[int, int]) -> None:
+    """With 132 CTAs, 264 blocks make a round of runs of 2."""
     a = np.random.default_rng(1).integers(0, 9, shape).astype(np.float16)
     assert (copy_pipeline.copy.simulate(a, seed=0, cfg=copy_pipeline.Config(run=2)) == a).all()
 
@@ -72,7 +72,7 @@ def test_it_passes_the_build_gate(dtype: np.dtype) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_enough_bytes_are_on_their_way(dtype: np.dtype) -> None:
-    """At 4.8 TB/s and 132 SMs, a load of 1 µs needs 18 KB of reads for each SM."""
+    """At 4.8 TB/s and 132 SMs, a load latency of 1 µs needs 18 KB of reads in flight per SM."""
     array = ArrayType((256, 256), dtype)
     cfg = copy_pipeline.Config()
     assert cfg.slots * cfg.rows * cfg.row_bytes >= 40_000

@@ -1,5 +1,5 @@
-"""examples/gemm.py is the first thing a user runs: what it prints, without a GPU, and what it says
-to wrong arguments."""
+"""examples/gemm.py, the first file that a user runs: its output without a GPU, and its errors for
+wrong arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert not done.stderr, "nothing but the report"
     first = done.stdout.splitlines()[0]
     assert first == (
-        "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape "
+        "target: sim (target='sim' was requested); choose with --target sim|gpu, --shape "
         "M,N,K and --dtype f16|bf16"
     )
     found = errors_by_shape(done.stdout)
@@ -99,7 +99,7 @@ def test_without_a_gpu_it_simulates_and_says_why() -> None:
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason="there is a GPU")
-def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
+def test_a_requested_but_missing_gpu_is_an_error_with_its_fix() -> None:
     done = example("--target", "gpu")
     assert done.returncode == 1 and not done.stdout
     assert re.fullmatch(
@@ -111,7 +111,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
 def test_work_too_large_to_simulate_unasked_is_refused() -> None:
     done = example("--shape", "4096,2048,64", NUMPIPE_TARGET="auto")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "too many to simulate unasked" in done.stderr
+    assert "too many to simulate by default" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_benchmarks_find_the_kernel() -> None:
 
 
 class OnFakeGpu:
-    """The example's GPU half on host memory: products in NumPy, times as given."""
+    """The example's GPU half on host memory: NumPy's products, and given times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cublas: bool) -> None:
         import gemm  # type: ignore[import-not-found]
@@ -195,7 +195,7 @@ def test_on_a_gpu_it_prints_speed_ratio_time_and_error(
 
 
 def test_the_config_suits_the_size() -> None:
-    """A small product is cut into enough tiles for the SMs, a large one into tiles that read
+    """Small products are cut into enough tiles for the SMs, large ones into tiles that read
     little."""
     from gemm import choose
 
@@ -205,7 +205,7 @@ def test_the_config_suits_the_size() -> None:
         assert choose(m, n, k).tn == 256
 
 
-def test_what_it_says_to_try_is_a_race(tmp_path: Path) -> None:
+def test_the_suggested_change_is_a_race(tmp_path: Path) -> None:
     source, advice = EXAMPLE.read_text(encoding="utf8"), " + wg * rows"
     assert f"`{advice}`" in source and source.count(f"{advice}, rows)") == 1
     broken = tmp_path / "gemm.py"

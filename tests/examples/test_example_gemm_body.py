@@ -1,4 +1,4 @@
-"""examples/gemm_body.py: the body form beside the loop form, simulated and by their
+"""examples/gemm_body.py: the body form compared with the loop form, simulated and by their
 instructions."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_the_build_gate_passes() -> None:
     a = np.zeros((8, 8), np.float16)
     assert gemm_body.matmul.inspect("gate", a, a) == ()
     ours, loop = (kernel.inspect("resources", a, a) for kernel in (gemm_body.matmul, gemm.matmul))
-    # beside each, its line
+    # each with its line
     assert [nbytes for _, nbytes in ours.smem] == [nbytes for _, nbytes in loop.smem]
     assert (
         dataclasses.replace(ours, smem=()) == dataclasses.replace(loop, smem=())

@@ -1,4 +1,5 @@
-"""examples/gemm_ladder.py: every rung right, clean, and one change away from the one below it."""
+"""examples/gemm_ladder.py: every rung is correct, free of hazards, and one change away from the
+previous one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""examples/tensor_parallel_mlp.py on simulated GPUs; on others in
-tests/gpu/test_many_gpu_ops_on_gpu.py."""
+"""examples/tensor_parallel_mlp.py on simulated GPUs.
+
+On real GPUs it runs in tests/gpu/test_many_gpu_ops_on_gpu.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/benchmarks/harness without a GPU: processes, budgets, files that are resumed, calls in
+"""examples/benchmarks/harness without a GPU: processes, budgets, resumed files, calls in
 workers."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_each_process_measures_every_case_and_the_file_has_all(tmp_path: Path, c
     status, result = collected(tmp_path, fails_at=0)
     assert status == 0
     runs = [(r["process"], r["case"]["n"]) for r in result.runs]
-    assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (2, 1)]  # the last one begins elsewhere
+    assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (2, 1)]  # the last one starts elsewhere
     assert len({r["pid"] for r in result.runs}) == 3
     assert result.rows[0].ratio.median == pytest.approx(1 / 0.99)
     shown = capfd.readouterr().out
@@ -85,7 +85,7 @@ def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd
 @pytest.fixture(scope="module")
 def of_two_gpus(tmp_path_factory: pytest.TempPathFactory) -> bench.Result:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SLOW", "1.5")  # the first process comes last
+        patched.setenv("SLOW", "1.5")  # the first process finishes last
         folder, cases = tmp_path_factory.mktemp("gpus"), [{"n": 1}, {"n": 2}]
         status, result = collected(folder, fails_at=0, cases=cases, cards=["GPU-a", "GPU-b"])
     assert status == 0
@@ -109,7 +109,7 @@ def test_gpus_share_the_processes_out_and_have_one_at_a_time(of_two_gpus: bench.
         1: "GPU-b",
         2: "GPU-b",
     }
-    for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
+    for card in ("GPU-a", "GPU-b"):  # the runs of a process are adjacent
         turns = [
             run["process"]
             for run in sorted(result.runs, key=lambda run: run["at"])
@@ -176,7 +176,7 @@ def test_measuring_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         harness.main("t", [], lambda process, case: {})
 
 
-# ---- budgets, and files that go on
+# ---- budgets, and resumed files
 def entry(process: int, case: dict[str, Any]) -> dict[str, Any]:
     return bench.run_entry(
         process,
@@ -189,7 +189,7 @@ def entry(process: int, case: dict[str, Any]) -> dict[str, Any]:
 def worked(
     capsys: pytest.CaptureFixture[str], measure: Any, case_count: int = 4
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """The status of a worker, its records, and what else it printed."""
+    """Return the status of a worker, its records, and its other output."""
     status = workers._worker(0, [{"n": n} for n in range(case_count)], measure)
     lines = capsys.readouterr().out.strip("\n").split("\n")
     records = [json.loads(line[1:]) for line in lines if line.startswith("\x1e")]
@@ -200,7 +200,7 @@ def worked(
     )
 
 
-def test_a_worker_goes_on_after_a_row_that_says_why_it_failed_but_not_after_an_exception(
+def test_a_worker_continues_after_a_row_with_an_error_but_not_after_an_exception(
     capsys: Any,
 ) -> None:
     def measure(process: int, case: Any) -> dict[str, Any]:
@@ -248,7 +248,7 @@ print("\x1e" + json.dumps({"process": process, "case": case, "failed": "it is on
 """
 
 
-def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(
+def test_the_remaining_time_is_shared_by_the_remaining_processes(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "r.json"
@@ -316,12 +316,12 @@ def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(
         workers, "_worker", lambda process, order, measure: made.append((process, order)) or 0
     )
     workers.main("t", cases, entry, out=out, processes=2)
-    assert made[2] == (1, [{"n": 2}, {"n": 3}, {"n": 0}, {"n": 1}])  # it begins in the middle
+    assert made[2] == (1, [{"n": 2}, {"n": 3}, {"n": 0}, {"n": 1}])  # it starts in the middle
 
 
-# ---- calls spread over processes
+# ---- calls distributed over processes
 @pytest.mark.thorough
-def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(
+def test_calls_are_spread_over_processes_and_failures_and_hangs_are_reported(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "ahead.py"

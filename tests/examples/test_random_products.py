@@ -1,5 +1,5 @@
-"""The benchmarks of random products and layouts without a GPU: which rows, what is checked of a
-row, what is told of the goals."""
+"""The benchmarks of random products and layouts without a GPU: their rows, the checks of a row, and
+the verdict on the goals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
 
 @pytest.fixture(scope="module")
 def folder() -> Any:
-    """The benchmarks' folder, on the path as it is when they run."""
+    """Put the benchmarks' folder on the path, as when they run."""
     before = list(sys.path)
     sys.path.insert(0, str(FOLDER))
     yield FOLDER
@@ -45,9 +45,9 @@ def layouts(folder: Path) -> Any:
     return importlib.import_module("random_layouts")
 
 
-# ---- which rows
+# ---- rows
 @pytest.mark.parametrize("distribution", ["log", "uniform"])
-def test_random_products_are_those_of_the_seed_on_the_grid_and_spread_as_is_said(
+def test_random_products_follow_the_seed_the_grid_and_the_distribution(
     rows: Any, distribution: str
 ) -> None:
     found = rows.random_rows(2000, 7, distribution)
@@ -135,7 +135,7 @@ def test_the_seed_that_is_drawn_is_handed_to_the_processes_that_measure(
     assert sys.argv[-2:] == ["--seed", str(drawn)] and program.parse().seed == drawn
 
 
-# ---- what is told
+# ---- verdict
 def row(
     shape: str, ratio: float, of: str = "random", name: str = "numpipe", error: float = 1.0
 ) -> bench.Row:
@@ -157,7 +157,7 @@ def row(
 
 
 def told(text: str, kind: str, what: str) -> str:
-    """The line of the verdict on a kind."""
+    """Return the line of the verdict on a kind of product."""
     lines = text.splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith(kind))
     return (
@@ -222,7 +222,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(
     assert len((tmp_path / "fit.jsonl").read_text(encoding="utf8").splitlines()) == 4
 
 
-# ---- what is checked of a row, on the CPU
+# ---- checks of a row, on the CPU
 @pytest.fixture
 def on_cpu(program: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch = pytest.importorskip("torch")
@@ -285,7 +285,7 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(
     contest.check()
     for at, said in (
         ("missing", "left elements of"),
-        ("beside", "wrote beside its output"),
+        ("beside", "wrote outside its output"),
         ("bits", "gave other bits"),
     ):
         run(at)
@@ -346,7 +346,7 @@ def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(
     assert alive == [0] * 6 and len(made) == 24
 
 
-def test_configs_that_take_the_row_are_beside_the_chosen_one(
+def test_configs_that_fit_the_row_are_next_to_the_chosen_one(
     on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numpipe.errors import SpecError
@@ -414,7 +414,7 @@ def test_a_window_has_the_elements_of_its_layout(layouts: Any) -> None:
         )
 
 
-def test_a_wrong_result_and_one_that_is_written_beside_are_told(
+def test_a_wrong_result_and_one_written_elsewhere_are_reported(
     layouts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = {"seed": 3, "library": "numpy", "most": 30}
@@ -439,7 +439,7 @@ def test_a_wrong_result_and_one_that_is_written_beside_are_told(
     layouts.check(case | {"number": number})
     for by, said in (
         ("element", "elements are off, first"),
-        ("beside", "elements beside the output were written"),
+        ("beside", "elements outside the output were written"),
     ):
         broken["by"] = by
         with pytest.raises(AssertionError, match=said):

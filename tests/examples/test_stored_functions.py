@@ -1,5 +1,5 @@
-"""The functions of shapes of all kernels of examples/: a file can hold each, and gives what the
-function gives."""
+"""The functions of shapes of all kernels in examples/ can be exported to a file, and give the same
+results when loaded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def benchmark(name: str) -> ModuleType:
-    """A module of examples/benchmarks, beside modules of examples/ that have the same name."""
+    """Import a module of examples/benchmarks, apart from modules of examples/ with the same
+    name."""
     spec = importlib.util.spec_from_file_location(
         f"benchmark_{name}", EXAMPLES / "benchmarks" / f"{name}.py"
     )
@@ -53,6 +54,7 @@ def benchmark(name: str) -> ModuleType:
 
 
 explained, steered = benchmark("explained"), benchmark("steered")
+store_role = benchmark("store_role")
 LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
     (attention_ladder.kernel(cfg, 64, causal), {})
     for cfg in attention_ladder.RUNGS.values()
@@ -105,7 +107,7 @@ def over_tiles(x, y):  # type: ignore[no-untyped-def]
 
 
 def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expression]:
-    """The functions of a kernel as files hold them, compared with the functions on drawn shapes."""
+    """Compare the functions of a kernel as files store them with the originals, on drawn shapes."""
     options, choose = kernel.options, random.Random(0)
     for option in ("out_type", "grid", "workspace"):
         function = kernel.definition.grid if option == "grid" else getattr(options, option)
@@ -142,10 +144,13 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         yield expression
 
 
+STORES = [(store_role.reductions(True), {})]
+
+
 @pytest.mark.parametrize(
     "kernels",
-    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})]],
-    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles"],
+    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})], STORES],
+    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles", "stores"],
 )
 def test_a_file_can_hold_all_functions_of_shapes(
     kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
@@ -155,7 +160,7 @@ def test_a_file_can_hold_all_functions_of_shapes(
 
 
 def test_all_kernels_are_among_them() -> None:
-    """But for kernels of several GPUs, which no file holds."""
+    """Except for kernels of several GPUs, which no file can hold."""
     of_files = {
         path.name
         for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
@@ -163,7 +168,8 @@ def test_all_kernels_are_among_them() -> None:
         and "semaphores=" not in text
     }
     tested = {
-        Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)
+        Path(str(module.__file__)).name
+        for module in (*MODULES, gemm_ladder, attention_ladder, store_role)
     }
     tested |= {
         "jax_calls.py",
@@ -173,5 +179,6 @@ def test_all_kernels_are_among_them() -> None:
         "copy.py",
         "row_softmax.py",
         "by_rows.py",
+        "w4a16.py",
     }
     assert of_files == tested

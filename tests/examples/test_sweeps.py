@@ -1,4 +1,4 @@
-"""examples/benchmarks/harness without a GPU: rows of sweeps in turn, graphs of short kernels,
+"""examples/benchmarks/harness without a GPU: interleaved sweeps, graphs of short kernels,
 summaries, pictures, other files."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CASES = [{"shape": f"{n},8,8"} for n in (10, 20, 30, 40)]
 
 
 class Gpu(FakeGpu):
-    """Captures too: what is launched in a capture is not run but kept; a replay runs it."""
+    """A fake GPU that captures: launches in a capture are kept, and a replay runs them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,9 +113,12 @@ def test_a_row_is_measured_in_rounds_of_all_under_its_own_name_of_protocol() -> 
     assert (row.error, row.reference_error) == (2e-3, 1e-3)
 
 
-def test_with_a_pause_each_competitor_is_measured_alone_behind_it() -> None:
-    """The fake's clock falls under load: behind the pause both run at the boost clock, by rounds at
-    that of a loaded card."""
+def test_with_a_pause_each_competitor_is_measured_alone_after_it() -> None:
+    """The fake's clock falls under load.
+
+    After the pause both competitors run at the boost clock; in rounds they run at that of a loaded
+    card.
+    """
     gpu = Gpu()
 
     def make(_process: int, _case: Any) -> harness.Contest:
@@ -274,8 +277,8 @@ def test_merged_files_have_the_runs_of_all_processes() -> None:
         harness.merge([("a", first), ("b", result(RATIOS, benchmark="attention"))])
 
 
-# ---- what rows come to
-def test_a_summary_tells_the_mean_the_shares_below_limits_and_the_slowest() -> None:
+# ---- summaries of rows
+def test_a_summary_has_the_mean_the_shares_below_limits_and_the_slowest() -> None:
     rows = result(RATIOS).rows
     [group] = harness.groups(rows)
     assert group.mean == pytest.approx(float(np.exp(np.mean(np.log(list(RATIOS.values()))))))
@@ -395,7 +398,7 @@ def test_the_command_summarizes_compares_and_merges(
 
 # ---- checks of outputs
 class Tensor(np.ndarray):
-    """As much of a tensor as the checks use."""
+    """The parts of a tensor that the checks use."""
 
     def clone(self) -> Any:
         return self.copy()

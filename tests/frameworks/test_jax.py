@@ -1,4 +1,4 @@
-"""Kernels and ops in JAX programs, on a CPU: traced, compiled by XLA, run on the simulated SM;
+"""Kernels and ops in JAX programs on a CPU: traced, compiled by XLA and run on the simulated SM;
 derivatives, and batches by vmap."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ones(y):
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
-    """Small integers: sums of their products are exact."""
+    """Return small integers: sums of their products are exact."""
     return jnp.asarray(np.random.default_rng(seed).integers(-3, 4, shape), dtype)
 
 
@@ -145,12 +145,12 @@ def test_out_type_of_the_call_is_for_kernels_that_have_none() -> None:
     )
 
 
-def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
+def test_vmap_of_a_kernel_calls_it_for_each_on_request() -> None:
     x = numbers(3, 64, 64)
     function = numpipe.jax.call(scaled, vmap_method="sequential")
     same(jax.jit(jax.vmap(function))(x), 2 * x)
     with pytest.raises(
-        SpecError, match=r"kernel scaled: jax.vmap of it: .*vmap_method=\"sequential\""
+        SpecError, match=r"kernel scaled: jax.vmap has no rule.*vmap_method=\"sequential\""
     ):
         jax.vmap(numpipe.jax.call(scaled))(x)
 
@@ -159,7 +159,7 @@ def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
     grid=(1,), warp_specialized=False, out_type=lambda x, y: ArrayType(x.shape, x.dtype)
 )
 def added(x, y, z):
-    """z = x + y: a matrix, or a batch of them, of which y may have one"""
+    """Compute z = x + y for matrices or batches of them; y may have a batch of one."""
     tile = ds(0, 64)
     for i in range(z.shape[0] if z.ndim == 3 else 1):
         j = i if y.shape[0] == z.shape[0] else 0
@@ -183,7 +183,7 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
     doubled = jax.custom_vjp(function)
     doubled.defvjp(lambda x: (function(x), None), lambda _, g: (function(g),))
     same(jax.grad(lambda x: doubled(x).sum())(numbers(64, 64)), np.full((64, 64), 2.0))
-    with pytest.raises(SpecError, match="scaled: .* has no derivative yet: say .* jax.custom_vjp"):
+    with pytest.raises(SpecError, match="scaled: .* has no derivative; fix: .* jax.custom_vjp"):
         jax.grad(lambda x: function(x).sum())(numbers(64, 64))
 
 
@@ -192,12 +192,12 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
     [
         (
             lambda f, x: f(x, x),
-            "the call passes all of x, y, and arrays of JAX are immutable: leave the outputs out",
+            "the call passes all of x, y, but JAX arrays are immutable; fix: leave the outputs out",
         ),
         (lambda f, x: f(x, out=x), "a call in a JAX program has no out=: XLA allocates"),
         (
             lambda f, x: f(x, by=x[0, 0]),
-            r"'by' is traced, and a launch has the value .* \(static_argnames of jax.jit",
+            r"'by' is traced, but a launch needs its value .*; fix: .*static_argnames='by'",
         ),
         (lambda f, x: f(x, factor=2.0), "unexpected argument 'factor'"),
         (
@@ -215,7 +215,7 @@ def test_calls_that_do_not_fit_are_refused_when_they_are_traced(call: Any, messa
         jax.jit(lambda x: call(numpipe.jax.call(scaled), x))(numbers(64, 64))
 
 
-def test_what_is_no_kernel_and_no_method_is_refused() -> None:
+def test_neither_a_kernel_nor_a_method_is_refused() -> None:
     with pytest.raises(SpecError, match="kernel must be a numpipe.Kernel"):
         numpipe.jax.call(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="vmap_method must be None or one of"):
@@ -233,12 +233,13 @@ def test_sizes_that_are_not_known_are_refused() -> None:
         (numpipe.jax.call(scaled), np.float32),
         (lambda x: numpipe.jax.matmul(x, x), np.float16),
     ):
-        with pytest.raises(SpecError, match="which must be known when a program is traced"):
+        with pytest.raises(SpecError, match="sizes that are known when a program is traced"):
             jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
 
 
 def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
-    """As JAX's error, for it crosses C; with the name of numpipe's and its text."""
+    """It arrives as JAX's error, because it crosses C, with the name and text of numpipe's
+    error."""
     with pytest.raises(
         jax.errors.JaxRuntimeError,
         match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions",
@@ -248,8 +249,8 @@ def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
 
 @pytest.mark.thorough
 def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() -> None:
-    """Programs on several devices run beside Python, and call it: the process waits for them before
-    Python ends."""
+    """Programs on several devices run in parallel to Python and call it, so the process waits for
+    them before Python shuts down."""
     code = (
         "import jax, jax.numpy as jnp, numpy as np, numpipe.jax\nmesh, over = "
         "jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\na, b = "
@@ -341,7 +342,7 @@ def test_derivatives_of_all_that_follows_a_product(activation: Any) -> None:
 def test_a_product_is_computed_once_where_its_activation_is_differentiated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Outside of jax.jit nothing removes a second one."""
+    """Outside of jax.jit nothing removes a duplicate product."""
     a, b = numbers(8, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
     runs, call = [], numpipe.ops.matmul.call
     monkeypatch.setattr(numpipe.ops.matmul, "call", lambda *x, **y: (runs.append(1), call(*x, **y)))
@@ -358,7 +359,7 @@ def test_a_sum_over_a_batch_keeps_float64() -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0)], ids=["rows", "bias"])
-def test_vmap_does_not_read_what_is_not_added(axes: Any) -> None:
+def test_vmap_does_not_read_an_unused_c(axes: Any) -> None:
     a, b = numbers(*[2][: axes[0] == 0], 5, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
     bias = numbers(*[2][: axes[1] == 0], 8, dtype=np.float16)
     unread = jnp.full((2, 5, 8), np.nan, np.float16)
@@ -379,7 +380,7 @@ def test_the_derivative_of_a_derivative() -> None:
 
 
 def test_derivatives_copy_no_operand() -> None:
-    """XLA transposes nothing: a window on the operand is the transpose."""
+    """XLA transposes nothing: the transpose is a view of the operand."""
     a, b = numbers(16, 8, dtype=np.float16), numbers(8, 24, dtype=np.float16)
     text = (
         jax.jit(jax.grad(lambda a, b: wide(numpipe.jax.matmul(a, b)).sum(), (0, 1)))
@@ -430,7 +431,7 @@ def test_vmap_of_a_product_and_of_its_derivatives(a: Any, b: Any) -> None:
     ],
     ids=str,
 )
-def test_vmap_of_what_follows_a_product(axes: tuple[Any, ...]) -> None:
+def test_vmap_of_epilogues(axes: tuple[Any, ...]) -> None:
     shapes = [(5, 16), (16, 8), (5, 8), (8,)]
     arrays = [
         numbers(*([] if axis is None else [3]), *shape, dtype=np.float16)
@@ -490,7 +491,7 @@ def test_a_traced_alpha_and_an_unknown_derivative_are_refused() -> None:
 
 # ---- attention
 def attended(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """The reference, in float32, and the logarithms of the sums."""
+    """Return the reference in float32, and the logarithms of the sums."""
     k, v = (jnp.repeat(wide(x), q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = wide(q) @ jnp.swapaxes(k, -1, -2) * q.shape[-1] ** -0.5
     scores = (
@@ -534,7 +535,7 @@ def test_attentions_that_do_not_fit_are_refused_when_they_are_traced() -> None:
     for call, message in [
         (
             lambda q: jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())(q),
-            "no derivative yet",
+            "has no derivative",
         ),
         (lambda q: numpipe.jax.attention(q, q[:, :1], q), "'k' and 'v' must have one shape"),
         (lambda q: numpipe.jax.attention(q, q, q, scale=q[0, 0, 0, 0]), "'scale' is traced"),

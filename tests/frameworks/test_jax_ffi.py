@@ -36,7 +36,7 @@ IN = jax.ShapeDtypeStruct((64, 64), np.float32)
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A GPU, JAX's default device, that notes the addresses of the arrays of each launch."""
+    """Return a fake GPU, JAX's default device, that records the array addresses of each launch."""
     fake = FakeDriver()
     fake.sizes, fake.seen = SIZES, []  # type: ignore[attr-defined]
     fake.kernel = lambda p: fake.seen.append(
@@ -46,14 +46,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         )
     )
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
-    jax.clear_caches()  # a program is traced once for a default device
+    jax.clear_caches()  # a program is traced once per default device
     with opened(monkeypatch, fake):
         yield fake
     jax.clear_caches()
 
 
 def handler(kernel: Any, **named: Any) -> Any:
-    """The CUDA handler of a call of a kernel that is traced now."""
+    """Return the CUDA handler of a call that is traced now."""
     before = set(targets._targets)
     jax.eval_shape(lambda x: numpipe.jax.call(kernel)(x, **named), IN)
     (key,) = targets._targets.keys() - before
@@ -127,7 +127,7 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("theirs, told", [((0, 1), (0, 1)), ((0, 3), (0, 3)), ((0, 9), (0, 4))])
-def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(
+def test_a_handler_reports_a_common_version_and_that_it_can_be_captured(
     theirs: Any, told: Any
 ) -> None:
     metadata = FakeXla(theirs).ask(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=True))
@@ -189,7 +189,7 @@ def test_a_repeated_call_only_launches(fake: FakeDriver, monkeypatch: pytest.Mon
 
 
 def test_the_first_call_can_be_captured(fake: FakeDriver) -> None:
-    """XLA may record a command buffer before anything of it ran: the machine code is loaded aside
+    """XLA may record a command buffer before anything has run: the machine code is loaded outside
     of the capture."""
     xla, called = FakeXla(), handler(doubled(**OUT))
     fake.captured = {9}
@@ -258,7 +258,7 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
 def test_a_product_cut_along_k_is_one_launch_with_its_workspace(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real kernel, compiled when it is traced."""
+    """The real kernel is compiled when it is traced."""
     config = Config(64, 64, split="stream", slots=4, wgs=1)
     traced = jax.eval_shape(
         lambda a, b: numpipe.jax.matmul(a, b, config=config, bias=b[0, :256]),
@@ -349,8 +349,10 @@ def traced(
     differentiated: bool,
     workspace: tuple[int, int] | None = None,
 ) -> set[str]:
-    """Trace a product of arrays of these shapes; returns the names of its kernels. `workspace` is
-    the shape of what each of them wants."""
+    """Trace a product of arrays of these shapes, and return the names of its kernels.
+
+    `workspace` is the shape of the workspace that each of them requests.
+    """
     ready = types.SimpleNamespace(
         workspace_shape=lambda grid, infos: workspace,
         fitting=lambda grid, device: grid,

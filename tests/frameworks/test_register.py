@@ -1,5 +1,4 @@
-"""Kernels as ops of PyTorch: what their schemas say, what runs under compile, export and autograd,
-and what is refused."""
+"""Kernels registered as PyTorch ops: schemas, compile, export and autograd, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _numbers = itertools.count()
 
 
 def fresh(kernel: Any, **options: Any) -> Any:
-    """An op of a kernel, by a name that no other test has."""
+    """Return an op of a kernel, with a name that no other test uses."""
     return register(kernel, f"numpipe_tests::{kernel.name}_{next(_numbers)}", **options)
 
 
@@ -66,7 +65,7 @@ def test_an_op_computes_what_its_kernel_does() -> None:
 
 
 def test_a_scalar_has_the_type_of_its_default() -> None:
-    """The kernel is compiled for int64; an op's schema has one type of integers."""
+    """The kernel is compiled for int64: an op's schema has a single integer type."""
     op = fresh(kernels.shifted)
     torch.testing.assert_close(op(torch.ones(64, 64), by=2), torch.full((64, 64), 3.0))
     with pytest.raises(SpecError, match="does not fit int32"):
@@ -94,7 +93,7 @@ BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.tho
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ops_stand_in_one_graph(backend: str) -> None:
+def test_ops_are_in_one_graph(backend: str) -> None:
     squared, tripled = fresh(kernels.squared), fresh(kernels.tripled)
 
     def f(x: Any) -> Any:
@@ -146,7 +145,7 @@ def test_opcheck_finds_nothing(grad: bool) -> None:
 
 
 def test_a_fake_of_other_shapes_is_found_by_opcheck() -> None:
-    """That the check above looks at what out_type says."""
+    """Shows that the check above uses out_type."""
     op = fresh(kernels.times, statics={"factor": 2.0})
     real = op(torch.ones(64, 64))
     with torch._subclasses.FakeTensorMode():
@@ -175,16 +174,16 @@ def test_a_backward_may_register_no_gradient_of_its_own() -> None:
     op, x = fresh(kernels.squared, backward=kernels.squared_backward), inputs(64, 64, grad=True)
     (grad,) = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
     with pytest.raises(
-        SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"
+        SpecError, match="_backward: a gradient is needed, but kernel squared_backward was"
     ):
         grad.sum().backward()
 
 
-def test_a_gradient_that_nobody_wrote_is_named_when_it_is_asked_for() -> None:
+def test_a_missing_gradient_is_named_when_it_is_requested() -> None:
     y, _ = fresh(kernels.squared)(inputs(64, 64, grad=True), alpha=2.0)
     with pytest.raises(
         SpecError,
-        match=r"squared was registered without one: pass numpipe.torch.register\(squared, "
+        match=r"squared was registered without one; fix: numpipe.torch.register\(squared, "
         r"backward=…\)",
     ):
         y.sum().backward()
@@ -215,11 +214,11 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
     assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
-# ---- refusals
+# ---- what is rejected
 @pytest.mark.parametrize(
     ("kernel", "options", "match"),
     [
-        (np.sum, {}, "takes a @numpipe.kernel, got <function sum"),
+        (np.sum, {}, "expected a @numpipe.kernel, got <function sum"),
         (
             kernels.squared,
             {"name": "a-b"},
@@ -245,7 +244,8 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         (
             kernels.squared,
             {"backward": lambda w: w},
-            "gradient of x asks for w; it may ask for x, alpha, n, y, z, grad_y, grad_z, xp",
+            "gradient of x has the parameters w; possible ones are x, "
+            "alpha, n, y, z, grad_y, grad_z, xp",
         ),
         (
             kernels.squared,
@@ -255,7 +255,9 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         (kernels.squared, {"backward": kernels.tripled}, "it returns nothing"),
     ],
 )
-def test_what_is_no_op_is_refused(kernel: Any, options: dict[str, Any], match: str) -> None:
+def test_a_value_that_is_not_an_op_is_refused(
+    kernel: Any, options: dict[str, Any], match: str
+) -> None:
     with pytest.raises(SpecError, match=match):
         register(kernel, **{"name": f"numpipe_tests::refused_{next(_numbers)}"} | options)
 
@@ -278,7 +280,7 @@ def test_a_name_is_taken_once_and_a_kernel_defined_anew_replaces_itself() -> Non
     assert register(make(3.0))(x)[0, 0] == 3 == torch.ops.numpipe_kernels.scaled(x)[0, 0]
     with pytest.raises(
         SpecError,
-        match="the op numpipe_kernels::scaled is another one, of tests.*: pass another name=",
+        match="tests.* has defined another op numpipe_kernels::scaled; fix: pass another name=",
     ):
         register(kernels.squared, "scaled")
 
@@ -289,7 +291,7 @@ def test_a_wrong_count_of_gradients_is_named() -> None:
     )
     with pytest.raises(
         SpecError,
-        match="the gradients of x must return one for each of them, None where .*, got 2",
+        match="the gradients of x must return one gradient or None for each of them, got 2",
     ):
         y.sum().backward()
 
@@ -311,7 +313,7 @@ def test_vmap_names_the_op() -> None:
     op = fresh(kernels.times, statics={"factor": 2.0})
     with pytest.raises(
         SpecError,
-        match="times: vmap has no rule for this op: call it in a loop",
+        match="times: vmap has no rule for this op; fix: call it in a loop",
     ):
         torch.vmap(op)(torch.ones(2, 64, 64))
 

@@ -1,5 +1,7 @@
-"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests;
-here it is a fake."""
+"""numpipe.torch.scaled_dot_product_attention, which is called like PyTorch's.
+
+The kernel is a fake here; it has its own tests.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def test_it_is_the_function_of_pytorch(options: dict[str, Any], inference: bool)
         torch.testing.assert_close(sdpa(q, k, v, **options), expected(q, k, v, **options))
 
 
-def test_the_kernel_is_that_of_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_from_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     q, k, v = tensors(keys=2, grad=True)
@@ -82,7 +84,7 @@ def test_leading_dimensions_are_batches(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_it_stands_in_one_graph(dynamic: bool) -> None:
+def test_it_is_in_one_graph(dynamic: bool) -> None:
     graphs: list[Any] = []
     f = torch.compile(
         lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1,
@@ -117,35 +119,38 @@ def test_vmap_is_a_batch(rank: int) -> None:
     torch.testing.assert_close(torch.vmap(sdpa, in_dims=(1, None, None))(qs, k, v), wanted)
 
 
-# ---- refusals
+# ---- what is rejected
 Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (
         lambda: sdpa(Q, K, V, torch.ones(9, 7)),
-        "attn_mask is given, which it does not take: pass is_causal=True",
+        "attn_mask is not supported; fix: pass is_causal=True",
     ),
     "dropout": (
         lambda: sdpa(Q, K, V, dropout_p=0.1),
-        "dropout_p = 0.1, which it does not have: pass dropout_p=0.0",
+        "dropout is not supported, got dropout_p = 0.1; fix: pass dropout_p=0.0",
     ),
     "gradient": (
         lambda: sdpa(Q.clone().requires_grad_(), K, V),
-        r"requires a gradient, and this op has no backward pass yet: call it under "
+        r"requires a gradient, but this op has no backward pass; fix: call it under "
         r"torch.no_grad\(\)",
     ),
     "heads": (
         lambda: sdpa(Q, K[:, :2], V[:, :2]),
-        "query has 4 heads, key 2: pass enable_gqa=True",
+        "query has 4 heads, key 2; fix: pass enable_gqa=True",
     ),
     "multiple": (
         lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
         "the heads of the query, 4, must be a multiple of",
     ),
-    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same three dimensions or more"),
-    "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"value \(2, 4, 3, 16\): batches must be equal"),
+    "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same number of dimensions"),
+    "lengths": (
+        lambda: sdpa(Q, K, V[:, :, :3]),
+        r"value \(2, 4, 3, 16\): batches and depths must be equal",
+    ),
     "types": (
         lambda: sdpa(Q, K, V.bfloat16()),
-        "'v' is bfloat16 and 'q' is float16: give both one type",
+        "'v' is bfloat16 and 'q' is float16; fix: give both one type",
     ),
     "float32": (
         lambda: sdpa(Q.float(), K.float(), V.float()),
@@ -153,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "devices": (
         lambda: sdpa(Q, K.to("meta"), V),
-        r"'query' is on cpu, 'key' on meta; move one: key.to\(query.device\)",
+        r"'query' is on cpu, 'key' on meta; fix: key.to\(query.device\)",
     ),
     "no tensor": (lambda: sdpa(Q.numpy(), K, V), "'query' must be a torch.Tensor, got a ndarray"),
 }

@@ -1,5 +1,5 @@
-"""The benchmark of gradients without a GPU: that both sides compute the same, and what is refused
-of a row."""
+"""The benchmark of gradients without a GPU: both sides compute the same, and bad rows are
+rejected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def measured(program: Any, monkeypatch: pytest.MonkeyPatch, of: str) -> tuple[Any, dict[str, Any]]:
-    """The entry of a row, whose competitors run once, and what each computed."""
+    """Return the entry of a row whose competitors run once, and what each of them computed."""
     done: dict[str, Any] = {}
     monkeypatch.setattr(
         bench,
@@ -52,7 +52,7 @@ def test_both_sides_of_a_row_compute_the_same(
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
-def test_a_wrong_gradient_is_no_row(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_gives_no_row(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = program.steps
     monkeypatch.setattr(
         program, "steps", lambda of: real(of) | {program.OURS: lambda x, w, bias: x @ (w.T * 1.01)}
@@ -61,7 +61,7 @@ def test_a_wrong_gradient_is_no_row(program: Any, monkeypatch: pytest.MonkeyPatc
         measured(program, monkeypatch, "product")
 
 
-def test_what_is_measured_is_chosen_of_what_there_is(program: Any) -> None:
+def test_only_known_cases_can_be_measured(program: Any) -> None:
     assert program.parse([]).of == ["product", "layer"]
     with pytest.raises(SystemExit):
         program.parse(["--of", "sum"])

@@ -1,5 +1,5 @@
-"""numpipe.torch on simulated GPUs: results and gradients against float64, autocast, graphs; and
-what is refused."""
+"""Multi-GPU ops of numpipe.torch on simulated GPUs: results and gradients against float64,
+autocast, graphs, errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(got: Any, wanted: Any, tolerance: float = 3e-3) -> None:
 
 
 def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int = 2) -> None:
-    """Results of an op, and gradients of all that requires one, against float64."""
+    """Compare an op's results and gradients with float64."""
     wide = [in_full(tensors) for tensors in mine]
     got, wanted = getattr(npt, name)(*mine, mesh=Mesh.simulated(gpus)), EXPECTED[name](*wide)
     grads = [
@@ -64,7 +64,7 @@ def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int
 
 # ---- results and gradients
 @pytest.mark.parametrize("name", SHAPES)
-def test_results_and_gradients_are_those_of_float64(name: str) -> None:
+def test_results_and_gradients_match_float64(name: str) -> None:
     compare(name, shards(*SHAPES[name], grad=True))
 
 
@@ -77,7 +77,7 @@ def test_gradients_on_any_number_of_gpus(name: str, gpus: int) -> None:
 
 @pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
 def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
-    """A shard of 10 x 7 elements has no multiple of 16 bytes, nor has its gradient; and the weight
+    """A shard of 10 x 7 elements is not a multiple of 16 bytes, nor is its gradient, and the weight
     is a view."""
     a, b = shards((10, 7), (9, 7), grad=True)
     wide = in_full(a), in_full(b)
@@ -89,7 +89,9 @@ def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
         check(tensor.grad, other.grad, 1e-2)
 
 
-def test_a_gradient_is_computed_for_what_wants_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_is_computed_for_tensors_that_require_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran: list[str] = []
     launch = torch_ops.TorchOp.launch
     monkeypatch.setattr(
@@ -199,7 +201,7 @@ def test_meta_tensors_have_a_shape() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_rank_passes_and_gets_its_own_tensors(compiled: bool) -> None:
-    """Of rank 0 of 2, as under Mesh.torch, shapes alone."""
+    """As rank 0 of 2 under Mesh.torch; only shapes are checked."""
     mesh = Mesh(2, 0, None)
 
     def f(x: Any, up: Any, down: Any) -> Any:
@@ -216,7 +218,8 @@ def test_a_rank_passes_and_gets_its_own_tensors(compiled: bool) -> None:
 
 
 def test_gradients_are_gathered_from_aligned_memory() -> None:
-    """TMA reads from multiples of 16 bytes; a view may begin anywhere, and rows may lie apart."""
+    """TMA reads from multiples of 16 bytes; a view may begin anywhere, and its rows may be
+    spaced."""
     flat = torch.arange(65, dtype=F16)
     for view in (flat[1:].view(8, 8), flat[:64].view(8, 8).T, flat[:1].expand(8, 8)):
         dense = torch_ops._XP.contiguous(view)
@@ -232,7 +235,7 @@ def test_out_is_written_and_autograd_notices() -> None:
         check(one, other)
 
 
-# ---- refusals
+# ---- what is rejected
 ONE = torch.ones(8, 8, dtype=F16)
 ONES = [ONE, ONE]
 WANTED = [ONE.clone().requires_grad_() for _ in range(2)]
@@ -275,11 +278,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "K": (lambda: npt.all_gather_matmul(ONES, [ONE[:5]] * 2, mesh=MESH), "K = 8 in 'a'"),
     "vmap": (
         lambda: torch.vmap(lambda x: npt.all_gather([x, x], mesh=MESH))(ONE[None]),
-        "all_gather: vmap has no rule for this op: call it in a loop",
+        "all_gather: vmap has no rule for this op; fix: call it in a loop",
     ),
     "a mesh that is gone": (
         lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name),
-        "no numpipe.Mesh of this process",
+        "this process has no numpipe.Mesh",
     ),
 }
 

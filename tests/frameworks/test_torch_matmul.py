@@ -1,5 +1,5 @@
-"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export,
-vmap; and what is refused."""
+"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export and
+vmap; and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """What `direct` answers, call by call: whether the dispatcher is passed by."""
+    """Yield the results of `direct`, which say in each call whether the dispatcher is bypassed."""
     answers: list[bool] = []
     real = dispatch.direct
     monkeypatch.setattr(
@@ -66,14 +66,14 @@ def expected(
     beta: float = 1.0,
     activation: Any = None,
 ) -> Any:
-    """In float64."""
+    """Return the product in float64."""
     x = alpha * (a.double() @ b.double())
     x = x if c is None else x + beta * c.double()
     return ACTIVATIONS[activation](x if bias is None else x + bias.double())
 
 
 def check(got: Any, wanted: Any, tolerance: float = 2e-3) -> None:
-    """Shapes are equal, and values up to a part of the largest."""
+    """Check that shapes are equal, and values up to a fraction of the largest."""
     assert got.shape == wanted.shape
     assert (got.double() - wanted).abs().max() <= tolerance * (1 + wanted.abs().max())
 
@@ -92,9 +92,7 @@ SHAPES = [
 
 @pytest.mark.variants(5)
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
-def test_gradients_of_any_shapes_are_those_of_float64(
-    a: tuple[int, ...], b: tuple[int, ...]
-) -> None:
+def test_gradients_of_any_shapes_match_float64(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     mine = tensors(a, b, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     got, wanted = npt.matmul(*mine, alpha=0.5), expected(*wide, alpha=0.5)
@@ -127,7 +125,7 @@ def test_gradients_of_all_that_is_added_and_of_an_activation(
         check(mine_.grad, wide_.grad, 4e-2)
 
 
-def test_a_gradient_is_computed_for_what_wants_one() -> None:
+def test_a_gradient_is_computed_for_tensors_that_require_one() -> None:
     a, b = tensors((20, 24), (24, 40))
     b.requires_grad_()
     npt.matmul(a, b).sum().backward()
@@ -148,7 +146,7 @@ def test_a_product_under_grad_and_one_without_have_the_same_bits() -> None:
     assert torch.equal(npt.matmul(a, b), npt.matmul(a.clone().requires_grad_(), b).detach())
 
 
-# ---- the dispatcher, and past it
+# ---- with and without the dispatcher
 CONTEXTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "inference_mode": (torch.inference_mode, True),
     "no_grad": (torch.no_grad, True),
@@ -268,7 +266,7 @@ def test_sizes_may_be_symbols() -> None:
     assert len(graphs) == 1
 
 
-def test_a_function_of_ones_own_stands_in_a_graph_by_its_name() -> None:
+def test_a_users_function_is_in_a_graph_under_its_name() -> None:
     class Model(torch.nn.Module):
         def forward(self, a: Any, b: Any) -> Any:
             return npt.matmul(a, b, activation=halved)
@@ -321,7 +319,7 @@ def test_vmap_is_a_batch(a: tuple[int, ...], b: tuple[int, ...], dims: tuple[Any
     )
 
 
-def test_vmap_along_what_is_added() -> None:
+def test_vmap_along_c_and_bias() -> None:
     def f(a: Any, b: Any, c: Any, bias: Any, product: Any) -> Any:
         return product(a, b, c, bias=bias, beta=0.5, activation="relu")
 
@@ -344,7 +342,7 @@ def test_meta_tensors_have_a_shape() -> None:
     assert npt.matmul(a, b).shape == (20, 40) and npt.matmul(a, b).is_meta
 
 
-# ---- refusals
+# ---- what is rejected
 def test_out_is_written_and_autograd_notices() -> None:
     a, b, out = tensors((20, 24), (24, 40), (20, 40))
     assert npt.matmul(a, b, out=out) is out and out._version == 1
@@ -359,15 +357,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "devices": (
         lambda: npt.matmul(ONES, ONES.to("meta")),
-        r"'a' is on cpu, 'b' on meta; move one: b.to\(a.device\)",
+        r"'a' is on cpu, 'b' on meta; fix: b.to\(a.device\)",
     ),
     "NumPy": (
         lambda: npt.matmul(ONES, ONES.numpy()),
-        r"'b' must be a torch.Tensor, got a ndarray; pass torch.as_tensor\(b\)",
+        r"'b' must be a torch.Tensor, got a ndarray; fix: torch.as_tensor\(b\)",
     ),
     "sparse": (
         lambda: npt.matmul(ONES.to_sparse(), ONES),
-        r"'a' is sparse \(torch.sparse_coo\); pass a.to_dense\(\)",
+        r"'a' is sparse \(torch.sparse_coo\); fix: a.to_dense\(\)",
     ),
     "types": (lambda: npt.matmul(ONES, ONES.bfloat16()), "'b' .*bfloat16"),
     "integers": (lambda: npt.matmul(ONES.int(), ONES.int()), "'a' .*int32"),
@@ -384,14 +382,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "jvp": (
         lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
-        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use "
+        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; fix: use "
         r"torch.func.vjp",
     ),
     "vmap of out": (
         lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(
             ONES[None], ONES[None].clone()
         ),
-        "writes out in place, and an argument .* is a batch of torch.vmap, .*: leave out= out",
+        "writes out in place, and an argument .* is a batch of torch.vmap, .*; fix: leave out= out",
     ),
 }
 
@@ -427,7 +425,7 @@ def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: 
 def test_a_graph_asks_for_the_module_of_its_function() -> None:
     with pytest.raises(
         SpecError,
-        match="'nowhere:f' is no function of a module that is imported: import nowhere before",
+        match="'nowhere:f' is not a function of an imported module; fix: import nowhere before",
     ):
         torch.ops.numpipe.matmul(ONES, ONES, activation="nowhere:f")
 
@@ -437,10 +435,10 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
     def inner(x):
         return x
 
-    with torch.inference_mode():  # where no graph is made it is fine
+    with torch.inference_mode():  # fine where no graph is recorded
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
     for function, match in (
-        (inner, "is defined inside a function, where a graph does not find it again: define it"),
+        (inner, "is defined inside a function, where a graph cannot find it again; fix: "),
         (torch.tanh, "activation must be a numpipe.function of a float32 tile, got <built-in"),
     ):
         with (

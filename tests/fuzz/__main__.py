@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz``: check drawn kernels in worker processes until the time is over.
+"""``python -m tests.fuzz``: check drawn kernels in worker processes until the time is up.
 
 Before each check a worker writes the kernel to a file. A worker that hangs is killed, because a
-kernel that hangs on the GPU takes the CUDA context of its process with it, and that file is the
-failure. ``python -m tests.fuzz FILE`` checks the kernel of a failure again.
+kernel that hangs on the GPU takes the CUDA context of its process with it, and that file is then
+the failure. ``python -m tests.fuzz FILE`` checks the kernel of a failure again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tests.fuzz.checks import CHECKS
 from tests.fuzz.worker import keep, work
 
 LIMITS = {"sim": 120.0, "verify": 300.0, "compile": 240.0, "gpu": 40.0}
-"""seconds that a check may take; the first one on a GPU creates a context, as other processes do"""
+"""seconds that a check may take; the first one on a GPU creates a context, at the same time as
+other processes"""
 
 
 def fuzz(
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             CHECKS[target](case, seed)
             print(f"{target}: passed")
         return 0
-    # one thread a process, and no time or space for a cache of kernels that never come again
+    # one thread per process; no cache, because no kernel is drawn twice
     environment = {"NUMPIPE_CACHE": "0", "NUMPIPE_COMPILE_CHECK": "0", "OPENBLAS_NUM_THREADS": "1"}
     os.environ.update(environment)
     done = fuzz(options.target, options.minutes, options.seed, options.failures, options.processes)

@@ -1,4 +1,4 @@
-"""A drawn kernel: the text of its file, how its arguments are made, and its result by NumPy."""
+"""A drawn kernel: the text of its file, its arguments, and its result by NumPy."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MARK = "\n\nCASE, SEED = "
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A kernel with a way to call it.
+    """A kernel and a way to call it.
 
     text       its file
-    arguments  (name, expression) of each parameter; expressions know `rng`, a NumPy generator,
+    arguments  (name, expression) of each parameter; expressions may use `rng`, a NumPy generator,
                `np` and `ml_dtypes`
     features   language choices of the kernel, for coverage
     ctas       CTAs that NumPy runs, each with `wgs` warpgroups: all of them, or those of the first
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """The digest of the kernel's text, which names the files of a failure."""
+        """Return the digest of the kernel's text, which names the files of a failure."""
         return hashlib.sha1(self.text.encode()).hexdigest()[:12]
 
     @property
@@ -55,12 +55,12 @@ class Case:
         return getattr(module_of(self.text, "fuzzed"), self.name)
 
     def given(self, seed: int = 0) -> dict[str, Any]:
-        """Return new arguments of a call; outputs hold a value that no kernel writes."""
+        """Return new arguments for a call; outputs hold a value that no kernel writes."""
         names = {"np": np, "ml_dtypes": ml_dtypes, "rng": np.random.default_rng(seed)}
         return {name: eval(expression, names) for name, expression in self.arguments}
 
     def right(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return these arguments as NumPy leaves them."""
+        """Return these arguments with NumPy's results."""
         after = dict(zip(given, copied(given), strict=True))
         meaning.run(self.text, self.name, after, self.ctas, self.wgs, self.cluster)
         return after
@@ -72,7 +72,7 @@ class Case:
 
 
 def of_file(path: Path) -> tuple[Case, int]:
-    """Return the case, and the seed of its arguments, in a file that `Case.source` wrote."""
+    """Return the case and the seed of its arguments from a file that `Case.source` wrote."""
     text, _, rest = path.read_text(encoding="utf8").partition(MARK)
     fields, seed = ast.literal_eval(rest)
     return Case(**{**fields, "text": text}), seed

@@ -1,4 +1,4 @@
-"""What is checked of a drawn kernel: its results, its silence under schedules, its machine code."""
+"""Checks of a drawn kernel: its results, its silence under schedules, its machine code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Found(Exception):
 
     @property
     def title(self) -> str:
-        """The first line without names and numbers: equal for failures that look alike."""
+        """Return the first line without names and numbers, which is equal for similar failures."""
         line = next(line for line in str(self).splitlines() if line.strip())
         return re.sub(r"\S*fuzzed_\w+\S*|\d+|'\w+'|\b[a-z]+\d+\b", "…", line)[:160]
 
@@ -48,13 +48,13 @@ def compared(case: Case, seed: int, call: Callable[..., Any]) -> None:
 
 
 def simulated(case: Case, seed: int) -> None:
-    """Simulate in the virtual-time order for even seeds, in a random one for odd seeds."""
+    """Simulate in the virtual-time order for even seeds, in a random order for odd seeds."""
     schedule = seed if seed % 2 else None
     compared(case, seed, lambda *args: case.kernel.simulate(*args, seed=schedule))
 
 
 def verified(case: Case, seed: int) -> None:
-    """Verify under some schedules: no report, the same bits."""
+    """Verify in several schedules: no report, and always the same bits."""
     args = list(case.given(seed).values())
     options = {"schedules": SCHEDULES, "seed": seed}
     outputs = case.kernel.outputs
@@ -64,7 +64,7 @@ def verified(case: Case, seed: int) -> None:
 
 
 def compiled(case: Case, seed: int) -> None:
-    """Compile for sm_90a, and have the build gate read the machine code."""
+    """Compile for sm_90a, and run the build gate on the machine code."""
     built = _run(lambda: case.kernel.compiled(*case.given(seed).values()))
     excused = [re.compile(pattern) for pattern in case.excused]
     lines = [line for line in gate.findings(built) if not any(e.search(line) for e in excused)]
@@ -73,7 +73,7 @@ def compiled(case: Case, seed: int) -> None:
 
 
 def on_gpu(case: Case, seed: int) -> None:
-    """Run on the GPU, some times."""
+    """Run several times on the GPU."""
     for _ in range(REPEATS):
         compared(case, seed, lambda *args: case.kernel(*args, target="gpu"))
 

@@ -1,4 +1,4 @@
-"""One generator of whole kernels: `draw`, and `kernels`, the same as a Hypothesis strategy."""
+"""A generator of whole kernels: `draw`, and `kernels`, the same as a Hypothesis strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fuzz.programs import program
 
 
 def pipeline(rng: random.Random) -> Case:
-    """Draw a pipeline of any choices."""
+    """Draw a pipeline with any choices."""
     return case(*any_plan(rng))
 
 
@@ -22,10 +22,10 @@ AUTHORS = pipeline, product, program
 
 
 def draw(rng: random.Random) -> Case:
-    """Draw a kernel by any author."""
+    """Draw a kernel from any of the generators."""
     return rng.choice(AUTHORS)(rng)
 
 
 def kernels() -> st.SearchStrategy[Case]:
-    """Draw kernels, which Hypothesis makes smaller."""
+    """Return a strategy for kernels, which Hypothesis can shrink."""
     return st.randoms(use_true_random=False).map(draw)

@@ -1,10 +1,10 @@
-"""What a kernel's source means, by NumPy alone: each warpgroup of each CTA runs from its first line
-to its last, one by one.
+"""An interpreter of kernel source that uses only NumPy: the warpgroups of each CTA run one after
+another, from the first line to the last.
 
-`NUMPY` stands for the module numpipe where the source of a drawn kernel is executed. It knows
-what the generator writes: blocks that begin and end anywhere, pipelines as loops, shared memory
-as arrays, atomics as ufuncs, products in float64; barriers, turns and waits are nothing, the
-first cluster has all tiles, and each tile all steps. It shares nothing with numpipe.
+`NUMPY` replaces the module numpipe when the source of a drawn kernel is executed. It supports what
+the generator writes: blocks that begin and end anywhere, pipelines as loops, shared memory as
+arrays, atomics as ufuncs, products in float64. Barriers, turns and waits do nothing, the first
+cluster has all tiles, and each tile all steps. It shares no code with numpipe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PLACE = SimpleNamespace(cta=0, wg=0, wgs=1, cluster=1)
-"""the warpgroup that runs"""
+"""the warpgroup that is running"""
 
 
 class Ds:
@@ -50,7 +50,8 @@ class At:
 
 
 class Array:
-    """An array of the kernel, or a shared tile: outside there is `fill`, and nothing is stored."""
+    """An array of the kernel or a shared tile; elements out of bounds read as `fill` and drop
+    stores."""
 
     def __init__(self, values: np.ndarray, fill: float = 0) -> None:
         self.values, self.shape, self.dtype, self.at, self.fill = (
@@ -66,7 +67,8 @@ class Array:
         return Array(self.values.T)
 
     def places(self, index: Any) -> tuple[list[np.ndarray], tuple[int, ...]]:
-        """The elements of each dimension that an index selects, -1 outside; the tile's shape."""
+        """Return the elements that an index selects in each dimension, -1 out of bounds, and the
+        tile's shape."""
         index = () if index is Ellipsis else index if isinstance(index, tuple) else (index,)
         index += (slice(None),) * (len(self.shape) - len(index))
         found, sides = [], []
@@ -107,7 +109,7 @@ class Array:
 
 
 def numbers(tile: Any) -> np.ndarray:
-    """A tile in registers or in shared memory."""
+    """Return the numbers of a tile in registers or in shared memory."""
     found: np.ndarray = (
         tile.values if isinstance(tile, Array) else tile.read() if isinstance(tile, View) else tile
     )
@@ -126,7 +128,7 @@ def atomic(function: np.ufunc) -> Callable[..., None]:
 
 
 def wgmma(acc: Any, left: Any, right: Any) -> Any:
-    """Integers in float64 are exact, whatever the order of the sum is."""
+    """Integers in float64 are exact, in any order of summation."""
     product = numbers(left).astype(np.float64) @ numbers(right).astype(np.float64)
     return (acc + product).astype(acc.dtype)
 
@@ -173,7 +175,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def like(tree: Any, flat: Iterator[Any]) -> Any:
-    """A tree of this shape with other leaves."""
+    """Return a tree of this shape with other leaves."""
     if not isinstance(tree, tuple):
         return next(flat)
     parts = [like(part, flat) for part in tree]
@@ -266,7 +268,7 @@ def split_tiles(*counts: int, steps: int, **options: Any) -> Iterator[tuple[Any,
 
 
 def combine(acc: np.ndarray, part: Any, work: Any = None, axis: str | None = None) -> np.ndarray:
-    """The sum; within a cluster its columns that are this CTA's."""
+    """Return the sum; within a cluster, this CTA's columns of it."""
     columns = acc.shape[1] // PLACE.cluster
     return acc if axis is None else acc[:, PLACE.cta * columns : PLACE.cta * columns + columns]
 
@@ -335,7 +337,8 @@ NUMPY = SimpleNamespace(
 def run(
     text: str, name: str, arguments: dict[str, Any], ctas: int, wgs: int, cluster: int = 1
 ) -> None:
-    """Execute a kernel's file, and its function for each warpgroup of each CTA, on its arrays."""
+    """Execute a kernel's file, then its function for each warpgroup of each CTA, on its
+    arguments."""
     scope: dict[str, Any] = {
         "numpipe": NUMPY,
         "ds": Ds,

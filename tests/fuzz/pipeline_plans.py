@@ -1,13 +1,12 @@
-"""Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one
-dataclass.
+"""Plans of whole pipelines: every choice of the pipeline API, as the fields of one dataclass.
 
-`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules;
-numpipe's tests also go through plans in which all pairs of choices meet.
+`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that satisfies the rules;
+numpipe's tests also run plans that cover all pairs of choices.
 
 A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t
 computes a tile of every compute warpgroup, its *value*, from the blocks of `inputs` arrays
-(products of them, or sums); the value goes to output blocks, to a sum that is stored when the
-link ends (`carry`), or is stored where it is.
+(products or sums of them). The value is stored to output blocks, added to a sum that is stored when
+the link ends (`carry`), or stored directly.
 """
 
 from __future__ import annotations
@@ -25,69 +24,69 @@ SMEM = 227 * 1024
 
 
 def choice(*values: Any, default: Any = None) -> Any:
-    """A field with the values that a covering array covers; the first one is the ordinary one."""
+    """Return a field with the values that a covering array covers; the first one is the default."""
     return field(default=values[0] if default is None else default, metadata={"values": values})
 
 
 @dataclass(frozen=True)
 class Plan:
     builder: str = choice("ws", "single", "inside")
-    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does
-    each compute warpgroup of a kernel that has a memory role"""
+    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": each compute
+    warpgroup of a kernel with a memory role loads for itself"""
     form: str = choice("loop", "body")
     """"loop" or "body" """
     slots: int = choice(1, 2, 3, 4, default=2)
     delay: int = choice(0, 1, 2)
     carry: str = choice("none", "tile", "tuple")
-    """"none", "tile", or a "tuple" of a tile and a number that knows the order of steps"""
+    """"none", "tile", or a "tuple" of a tile and a number that depends on the order of steps"""
     ready: bool = choice(False, True)
     consumed: bool = choice(False, True)
     rank: int = choice(1, 2, 3)
     static: bool = choice(False, True)
-    """the grid is `extent`, a constant; else it is given by scalar arguments"""
+    """whether the grid is the constant `extent`; otherwise scalar arguments give it"""
     inputs: int = choice(2, 0, 1, 3)
     outputs: int = choice(0, 1, 2)
     reads: str = choice("all", "some", "none", "origin")
-    """the last input's block depends on all grid dimensions, on "some" (all but the last),
-    "none", or is that at the "origin" """
+    """grid dimensions that the last input's block depends on: "all", "some" (all but the last) or
+    "none"; or "origin", the first block"""
     writes: str = choice("all", "some", "none", "origin")
-    """the same of the first output: blocks that do not change with each step are revisited, and
-    summed up in"""
+    """the same for the first output: blocks that do not change with each step are revisited, and
+    accumulate sums"""
     dims: str = choice("plain", "squeezed", "element")
-    """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element",
-    blocks that start at elements"""
+    """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element", blocks
+    that start at elements"""
     edges: str = choice("none", "zeros", "nan")
-    """blocks lie inside the arrays; or pass their ends, where they read "zeros", or, the last
-    input's, "nan" """
+    """"none": blocks are in bounds; else out-of-bounds elements read as "zeros", or as "nan" in the
+    last input"""
     wgs: int = choice(1, 2, 3)
     steps: str = choice("equal", "unequal")
-    """or "unequal": warpgroup w takes 2 w + 1 steps"""
+    """"equal", or "unequal": warpgroup w takes 2 w + 1 steps"""
     chain: int = choice(1, 2, 5)
     chained: str = choice("range", "nested", "sites", "shared")
-    """links are steps of a loop ("range"), or of an outer pipeline ("nested"); or written one by
-    one, each with a ring of its own ("sites") or all on the same ("shared")"""
+    """links are steps of a loop ("range") or of an outer pipeline ("nested"), or are written one by
+    one, each with its own ring ("sites") or all on the same ring ("shared")"""
     own: str = choice("none", "slots", "delay")
-    """what the last input's BlockSpec says for itself: "slots" or "delay" """
+    """"slots" or "delay", if the last input's BlockSpec sets it for itself"""
     tree: str = choice("flat", "tuple", "named")
     """the first two inputs may be a "tuple" or a NamedTuple ("named")"""
     context: str = choice("context", "coroutine")
-    """of a body with a carry: "context" or "coroutine" """
+    """"context" or "coroutine", in a body with a carry"""
     memory: str = choice("last", "first")
-    """the warpgroup that loads: "last" or "first" """
+    """"last" or "first": the warpgroup that loads"""
     gmem: bool = choice(False, True)
-    """the array stored to is handed to the body by a BlockSpec"""
+    """whether a BlockSpec passes the stored array to the body"""
     use: str = choice("product", "load")
-    """values are made by wgmma ("product"), or of tiles in registers ("load")"""
+    """whether values come from wgmma ("product") or from tiles in registers ("load")"""
     layout: str = choice("inferred", "narrow", "turned")
-    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is
-    transposed ("turned")"""
+    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is transposed
+    ("turned")"""
     drain: bool = choice(False, True)
-    """each pipeline ends by emptying its rings"""
+    """whether each pipeline ends by emptying its rings"""
     tn: int = choice(16, 64)
     tk: int = choice(16, 64)
     extent: tuple[int, int, int] = (3, 1, 2)
 
-    # ---- what follows from it
+    # ---- derived properties
     @property
     def alone(self) -> bool:
         """Whether each warpgroup has a pipeline for itself."""
@@ -95,17 +94,17 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs."""
+        """Names of the inputs."""
         return ["a", "b", "d"][: self.inputs]
 
     @property
     def rows(self) -> int:
-        """Of the block that has a part for each warpgroup."""
+        """Rows of a block that has a part for each warpgroup."""
         return 64 if self.alone else 64 * self.wgs
 
     @property
     def stores(self) -> bool:
-        """Whether tiles are stored to c, beside the outputs."""
+        """Whether tiles are stored to c, in addition to the outputs."""
         return self.carry != "none" or not self.outputs
 
     @property
@@ -118,14 +117,14 @@ class Plan:
         return self.slots - 1 if self.own == "delay" else self.delay
 
     def grids(self, steps: range = range(7)) -> list[tuple[int, ...]]:
-        """Grids with these numbers of steps; the one that it has if it is static."""
+        """Grids with these numbers of steps; a static plan has one grid."""
         return (
             [self.extent[: self.rank]] if self.static else [GRIDS[n][self.rank - 1] for n in steps]
         )
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The choices that are not ordinary."""
+        """The choices that differ from the default."""
         chosen = [(name, getattr(self, name), values[0]) for name, values in FACTORS.items()]
         return tuple(
             f"pipeline {name} {value}" for name, value, ordinary in chosen if value != ordinary
@@ -133,7 +132,8 @@ class Plan:
 
     @property
     def smem_bytes(self) -> int:
-        """Of a CTA, rounded up: blocks, and one panel a warpgroup for stores."""
+        """Shared memory of a CTA in bytes, rounded up: blocks, and one panel per warpgroup for
+        stores."""
         sizes = [
             2 * self.tk * (self.rows if n == "a" or self.use == "load" else self.tn)
             for n in self.names
@@ -142,7 +142,7 @@ class Plan:
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
         private = self.wgs if self.alone else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
-        # of chains that share a ring each has output slots of its own
+        # each of the chains that share a ring has its own output slots
         sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(
             self.chained, (1, 1)
         )
@@ -150,7 +150,7 @@ class Plan:
 
     @property
     def barriers(self) -> int:
-        """mbarriers of a CTA, or a few more."""
+        """An upper bound of the mbarriers of a CTA."""
         # an input may have its own ring
         ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))
         private = self.wgs if self.alone else 1
@@ -245,7 +245,7 @@ NEEDS: Needs = {
     ("dims", "element"): {"reads": INDEXED, "writes": INDEXED, "use": ("product",)},
     ("chain", 1): {"chained": ("range", "nested")},
     ("own", "slots"): {"reads": ("all", "some")},
-    ("steps", "unequal"): {"outputs": (0,)},  # outputs are everybody's
+    ("steps", "unequal"): {"outputs": (0,)},  # all warpgroups share the outputs
     ("gmem", True): {"carry": ("none",), "outputs": (0,)},
     ("writes", "origin"): {"chain": (1,)},  # each link would store to the same block
 }
@@ -268,7 +268,7 @@ RULES: Rules = (
 
 
 def allowed(plan: Plan) -> bool:
-    """Whether a plan keeps all rules."""
+    """Return whether a plan satisfies all rules."""
     return keeps(vars(plan), DRAWN, RULES)
 
 
@@ -282,7 +282,7 @@ DRAWN: Factors = {**FACTORS, **MORE}
 
 
 def any_plan(rng: random.Random) -> tuple[Plan, tuple[int, ...]]:
-    """Any plan that keeps the rules, and sizes of its grid."""
+    """Draw any plan that satisfies the rules, and sizes of its grid."""
 
     def from_one_on(row: Row, name: str, values: Sequence[Any]) -> Sequence[Any]:
         first = rng.randrange(max(1, len(values)))

@@ -1,9 +1,9 @@
 """A `pipeline_plans.Plan` as a kernel's file, and its arguments.
 
-Numbers are small integers, so that sums are exact in float32 and float16. Arrays that are
-written are filled with `POISON` before, and are larger than what a kernel writes unless blocks
-pass their ends: elements that must not be written are compared as well. Arrays that are read are
-larger too, with numbers in what must not be read.
+Numbers are small integers, so sums are exact in float32 and float16. Arrays that are written are
+filled with `POISON` first, and are larger than what a kernel writes unless blocks are clipped:
+elements that must not be written are compared as well. Arrays that are read are larger too, with
+numbers where nothing may be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POISON = -77.0
 class Operand:
     """A BlockSpec and its array.
 
-    `index` are expressions of the grid's indices and the kernel's variables; None: no index map.
+    `index` has expressions of the grid's indices and the kernel's variables; None for no index map.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Operand:
         return f"BlockSpec(({sides}){index}{fill}{self.options})"
 
     def ends(self, variables: dict[str, int]) -> list[int]:
-        """Where a block ends, in each dimension."""
+        """Return where a block ends, in each dimension."""
         starts = [eval(at, {}, variables) for at in self.index or ["0"] * len(self.sides)]
         blocks = [1 if side is None else side for side in self.sides]
         return [
@@ -53,17 +53,18 @@ class Operand:
 
 
 def serialized(plan: Plan) -> bool:
-    """Whether ptxas serializes the products of a plan (C7515), which are right all the same."""
+    """Return whether ptxas serializes the products of a plan (C7515), which are right
+    nevertheless."""
     return plan.steps == "unequal" and plan.ready and plan.consumed and plan.delay > 1
 
 
 def may_be_serialized(plan: Plan) -> bool:
-    """Whether ptxas may do so.
+    """Return whether ptxas may do so.
 
-    Of links in a loop, all of as many steps as the compiler knows, it takes an accumulator's
-    zeros for writes in flight, but not in every plan.
+    If the compiler knows the number of steps of each link of a chain, ptxas may take the zeros of
+    the next link's accumulator for writes to registers of products in flight.
     """
-    known = plan.static and plan.chained == "range" and plan.chain > 1
+    known = plan.static and plan.chain > 1
     return serialized(plan) or (known and plan.carry != "none" and plan.delay > 0)
 
 
@@ -79,7 +80,7 @@ class Writer:
         self.number = f"{self.linear()} + 1"  # of the step
         self.zeros = f"numpipe.zeros((64, {plan.tn}), np.float32)"
         self.carried = {"none": "", "tile": "acc", "tuple": "acc, h"}[plan.carry]
-        # the rows of this warpgroup, in a block that has some for each
+        # this warpgroup's rows of a block that has a part for each
         self.mine = "ds(wg * 64, 64)" if plan.builder == "ws" else "ds(0, 64)"
         self.manual = [kind for kind in ("ready", "consumed") if getattr(plan, kind)]
         self.emitter = "numpipe.emit_pipeline" + "_warp_specialized" * (plan.builder == "ws")
@@ -101,11 +102,11 @@ class Writer:
 
     # ---- operands
     def depends(self, how: str = "all") -> int:
-        """Grid dimensions that a block depends on."""
+        """Return the number of grid dimensions that a block depends on."""
         return {"all": self.plan.rank, "some": self.plan.rank - 1}.get(how, 0)
 
     def linear(self, how: str = "all") -> str:
-        """The number of a step among those of these dimensions."""
+        """Return the expression for the linear number of a step in these dimensions."""
         dimensions = self.depends(how)
         text = "i" if dimensions else "0"
         for name, size in list(zip(self.index, self.extents, strict=True))[1:dimensions]:
@@ -151,7 +152,7 @@ class Writer:
         return self.operand(name, sides, row, how, (3, -8), options=options, fill=fill)
 
     def tree(self, parts: list[str]) -> str:
-        """One part for each input (and more), as the tree that specs and arrays have."""
+        """Return one part for each input (and more), in the tree that specs and arrays use."""
         if self.plan.tree != "flat":
             two = f"({parts[0]}, {parts[1]})"
             parts = ["Two" * (self.plan.tree == "named") + two, *parts[2:]]
@@ -206,7 +207,8 @@ class Writer:
         ]
 
     def link(self, name: str = "") -> list[str]:
-        """One pipeline, with what precedes and follows it; `name`: its number, if it has one."""
+        """Return one pipeline, with what precedes and follows it; `name` is its number, if it has
+        one."""
         plan, given = self.plan, self.given()
         if plan.form == "loop":
             lines = [
@@ -226,7 +228,7 @@ class Writer:
         return [*lines, f"{self.carried} = {call}", *self.store()]
 
     def emitted(self, name: str) -> tuple[list[str], str]:
-        """The functions of a body form, and the pipeline, not called yet."""
+        """Return the functions of a body form, and the expression for the pipeline."""
         plan, lines, more = self.plan, self.body(name), ""
         start = self.zeros if plan.carry == "tile" else f"({self.zeros}, 0)"
         if self.carried and plan.alone:
@@ -240,7 +242,7 @@ class Writer:
         return lines, self.made(name, more)
 
     def made(self, name: str, more: str = "") -> str:
-        """The pipeline, not called yet."""
+        """Return the expression that makes the pipeline."""
         plan = self.plan
         specs = [x.spec(self.indices) for x in self.inputs]
         specs += ["BlockSpec(memory_space=numpipe.GMEM)"] * plan.gmem
@@ -264,13 +266,13 @@ class Writer:
         return f"{function}({body}{', '.join(options)}{more})"
 
     def given(self) -> str:
-        """The arrays that a pipeline is called on."""
+        """Return the arrays that a pipeline is called with."""
         names = self.tree([*self.plan.names, *["c"] * self.plan.gmem])[1:-1].rstrip(",")
         return ", ".join([*[names] * bool(names), *(x.name for x in self.outputs)])
 
     # ---- a step
     def tiles(self) -> str:
-        """Names for the tiles of a step; the first two inputs may be one tree."""
+        """Return names for the tiles of a step; the first two inputs may be one tree."""
         plan = self.plan
         names = [f"{name}_tile" for name in plan.names]
         if plan.layout == "turned":
@@ -304,7 +306,8 @@ class Writer:
         return [f"def body{name}({', '.join(filter(None, names))}):", *indented(lines), ""]
 
     def products(self) -> list[str]:
-        """Arguments of the products of a step: rows, and rows that are columns of the product."""
+        """Return arguments of the products of a step: rows, and rows that are columns of the
+        product."""
         plan, e = self.plan, self.plan.chained == "nested"
         left = f"a_tile.at[{self.mine}, :]" if plan.inputs else "e_tile"
         tall = ["a_tile"] * (plan.inputs == 1) + ["e_tile"] * e
@@ -313,7 +316,7 @@ class Writer:
         return [f"{left}, {x}" for x in right]
 
     def value(self, acc: str) -> list[str]:
-        """Statements that add a step's value to a tile."""
+        """Return statements that add a step's value to a tile."""
         plan = self.plan
         if plan.use == "product":
             none = [f"{acc} = {acc} + float({self.number})"]
@@ -324,7 +327,7 @@ class Writer:
         return [f"{acc} = {acc} + {tile}.astype(np.float32)" for tile in tiles]
 
     def step(self) -> list[str]:
-        """What a step does."""
+        """Return the statements of a step."""
         plan, lines = self.plan, self.unpacked()
         if plan.ready:
             lines += [f"numpipe.barrier_wait({name}_ready)" for name in plan.names]
@@ -346,7 +349,8 @@ class Writer:
         return lines if self.carried or plan.outputs else [*lines, *self.store()]
 
     def written(self, out: Operand) -> list[str]:
-        """An output's block: the value; sums, where it is the block of several steps."""
+        """Return statements that store the value to an output's block, or add it if several steps
+        share one."""
         place = f"{out.name}_tile[{self.mine}, :]"
         if out.name == "u":
             return [f"{place} = (value * 2).astype(np.float16)"]
@@ -358,7 +362,7 @@ class Writer:
         return [f"if {begins}:", f"    {place} = value", "else:", more]
 
     def store(self) -> list[str]:
-        """The tile that a link, or a step, leaves in c."""
+        """Return statements that store a tile of a link or step to c."""
         tile = {"none": "value", "tile": "acc", "tuple": "acc + h"}[self.plan.carry]
         blocks = zip(self.stored.index or (), self.stored.sides, strict=True)
         parts = [at if side is None else f"ds(({at}) * {side}, {side})" for at, side in blocks]
@@ -366,22 +370,22 @@ class Writer:
 
 
 def at_link(lines: list[str], t: int) -> list[str]:
-    """The lines for one link: its number is a constant where links are written one by one."""
+    """Return the lines for one link, whose number is a constant if links are written one by one."""
     return [re.sub(r"\bt\b", str(t), line) for line in lines]
 
 
 def source(plan: Plan) -> str:
-    """The kernel's file."""
+    """Return the kernel's file."""
     return Writer(plan).source()
 
 
 # ---- arguments
 def shape(plan: Plan, x: Operand, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """Of an array: somewhat more than blocks need, or less if they pass its ends."""
+    """Return the shape of an array: a bit more than blocks need, or less if they are clipped."""
     steps = list(itertools.product(*map(range, grid)))
     steps = steps[: 2 * plan.wgs - 1 if plan.steps == "unequal" else None]
     names = {"t": 0, "wg": 0, "i": 0, "j": 0, "k": 0, **dict(zip("pqr", grid, strict=False))}
-    if steps:  # the last block of all, which has the largest index in each dimension
+    if steps:  # the last block, which has the largest index in each dimension
         names |= {
             "t": plan.chain - 1,
             "wg": plan.wgs - 1,
@@ -397,7 +401,7 @@ def shape(plan: Plan, x: Operand, grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def case(plan: Plan, grid: tuple[int, ...]) -> Case:
-    """The kernel of a plan, called with a grid of these sizes."""
+    """Return the kernel of a plan, called with a grid of these sizes."""
     writer = Writer(plan)
     arguments = []
     for x in writer.arrays:
@@ -407,7 +411,7 @@ def case(plan: Plan, grid: tuple[int, ...]) -> Case:
         written = x in writer.outputs or x is writer.stored
         arguments.append((x.name, poison if written else numbers))
     arguments += zip(writer.scalars, map(str, grid), strict=False)
-    # little is left of a loop that never runs, of its waits too
+    # little is left of a loop that never runs, or of its waits
     empty = plan.static and not math.prod(grid)
     excused = [r"\(C7515\)"] * may_be_serialized(plan) + ["^no |^waits that leave"] * empty
     return Case(

@@ -1,9 +1,9 @@
-"""Matrix products over tiles by every schedule, and what each tile is then used for.
+"""Matrix products over tiles by every schedule, and the use of each tile.
 
-A product is a row of `FACTORS`, drawn from left to right. K is walked by pipelines in both
-forms, one after another, with barriers of the ring or of the kernel, or by a ring that the
-kernel makes of copies and barriers. Numbers are small integers, so that sums are exact in any
-order. The statements of `programs` use a tile.
+A product is a row of `FACTORS`, drawn from left to right. Pipelines in both forms traverse K, one
+after another, with barriers of the ring or of the kernel, or by a ring that the kernel builds from
+copies and barriers. Numbers are small integers, so sums are exact in any order. Statements of
+`programs` use a tile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS = {
     "int8": 32,
     "uint8": 32,
 }
-"""types of operands, and the elements along K that a product multiplies"""
+"""types of operands, and the elements along K that an instruction multiplies"""
 WORKING = 150_000
 """bytes of shared memory for slots"""
 MOST, EXCHANGED, PANEL = 230_000, 16_384, 128
@@ -42,7 +42,7 @@ FACTORS: Factors = {
     "threads": (1, 2, 3),  # warpgroups
     "cluster": (1, 1, 1, 2, 4),
     "dtype": tuple(KINDS),
-    "split": ("", "", "stream", "2", "3", "pair"),  # of K; "pair": among the CTAs of a cluster
+    "split": ("", "", "stream", "2", "3", "pair"),  # along K; "pair": between the CTAs of a cluster
     "along": ("", "m", "n", "k"),  # the axis of a cluster
     "used": (True, False),  # by statements of a program
     "rows": (64, 64, 128),
@@ -62,7 +62,7 @@ FACTORS: Factors = {
     "m_tiles": (2, 1, 3),
     "n_tiles": (2, 1, 3),
 }
-"""the first value of each is the ordinary one"""
+"""the first value of each factor is the default"""
 
 PLAIN = {"trips": ("",), "dynamic": (False,), "skips": (False,)}
 WHOLE = {**PLAIN, "second": (False,), "order": ('"row"',)}
@@ -146,7 +146,8 @@ class Product(Program):
         return "part.steps" if self.split else self.trips or "steps"
 
     def options(self, steps: str, step: str) -> str:
-        """A pipeline's: blocks that the CTAs of a cluster have in common are loaded together."""
+        """Return a pipeline's options; blocks that the CTAs of a cluster share are loaded
+        together."""
         b = (self.tn, self.tk), ("nt", step)
         blocks = (
             ("m", (self.tm, self.tk), ("mt", step)),
@@ -257,7 +258,7 @@ class Product(Program):
         self.use(kind)
 
     def use(self, kind: str) -> None:
-        """What a tile's sums are used for."""
+        """Write the use of a tile's sums."""
         columns, column = self.tn, f"nt * {self.tn}"
         if self.split == "pair":
             columns //= self.cluster
@@ -278,7 +279,7 @@ class Product(Program):
     def known(self) -> list[Callable[[], None]]:
         return self.on_tiles()
 
-    # ---- the whole
+    # ---- the whole kernel
     def case(self) -> Case:
         m, n, k = self.shape
         low, high = (0, 4) if self.dtype == "uint8" else (-2, 3)
@@ -295,7 +296,7 @@ class Product(Program):
         places = f"np.argwhere(np.ones(({self.m_tiles}, {self.n_tiles})))"
         made["places"] = f"rng.permutation({places}).astype(np.int32)"
         made["trips"] = f"rng.integers(0, 5, {self.counts[0]}).astype(np.int32)"
-        # arrays that steer are passed before the outputs, and c as the last of these
+        # arrays that steer come before the outputs, and c is the last of them
         c = made.pop("c")
         arguments = (*made.items(), *self.arguments(), ("c", c))
         options = [

@@ -1,11 +1,11 @@
-"""Programs of register and shared tiles, vectors, limits, atomics and data that steers.
+"""Programs of register and shared tiles, vectors, limits, atomics and steering arrays.
 
-`program` draws the source of a kernel. Its statements load tiles, compute with those that there
-are, and store them; they stand in loops, branches and pipelines that elements of `table` and
-`counts` steer. Every layout is followed, so that tiles that meet have the same one, and the
-bounds of every number, so that each is exact in its type: a kernel, on any machine, gives the
-bits of `meaning`. Each store has an output of its own, with a block for each program and each
-step of the loops around it, and `POISON` around that.
+`program` draws the source of a kernel. Its statements load tiles, compute with the tiles so far,
+and store them, in loops, branches and pipelines that elements of `table` and `counts` steer. The
+generator tracks every layout, so that tiles are combined only in the same one, and the bounds of
+every number, so that each is exact in its type: a kernel gives the bits of `meaning` on any
+machine. Each store has an output of its own, with a block for each program and each step of the
+loops around it, surrounded by `POISON`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ARITHMETIC = [
     ("-{a}",),
     ("abs({a})",),
 ]
-"""expressions of two tiles, and those that give their bounds if their own values do not"""
+"""expressions of two tiles, and expressions of their bounds if these differ"""
 OF_INTEGERS = [
     ("({a} & 7)", "0", "7"),
     ("({a} & 63)", "0", "63"),
@@ -91,7 +91,7 @@ class Program(Source):
         known = ARITHMETIC + OF_INTEGERS * (t.dtype == "int32") + OF_FLOATS * (t.dtype == "float32")
         text, *of = self.rng.choice(known)
         mine = {t.low, t.high, 0 if t.low < 0 < t.high else t.low}
-        # each is monotonic in both, or in the parts of `mine`: its extremes are at theirs
+        # each is monotonic in both arguments, or in the parts of `mine`, so bounds map to bounds
         ends = [
             int(eval(end.format(a=f"({a})", b=f"({b})"), {"np": np}))
             for end in of or [text]
@@ -101,7 +101,8 @@ class Program(Source):
         self.like(t, text.format(a=t.name, b=other), min(ends), max(ends))
 
     def other(self, t: Tile) -> tuple[str, int, int]:
-        """A tile or a vector of a tile's layout, or a number, to compute with; its bounds."""
+        """Return another operand and its bounds: a tile, a vector of a tile's layout, or a
+        number."""
         if len(t.shape) == 2 and self.chance(50):
             word = self.rng.choice(["row", "column"])
             size = t.shape[word == "row"]
@@ -154,7 +155,7 @@ class Program(Source):
             self.tile(text, (t.shape[1 - axis],), dtype, layout, low, high)
 
     def cut(self) -> None:
-        """A part of a register tile."""
+        """Slice a register tile."""
         t = self.any()
         if t is None:
             return
@@ -223,7 +224,7 @@ class Program(Source):
 
     # ---- shared memory
     def shared(self) -> None:
-        """A tile that is written in part, from any start, and read in part; or bins."""
+        """Write a part of a shared tile from any start, and read a part; or count in bins."""
         if self.loops or self.depth > 1:
             return
         if self.wgs > 1 or self.chance(50):
@@ -251,7 +252,7 @@ class Program(Source):
             self.view(name, sides, t.dtype, low, high)
 
     def bins(self) -> None:
-        """Bins in which the numbers of a tile are counted."""
+        """Count the numbers of a tile in bins."""
         tiles = [t for t in self.seen if t.dtype == "int32" and len(t.shape) == 2]
         t = self.one_of([t for t in tiles if t.low >= 0 and t.high < 128])
         if t is None:
@@ -277,7 +278,8 @@ class Program(Source):
     def block(
         self, header: str, loop: str = "", first: Callable[[], None] | None = None, last: str = ""
     ) -> None:
-        """Statements of their own; one of the tiles made there is added up, and seen after them."""
+        """Write a block of statements; one of its tiles is accumulated, and visible after the
+        block."""
         seen, at, trips = list(self.seen), len(self.lines), TRIPS if loop else 1
         self.add(header)
         self.loops += [loop] * bool(loop)
@@ -314,10 +316,10 @@ class Program(Source):
             t = self.any("float32", "int32")
         before, self.inside = self.inside, self.inside or t is not None
         self.block(f"if np.any({t.name} > 2):" if t else f"if {test}:")
-        self.inside = before  # what a tile decides loads nothing by a pipeline
+        self.inside = before  # a branch on a tile's values may not contain a pipeline
 
     def bound(self) -> str:
-        """A number up to TRIPS."""
+        """Return a number up to TRIPS."""
         known = ["counts[0]", "table[1]", "2", *(f"counts[{loop}]" for loop in self.loops)]
         return self.rng.choice(known)
 
@@ -330,7 +332,7 @@ class Program(Source):
             self.block(f"while {i} < {bound} and table[{i}] < 3:", i, last=f"{i} = {i} + 1")
 
     def pipe(self) -> None:
-        """A pipeline of one or two inputs, and perhaps an output."""
+        """Write a pipeline of one or two inputs, and perhaps an output."""
         if len(self.loops) > 1 or self.inside or (not self.loops and self.depth > 1):
             return
         k, slots = self.new("k"), self.rng.choice([1, 2, 3])
@@ -380,7 +382,7 @@ class Program(Source):
 
     # ---- statements
     def on_tiles(self) -> list[Callable[[], None]]:
-        """Statements without control flow, each as often as it is drawn."""
+        """Return statements without control flow, each as often as it should be drawn."""
         return [
             *[self.load] * 3,
             *[self.compute] * 6,

@@ -1,5 +1,7 @@
-"""The source of a random kernel while it is written: its variables, their layouts and bounds;
-places in arrays; its outputs. `programs` writes the statements, `products` what is around them.
+"""The source of a random kernel while it is written: variables with their layouts and bounds,
+places in arrays, and outputs.
+
+`programs` writes the statements, `products` what surrounds them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ SOURCES = {
 LINES = {"v": ("float32", -4, 4), "w": ("int8", -3, 3), "n": ("int32", 0, 63)}
 LANES = 4, 8, 16, 32
 ROOM = 80_000
-"""bytes of shared memory that a program's pipelines and tiles take"""
+"""bytes of shared memory for a program's pipelines and tiles"""
 
 
 def name_of(dtype: str) -> str:
@@ -53,7 +55,7 @@ def name_of(dtype: str) -> str:
 
 
 def size_of(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of a tile."""
+    """Return the bytes of a tile."""
     return (
         int(np.prod(shape))
         * np.dtype(getattr(ml_dtypes, dtype[10:]) if "." in dtype else dtype).itemsize
@@ -61,7 +63,7 @@ def size_of(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def fits(dtype: str, low: int, high: int) -> bool:
-    """Whether all integers between these bounds are exact."""
+    """Return whether a type represents all integers between these bounds."""
     return -MOST[dtype] * (dtype != "uint8") <= low and high <= MOST[dtype]
 
 
@@ -70,7 +72,7 @@ def indented(lines: list[str]) -> list[str]:
 
 
 def layout_of(shape: tuple[int, ...]) -> str:
-    """The layout of a tile that is loaded, or made."""
+    """Return the layout of a tile that is loaded or computed."""
     if len(shape) == 1:
         row, column = shape[0] <= 256, shape[0] % 64 == 0
         return "either" if row and column else "row" if row else "column"
@@ -92,7 +94,7 @@ class Tile:
 
     @property
     def lanes(self) -> str:
-        """What layouts that meet have in common: "" of an accumulator's, or the lanes of a row."""
+        """Return what matching layouts share: "" for the accumulator's, or the lanes of a row."""
         return self.layout.partition(" ")[2]
 
     @property
@@ -119,13 +121,13 @@ class Source:
     room: int = ROOM
     number: int = 0
     inside: bool = False
-    """of a pipeline"""
+    """whether a pipeline surrounds the statements"""
     owners: int = 0
-    """those who have a block of each output: all warpgroups of all CTAs, or those of all tiles"""
+    """who has a block of each output: all warpgroups of all CTAs, or of all tiles"""
     had: set[str] = field(default_factory=set)
-    """kinds of statements"""
+    """kinds of statements so far"""
 
-    # ---- parts of the text
+    # ---- pieces of text
     def new(self, prefix: str) -> str:
         self.number += 1
         return f"{prefix}{self.number}"
@@ -137,14 +139,14 @@ class Source:
         return self.rng.randrange(100) < percent
 
     def start(self, most: int = 40) -> str:
-        """A number from 0 to `most`, which may be known when the kernel is compiled."""
+        """Return a number from 0 to `most`, possibly known at compile time."""
         known = [("0", 0), ("1", 1), ("8", 8), ("13", 13), ("32", 32), ("p", 5), ("p * 8", 40)]
         known += [(f"table[{index}]", 3) for index in ("2", "p", *self.loops)]
         known += [("wg * 8", 8), *((f"{loop} * 4", 4 * TRIPS) for loop in self.loops)]
         return self.rng.choice([text for text, top in known if top <= most])
 
     def part(self, size: int, limits: bool = True, aligned: bool = False) -> str:
-        """Elements of a dimension; `aligned`: from where the TMA may store them."""
+        """Return a slice of a dimension; `aligned` restricts starts to those that TMA can store."""
         aligned_starts = ["0", "16", "table[2] * 16", "wg * 32"]
         start = self.rng.choice(aligned_starts) if aligned else self.start()
         stop = ""
@@ -162,7 +164,7 @@ class Source:
         return made
 
     def like(self, old: Tile, text: str, low: int, high: int, dtype: str = "") -> None:
-        """A tile computed from another one, unless its numbers would not be exact."""
+        """Add a tile computed from another one, unless its numbers would not be exact."""
         dtype = dtype or old.dtype
         if fits(dtype, low, high):
             self.tile(text, old.shape, dtype, old.layout, low, high)
@@ -180,7 +182,7 @@ class Source:
         return self.rng.choice(known) if known else None
 
     def load_line(self, dtype: str, size: int, lanes: str, word: str) -> Tile | None:
-        """A vector with the layout of a row or a column; None if there is none."""
+        """Load a vector with the layout of a row or a column; None if there is none."""
         array = next((name for name, (of, _, _) in LINES.items() if of == dtype), None)
         if array is None or (not lanes and layout_of((size,)) not in (word, "either")):
             return None
@@ -193,14 +195,14 @@ class Source:
         return self.tile(text, (size,), dtype, layout, min(low, 0), high)
 
     def output(self, shape: tuple[int, ...], dtype: str) -> tuple[str, str]:
-        """An array with a block for each program and step, and the index of this one."""
+        """Add an output with a block for each program and step, and return its index."""
         name = self.new("y")
         owners = self.owners or self.ctas * self.wgs
         self.outputs[name] = (owners, *[TRIPS] * len(self.loops), *shape), dtype
         return name, ", ".join(["own", *self.loops])
 
     def view(self, name: str, sides: tuple[int, ...], dtype: str, low: int, high: int) -> None:
-        """A part of a shared tile as a register tile."""
+        """Load a part of a shared tile as a register tile."""
         transposed = len(sides) == 2 and self.chance(20)
         sides = sides[::-1] if transposed else sides
         shapes = SHAPES if len(sides) == 2 else [(n,) for n in (8, 24, 64, 128)]
@@ -212,9 +214,9 @@ class Source:
             text = f"{name}{'.T' * transposed}[{parts}]"
             self.tile(text, shape, dtype, layout_of(shape), low, high)
 
-    # ---- the whole
+    # ---- the whole kernel
     def text(self, name: str, options: str, parameters: list[str]) -> str:
-        """The file of a kernel."""
+        """Return the kernel's file."""
         lines = [
             "import ml_dtypes",
             "import numpy as np",
@@ -230,7 +232,7 @@ class Source:
         return "\n".join(lines)
 
     def arguments(self) -> tuple[tuple[str, str], ...]:
-        """The arguments of a call."""
+        """Return the arguments of a call."""
         found = {
             "table": "rng.integers(0, 4, 8).astype(np.int32)",
             "counts": f"rng.integers(0, {TRIPS + 1}, 4)",
@@ -248,5 +250,5 @@ class Source:
 
     @property
     def features(self) -> list[str]:
-        """The kinds of statements, and the types of tiles."""
+        """Return the kinds of statements, and the types of tiles."""
         return sorted({f"{tile.dtype} tiles" for tile in self.seen} | self.had)

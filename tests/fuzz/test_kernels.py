@@ -1,4 +1,5 @@
-"""The generator of whole kernels: what it draws does what NumPy does, and mistakes are found."""
+"""The generator of whole kernels: what it draws agrees with NumPy, and planted mistakes are
+detected."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_kernels_compile_and_pass_the_build_gate(author: Any) -> None:
     compiled(author(random.Random(0)), 0)
 
 
-# ---- what is drawn
+# ---- coverage of the generator
 WANTED = {
     f"{author} {name} {value}"
     for author, factors in (("pipeline", pipeline_plans.FACTORS), ("product", products.FACTORS))
@@ -80,7 +81,7 @@ WANTED = {
     for value in values
     if value != values[0]
 } | {f"statement {line.__name__}" for line in Program(random.Random()).known()}
-"""every choice that is not the ordinary one, and every kind of statement"""
+"""every choice that is not the default, and every kind of statement"""
 
 
 @functools.cache
@@ -96,7 +97,7 @@ def test_every_feature_is_drawn_soon_and_nearly_all_kernels_differ() -> None:
     assert draw(random.Random(7)) == drawn[7]
 
 
-# ---- what is found
+# ---- detection
 @pytest.mark.parametrize("author", AUTHORS)
 def test_results_depend_on_the_numbers_that_are_read(author: Any) -> None:
     steering = "table", "counts", "places", "trips", "order", "p"
@@ -110,12 +111,12 @@ def test_results_depend_on_the_numbers_that_are_read(author: Any) -> None:
 
 
 def instead(name: str, function: Callable[..., Any]) -> Any:
-    """Plant a mistake in what NumPy executes: another function."""
+    """Replace a function that NumPy executes, as a planted mistake."""
     return mock.patch.object(meaning.NUMPY, name, function)
 
 
 def given_other(owner: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """Plant a mistake in what NumPy executes: a constructor that is given something else."""
+    """Replace the argument of a constructor that NumPy executes, as a planted mistake."""
     init = owner.__init__
 
     def other(self: Any, *args: Any, **named: Any) -> None:
@@ -203,7 +204,7 @@ CASE = Case(
 )
 
 
-def test_other_results_than_those_of_numpy_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_differ_from_numpys_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated(CASE, 0)
     monkeypatch.setattr(
         Case, "right", lambda self, given: {**given, "y": np.asarray(given["x"])[:, 9:73]}
@@ -222,7 +223,23 @@ def test_a_kernel_that_is_refused_and_a_report_of_a_hazard_are_found() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
-def test_products_that_ptxas_serializes_though_they_are_plain_are_no_find() -> None:
-    """Links in a loop, of as many steps as the compiler knows: C7515, and right all the same."""
-    plan = Plan(delay=1, carry="tile", static=True, chain=2, extent=(2, 1, 1))
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(delay=1, carry="tile", static=True, chain=2, extent=(2, 1, 1)),
+        Plan(
+            builder="single",
+            slots=3,
+            delay=2,
+            carry="tile",
+            static=True,
+            chain=2,
+            chained="sites",
+            extent=(4, 1, 1),
+        ),
+    ],
+    ids=["links in a loop", "links one after the other"],
+)
+def test_plain_products_that_ptxas_serializes_are_not_failures(plan: Plan) -> None:
+    """Links whose number of steps the compiler knows give C7515, and the products are right."""
     compiled(case_of(plan, plan.grids()[0]), 0)

@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz``: failures are made smaller and kept as programs; a hang ends no run."""
+"""``python -m tests.fuzz``: failures are shrunk and kept as programs, and a hang does not end a
+run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process: Hypothesis draws kernels from a seed, and makes one that fails smaller."""
+"""A worker process: Hypothesis draws kernels from a seed, and shrinks one that fails."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.fuzz.checks import CHECKS, Found
 from tests.fuzz.drawing import kernels
 
 KERNELS = 300
-"""kernels that a worker draws; the memory they leave behind is freed with the process"""
+"""kernels drawn by a worker; the process frees the memory that they leave behind"""
 SHRINKING = 60.0
-"""seconds after the end in which a failure may still be made smaller"""
+"""seconds after the end in which a failure may still be shrunk"""
 
 
 class Over(KeyboardInterrupt):
-    """The time is over; Hypothesis lets a KeyboardInterrupt pass."""
+    """The time is up; Hypothesis does not catch a KeyboardInterrupt."""
 
 
 def keep(failures: Path, title: str, kind: str, digest: str, text: str, message: str) -> None:
-    """Print a failure and keep its program, unless one with this title, its first line, is kept."""
+    """Print a failure and keep its program, unless a failure with the same first line is kept."""
     if title not in titles(failures):
         failures.mkdir(parents=True, exist_ok=True)
         path = failures / f"{kind.replace(' ', '_')}_{digest}.py"
@@ -37,13 +37,13 @@ def keep(failures: Path, title: str, kind: str, digest: str, text: str, message:
 
 
 def titles(failures: Path) -> set[str]:
-    """Return the titles of the failures that are kept."""
+    """Return the first lines of the failures that are kept."""
     files = failures.glob("*.py")
     return {file.read_text(encoding="utf8").partition("\n")[0].removeprefix("# ") for file in files}
 
 
 def work(folder: Path, number: int, targets: Sequence[str], until: float, failures: Path) -> None:
-    """Check kernels; `folder`/`number`.now is what runs, and .log what passed and failed."""
+    """Check kernels; `folder`/`number`.now is the running kernel, and .log lists results."""
     known = titles(failures)
     failed: dict[str, tuple[Found, str]] = {}
 
@@ -59,7 +59,7 @@ def work(folder: Path, number: int, targets: Sequence[str], until: float, failur
         now = folder / f"{number}.now"
         text = case.source(seed)
         try:
-            if target == "gpu":  # a compilation may take long, a run may not
+            if target == "gpu":  # a compile may take long, a run may not
                 now.write_text(f"compile {case.digest}\n{text}", encoding="utf8")
                 case.kernel.compiled(*case.given(seed).values())
             now.write_text(f"{target} {case.digest}\n{text}", encoding="utf8")

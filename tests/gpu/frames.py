@@ -1,4 +1,4 @@
-"""Arrays on the GPU inside a larger allocation, where a write around the array shows."""
+"""GPU arrays inside a larger allocation, so that writes outside of the array are detected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Framed:
         return cls(values, odd)
 
     def values(self) -> Any:
-        """The array on the host; asserts that nobody wrote around it."""
+        """Return the array on the host; asserts that nothing was written around it."""
         frame = self.whole.copy_to_host().reshape(self.frame.shape)
         values = frame[self.inside].copy()
         frame[self.inside] = np.nan

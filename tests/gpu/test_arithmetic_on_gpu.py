@@ -1,8 +1,8 @@
-"""The arithmetic of kernels on a GPU: whole expressions by the hundred, compared with what they are
-worth, and wrapping.
+"""Arithmetic of kernels on a GPU: many generated expressions against an interpreter, and integer
+wrap-around.
 
-NUMPIPE_RANDOM_EXPRESSIONS=n tries n kernels of 40 expressions, other ones each time (6 fixed ones
-otherwise).
+NUMPIPE_RANDOM_EXPRESSIONS=n tries n kernels of 40 expressions, different ones each time (6 fixed
+ones by default).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REAL = [False, True] * (EACH // 2)
 
 
 def many(what: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """`count` different values that Hypothesis draws."""
+    """Return `count` different values that Hypothesis draws."""
     found: list[Any] = []
 
     @given(value=what)
@@ -63,8 +63,7 @@ def many(what: st.SearchStrategy[Any], count: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def batches() -> list[tuple[list[str], list[dict[str, Any]]]]:
-    """Kernels' expressions, and the scalars each kernel is called with, for which all of them are
-    defined."""
+    """Yield the expressions of each kernel, and the scalars for which all of them are defined."""
     sets = many(scalars(), 4 * SETS)
     chooser = random.Random(0)
 
@@ -108,8 +107,7 @@ def test_a_kernel_computes(case: Case) -> None:
 
 @numpipe.kernel
 def wrapped(c, most, least, one):
-    """What the simulator refuses wraps: the values of int32 are those of arithmetic modulo
-    2**32."""
+    """Compute what the simulator rejects: on a GPU, int32 arithmetic wraps modulo 2**32."""
     values = (
         most + one,
         least - one,
@@ -138,7 +136,7 @@ def test_int32_wraps() -> None:
 
 @numpipe.kernel
 def divided(c, a, b, x, y):
-    """Quotients and remainders: by run-time divisors of both kinds, and by constants."""
+    """Compute quotients and remainders by run-time divisors of both signs, and by constants."""
     whole = (a // b, a % b, a // 7, a % 7, a // -7, a % -7, a // 64, a % 64)
     for i in range(len(whole)):
         v = whole[i]

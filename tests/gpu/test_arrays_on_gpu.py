@@ -1,11 +1,11 @@
-"""Arrays of the real libraries: each as input, in mixes, what comes back, and what keeps memory and
-order where streams differ."""
+"""Arrays of the real libraries on a GPU: as inputs, in mixtures, as results, and with memory and
+order kept across streams."""
 
 from __future__ import annotations
 
 import os
 
-# read when JAX is imported: others need memory too
+# read when JAX is imported: other libraries need memory too
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from typing import Any
@@ -30,7 +30,7 @@ F8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
     grid=lambda a: (numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(a.shape[1], 64)),
 )
 def moves(a, c):
-    """c = a, for a matrix of any element type: by TMA alone."""
+    """Copy a matrix of any element type by TMA alone."""
     tile = numpipe.scratch(numpipe.SMEM((64, 64), a.dtype))
     arrived = numpipe.scratch(numpipe.Barrier())
     i, j = numpipe.program_id(0) * 64, numpipe.program_id(1) * 64
@@ -40,7 +40,7 @@ def moves(a, c):
     numpipe.wait_smem_to_gmem(0)
 
 
-# ---- the kinds
+# ---- kinds of arrays
 class Interface:
     """An object with ``__cuda_array_interface__`` and nothing else."""
 
@@ -113,7 +113,7 @@ def kind_of(array: Any) -> str:
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:
-    """The bytes of any of them, when whatever writes it is done."""
+    """Return the bytes of any of them, once pending writes are done."""
     if isinstance(array, (Interface, Dlpack)):
         return on_host(array.array)
     kind = kind_of(array)
@@ -141,7 +141,7 @@ def numbers(*shape: int, dtype: Any = np.float16, seed: int = 0) -> np.ndarray[A
     return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
 
 
-# ---- in and out
+# ---- inputs and outputs
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_kind_goes_in_and_comes_out(kind: str, dtype: Any) -> None:
@@ -195,7 +195,7 @@ def test_views_with_any_outer_strides_are_used_in_place() -> None:
     views = (x[::3, 8:72], x[50:], x[:, 128:])
     outs = [torch.empty(view.shape, dtype=view.dtype, device="cuda") for view in views]
     for view, out in zip(views, outs, strict=True):
-        copy(view, out=out, target="gpu")  # compiles, and loads the kernel
+        copy(view, out=out, target="gpu")  # compiles and loads the kernel
     before = torch.cuda.mem_get_info()[0]
     for view, out, expected in zip(
         views, outs, (values[::3, 8:72], values[50:], values[:, 128:]), strict=True
@@ -205,7 +205,7 @@ def test_views_with_any_outer_strides_are_used_in_place() -> None:
     assert torch.cuda.mem_get_info()[0] == before
 
 
-# ---- order and life
+# ---- order and lifetime
 def test_a_jax_array_that_is_still_computed_is_waited_for() -> None:
     jax = pytest.importorskip("jax")
     x = as_jax(numbers(2048, 2048, dtype=np.float32))
@@ -247,7 +247,7 @@ def test_the_memory_of_a_forgotten_jax_array_is_not_used_again_too_early() -> No
     copy(as_jax(values), out=out, target="gpu")
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-    # nobody but numpipe has the input now
+    # only numpipe refers to the input now
     copy(as_jax(values), out=out, stream=stream, target="gpu")
     for i in range(30):
         jax.numpy.full((1024, 1024), i, np.float32).block_until_ready()
@@ -277,14 +277,14 @@ def test_an_exporter_orders_its_stream_before_the_kernels() -> None:
 def test_ascontiguous_makes_rows_that_tma_can_address(kind: str) -> None:
     for values in (numbers(100, 5), numbers(7, 65)):
         x = MAKERS[kind](values)
-        if kind not in ("interface",):  # whose rows are padded already
+        if kind not in ("interface",):  # its rows are already padded
             with pytest.raises(SpecError, match=r"pass numpipe.ascontiguous\(a\)"):
                 moves(x, target="gpu")
         made = numpipe.ascontiguous(x)
         same(made, values)
         assert launch.tma_addressable(launch.describe(made, "a")) is None
         assert kind_of(made) == (kind if kind in ("torch", "cupy", "numba") else "own") or made is x
-        # TMA stores rows of whole 16 bytes only
+        # TMA stores only rows of whole 16-byte units
         room = np.zeros((len(values), -(-values.shape[1] // 8) * 8), values.dtype)
         out = as_own(room)
         moves(made, out, target="gpu")
@@ -311,13 +311,13 @@ def test_ascontiguous_of_views(kind: str) -> None:
         same(made, numbers(40, 9).T)
 
 
-# ---- refusals
+# ---- rejected arrays
 def refused(match: str, *args: Any, **named: Any) -> None:
     with pytest.raises(SpecError, match=match):
         copy(*args, target="gpu", **named)
 
 
-def test_a_jax_array_is_no_output_and_a_dead_one_no_input() -> None:
+def test_a_jax_array_is_not_an_output_and_a_deleted_one_not_an_input() -> None:
     x = as_jax(numbers(64, 64))
     refused(
         "argument 'o' of kernel 'copy': it is an output, and JAX arrays are immutable",

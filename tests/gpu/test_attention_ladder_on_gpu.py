@@ -1,4 +1,4 @@
-"""examples/attention_ladder.py on the hardware: every rung over more tiles than SMs, with tails,
+"""examples/attention_ladder.py on the GPU: every rung, with more tiles than SMs and partial tiles,
 against float64."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""numpipe.ops.attention on the hardware: every kind, every config, against float64; the same bits
-again and again."""
+"""numpipe.ops.attention on the GPU: every kind and config against float64, with reproducible
+bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPEATS = 20
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_float64(name: str, exact: bool) -> None:
+def test_attention_matches_float64(name: str, exact: bool) -> None:
     assert CASES[name].wrong(*CASES[name].run("gpu", exact=exact), more=1.0 if exact else 1.3) == ""
 
 
@@ -86,9 +86,9 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(
     assert error < (3e-3 if exact else 4e-3)
 
 
-def test_views_of_one_array_are_read_where_they_lie() -> None:
+def test_views_of_one_array_are_read_in_place() -> None:
     torch = pytest.importorskip("torch")
-    # as one product with all weights gives it
+    # packed as a single product with all weights returns it
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)
     q, k, v = packed.unbind(2)
     o = attention(q, k, v, layout="bshd", causal=True)

@@ -1,5 +1,5 @@
-"""examples/benchmarks/attention.py against Pallas, where PyTorch and JAX are: that it runs, and
-what its file has."""
+"""examples/benchmarks/attention.py against Pallas, if PyTorch and JAX are installed: it runs, and
+its file is complete."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Automatic barriers on the hardware: warps read what other warps have written, the same each
-time."""
+"""Automatic barriers on the GPU: warps read what other warps have written, with the same result
+each time."""
 
 from __future__ import annotations
 

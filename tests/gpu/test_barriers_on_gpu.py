@@ -1,5 +1,5 @@
-"""Pipelines that wait for, and release, their operands themselves, in both forms, on the hardware:
-exact sums, many times over."""
+"""Pipelines in both forms that wait for their operands and release them explicitly, on the GPU:
+exact sums in many runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpipe
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 from tests.language.pipeline import test_barriers_in_trees as in_trees
 from tests.language.pipeline.test_barriers_in_loops import (  # noqa: F401
-    test_in_all_that_a_pipeline_stands_in,
+    test_in_every_construct_that_contains_a_pipeline,
 )
 
 PROCESSES = 4
@@ -23,7 +23,7 @@ REPEATS = 20
 @pytest.mark.parametrize("slots, delay", RINGS)
 @pytest.mark.parametrize("manual", MANUAL, ids=str)
 def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bool) -> None:
-    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    """Chain tiles on one ring, with numbers of steps below and above the slots and the delay."""
     plan = Plan(
         *manual,
         slots,

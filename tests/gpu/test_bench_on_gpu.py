@@ -1,5 +1,4 @@
-"""numpipe.bench on the GPU: the clock that it measures, and the whole GEMM benchmark where PyTorch
-is installed."""
+"""numpipe.bench on the GPU: its timer, and the whole GEMM benchmark if PyTorch is installed."""
 
 from __future__ import annotations
 

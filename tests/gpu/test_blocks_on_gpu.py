@@ -1,5 +1,5 @@
-"""Blocks of arrays of any rank on the hardware: exact results, nothing written around outputs, the
-same bits each time."""
+"""Blocks of arrays of any rank on the GPU: exact results, reproducible bits, and nothing written
+around outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.kernels.block_kernels import (
 )
 from tests.language.tiles.test_blocks import (  # noqa: F401
     test_a_product_for_each_batch,
-    test_arrays_without_elements_are_what_lies_outside,
+    test_arrays_without_elements_are_out_of_bounds,
     test_overlapping_windows_along_the_contiguous_dimension,
     test_the_warpgroup_may_be_an_index_of_a_store,
     test_what_lies_outside_reads_as_nan_where_that_is_asked_for,
@@ -55,7 +55,7 @@ def test_a_product_for_each_batch_against_float64(slots: int) -> None:
         assert (batched_gemm(a, b, cfg=Config(slots=slots), target="gpu") == first).all()
 
 
-def test_the_body_form_and_squeezed_dimensions_between_those_of_the_tile() -> None:
+def test_the_body_form_and_squeezed_dimensions_between_the_tiles_dimensions() -> None:
     a, b = halves((9, 64, 136)), halves((9, 64, 136), 1)
     q, k = halves((3, 130, 5, 72)), halves((3, 70, 5, 72), 1)
     for _ in range(REPEATS):
@@ -100,7 +100,7 @@ def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], t
 
 
 # ---- device arrays -------------------------------------------------------------------------------
-@pytest.mark.parametrize("odd", [False, True])  # stored through TMA, by the lanes
+@pytest.mark.parametrize("odd", [False, True])  # stored by TMA, by lanes
 @pytest.mark.parametrize("shape", [(3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 40)], ids=str)
 def test_a_product_inside_larger_arrays(shape: tuple[int, int, int, int], odd: bool) -> None:
     batch, m, n, k = shape
@@ -152,7 +152,7 @@ def test_a_store_is_clipped_and_outside_nothing_is_written(how: dict[str, Any]) 
         (1, 0, -8),
     ):
         if not how and min(i, row, column) < 0:
-            continue  # TMA: an illegal instruction, after which this process has no GPU
+            continue  # TMA: an illegal instruction, which ends this process's CUDA context
         c = Framed.poisoned((3, 100, 72), np.float32, **how)
         ones_at(c, i, row, column)
         expected = np.full((3, 100, 72), np.nan, np.float32)

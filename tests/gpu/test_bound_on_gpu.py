@@ -1,5 +1,5 @@
-"""Repeated and bound calls on the GPU: right results wherever the arrays are, and nothing that
-grows."""
+"""Repeated and bound calls on the GPU: right results wherever the arrays are, and no growth of
+memory."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ try:
     import torch
 except ImportError:
     torch: Any = None  # type: ignore[no-redef]
+ALONE = True  # it measures the GPU's free memory
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch is None, reason="PyTorch is not installed")]
 
 
@@ -53,7 +54,7 @@ def test_a_call_in_a_loop_follows_its_arrays() -> None:
     assert len({c.data_ptr() for c in seen}) == len(seen)
 
 
-def test_views_of_one_allocation_are_told_apart() -> None:
+def test_views_of_one_allocation_are_distinguished() -> None:
     base = torch.randn(512, 512).half().cuda()
     for view in (base, base[:256], base[:, :256], base[:256, :256], base[::2], base[128:, 64:]):
         out = torch.full(tuple(view.shape), float("nan"), dtype=view.dtype, device="cuda")
@@ -109,7 +110,7 @@ def test_a_bound_launch_follows_the_stream_of_the_moment() -> None:
         bound().zero_()
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            # cycles: the launch waits for it where it is queued behind it
+            # in cycles; a launch queued after it waits for it
             torch.cuda._sleep(20_000_000)
             result = bound() if by == "context" else None
         if by == "argument":
@@ -119,17 +120,17 @@ def test_a_bound_launch_follows_the_stream_of_the_moment() -> None:
         assert torch.equal(result, c)
 
 
-def test_tensors_that_moved_or_were_freed_are_told() -> None:
+def test_tensors_that_moved_or_were_freed_are_reported() -> None:
     a, b = operands()
     bound = matmul.bind(a, b)
     bound()
     a.data = a.data.clone()
-    with pytest.raises(LaunchError, match="argument 'a' of this bound launch: its data moved"):
+    with pytest.raises(LaunchError, match="the data of argument 'a' of this bound call moved"):
         bound()
     bound.update(a=a)
     assert right(bound(), a, b)
     b.untyped_storage().resize_(0)
-    with pytest.raises(LaunchError, match="argument 'b' of this bound launch: its data was freed"):
+    with pytest.raises(LaunchError, match="the data of argument 'b' of this bound call was freed"):
         bound()
     with pytest.raises(SpecError, match=r"update of 'a': expected shape \(256, 128\)"):
         bound.update(a=operands(128)[0])
@@ -153,7 +154,7 @@ def test_a_hundred_thousand_launches_grow_neither_host_nor_device_memory() -> No
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     reserved = torch.cuda.memory_reserved()
     shrunk = []
-    # bytes; other processes may come to the GPU meanwhile
+    # in bytes; other processes may use the GPU meanwhile
     while len(shrunk) < 5 and min(shrunk, default=1 << 40) > 4 << 20:
         free = torch.cuda.mem_get_info()[0]
         many(100_000)

@@ -1,5 +1,5 @@
-"""Indices outside their arrays on the hardware: what a mode says they mean, and what a kernel built
-with debug=True reports."""
+"""Out-of-bounds indices on the GPU: what each mode does, and what a kernel built with debug=True
+reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ debugged = {name: numpipe.kernel(**DEBUG)(kernel.function) for name, kernel in K
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", [None, "zero", "clip"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_mode_says_what_a_place_outside_means(
+def test_a_mode_defines_an_out_of_bounds_place(
     name: str, mode: str | None, dtype: Any, debug: bool
 ) -> None:
     (a, c), table = arrays(name), places(mode, dtype)
@@ -52,7 +52,7 @@ def test_a_block_that_is_stored_before_the_array_is_left_out_where_that_is_meant
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["zero", "clip"])
-def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
+def test_a_mode_defines_an_index_out_of_bounds(mode: str, dtype: Any) -> None:
     given = indices(mode, dtype)
     wanted = indexed_wanted(mode, *given)
     for kernel in (indexed, numpipe.kernel(**DEBUG)(indexed.function)):

@@ -1,5 +1,5 @@
-"""Calls on a Hopper GPU: scalars with defaults and by name, outputs found in helpers, kernels that
-share them."""
+"""Calls on a Hopper GPU: scalars with defaults and by name, outputs stored in helpers, and kernels
+that share helpers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reports(a, c, x=0, *, y=0):
 
 
 @pytest.mark.parametrize("value, expected", SCALARS, ids=lambda v: f"{type(v).__name__} {v}")
-def test_a_scalar_arrives_as_what_it_is(value: Any, expected: float) -> None:
+def test_a_scalar_arrives_with_its_value_and_type(value: Any, expected: float) -> None:
     assert (on_gpu(reports, A, x=value) == expected).all()
     assert (on_gpu(reports, A, y=value) == -expected).all()
 
@@ -83,7 +83,7 @@ def test_each_kernel_computes_with_its_own_axes(factory: Any, order: list[tuple[
 
 
 @pytest.mark.parametrize("cfg", [Config(1), Config(2, "group", 56)])
-def test_a_pipeline_says_how_many_warpgroups_there_are(cfg: Config) -> None:
+def test_a_pipeline_may_set_the_number_of_warpgroups(cfg: Config) -> None:
     assert (on_gpu(kernel(), np.ones((128, 64), np.float16), cfg=cfg) == 64).all()
 
 
@@ -93,7 +93,8 @@ def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(
     monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
     x, wide = (numpipe.to_device(np.full((64, n), 3, np.float32), target="gpu") for n in (64, 65))
     with numpipe.jit("error"):
-        # rows of 65 are no multiple of 16 bytes: only an array like it says so
+        # rows of 65 are not a multiple of 16 bytes, which an ArrayType cannot express: warmup needs
+        # an array
         for args in ((x,), (wide,)):
             with pytest.raises(JitRefused):
                 jit_kernels.times(*args)

@@ -1,5 +1,5 @@
-"""numpipe.testing.check where there is a GPU: the kernel runs there too, and what it computes is
-compared."""
+"""numpipe.testing.check on a machine with a GPU: it runs the kernel there too and compares the
+results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_outputs_that_are_passed_stay_as_they_are() -> None:
     assert (y == 7).all()
 
 
-def test_a_wrong_result_on_the_gpu_alone_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_on_the_gpu_only_is_reported_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     a, b = gemm.inputs((128, 128, 64), np.dtype(np.float16))
     call = type(gemm.matmul).__call__
 

@@ -1,8 +1,8 @@
-"""Clusters on the hardware: shared blocks give the bits of unshared ones, again and again, and
-nothing hangs or is left behind.
+"""Clusters on the GPU: shared blocks give the same bits as unshared ones in every run, nothing
+hangs, and nothing is left behind.
 
-Most of the time is compiling: each configuration is compiled for bfloat16 alone, and for another
-type once.
+Compiling takes most of the time, so each configuration is compiled for bfloat16 only, and one of
+them for another type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.kernels.cluster_kernels import (
     sums_of_clusters,
 )
 from tests.language.grid.test_clusters import (  # noqa: F401
-    test_bodies_wait_for_and_release_what_is_shared,
+    test_bodies_wait_for_and_release_shared_operands,
     test_both_operands_are_shared_in_clusters_of_two_dimensions,
     test_cluster_barriers_let_the_ctas_of_a_cluster_meet,
 )
@@ -68,28 +68,32 @@ SHAPES = (
 
 
 def alone(cfg: Config) -> numpipe.Kernel:
-    """The same product by CTAs that load for themselves."""
+    """Return the same product by CTAs that load for themselves."""
     return product(dataclasses.replace(cfg, along_m=1, along_n=1))
 
 
 def same(found: np.ndarray, wanted: np.ndarray, what: str = "") -> None:
-    """Assert that arrays are equal; NumPy's own assertion, many times slower, is asked where their
-    bits are not."""
+    """Assert that arrays are equal.
+
+    Bits are compared first: NumPy's own assertion is many times slower.
+    """
     if found.tobytes() != wanted.tobytes():
         np.testing.assert_array_equal(found, wanted, err_msg=what)
 
 
 @functools.cache
 def exact(*shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Small integers, and their product."""
+    """Return small integers, and their product."""
     a, b = operands(*shape, BF16)
     return a, b, reference(a, b).astype(BF16)
 
 
 @functools.cache
 def large() -> list[launch.DeviceArray]:
-    """Normally distributed numbers: one slot filled too early, or read too late, shows. Odd numbers
-    of tiles in both directions."""
+    """Return normally distributed numbers, with an odd number of tiles in both directions.
+
+    A slot that is filled too early or read too late shows.
+    """
     numbers = (
         np.random.default_rng(0)
         .standard_normal((128 * 31 + 256 * 17, 2048), np.float32)
@@ -102,14 +106,14 @@ def large() -> list[launch.DeviceArray]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_products_are_exact_at_every_edge(name: str) -> None:
-    for shape in SHAPES:  # one tile, tiles beyond the array, odd numbers of them, no steps
+    for shape in SHAPES:  # one tile, tiles beyond the array, odd numbers of tiles, no steps
         a, b, wanted = exact(*shape)
         same(product(CONFIGS[name])(a, b, target="gpu"), wanted, str(shape))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_large_product_has_the_bits_of_unshared_blocks_every_time(name: str) -> None:
-    """Launches that follow each other at once, of CTAs that have four tiles each."""
+    """Launch back to back, with CTAs that compute four tiles each."""
     outputs = [product(CONFIGS[name])(*large()) for _ in range(REPEATS)]
     wanted = np.asarray(alone(CONFIGS[name])(*large())).view(np.uint16)
     for out in outputs:
@@ -117,8 +121,8 @@ def test_a_large_product_has_the_bits_of_unshared_blocks_every_time(name: str) -
 
 
 def test_calls_on_arrays_of_the_gpu_follow_each_other_at_once() -> None:
-    """Many launches in a row: a CTA of the next kernel starts where one of the last has just
-    left."""
+    """Launch many times in a row: a CTA of the next kernel starts where one of the last has just
+    exited."""
     a, b = operands(512, 512, 256)
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     kernel = product(CONFIGS["cooperative along m"])
@@ -146,7 +150,7 @@ def test_copies_by_hand_are_shared_in_clusters_of_two_dimensions() -> None:
         same(c, wanted)
 
 
-def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
+def test_tiles_sent_by_all_ctas_of_a_cluster_are_summed() -> None:
     x = np.random.default_rng(0).standard_normal((128 * 400, 32)).astype(np.float32)
     first = None
     for _ in range(REPEATS):
@@ -154,7 +158,7 @@ def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
         summed_by_all(x, y, target="gpu")
         np.testing.assert_allclose(y, sums_of_clusters(x, 4, 128), rtol=1e-5, atol=1e-5)
         first = y if first is None else first
-        np.testing.assert_array_equal(y, first)  # summed in one order, whoever comes first
+        np.testing.assert_array_equal(y, first)  # summed in one order, whichever CTA comes first
 
 
 def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:

@@ -1,4 +1,4 @@
-"""numpipe.ops.copy on the hardware: random views to the bit, each way at sizes that fill the GPU,
+"""numpipe.ops.copy on the GPU: random views to the bit, each way at sizes that fill the GPU, array
 libraries, streams, graphs."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROCESSES = 2
 
 
 def bits(x: Any) -> Any:
-    """A tensor's elements as integers, so that NaN equals itself."""
+    """Return a tensor's elements as integers, so that NaN equals itself."""
     import torch
 
     return x.view(
@@ -28,7 +28,7 @@ def bits(x: Any) -> Any:
 
 
 def numbers(*shape: int, dtype: Any) -> Any:
-    """Random bits."""
+    """Return random bits."""
     import torch
 
     count = int(np.prod(shape)) * dtype.itemsize
@@ -103,7 +103,7 @@ def test_every_way_at_sizes_that_fill_the_gpu(name: str) -> None:
         check(view)
 
 
-def test_a_copy_goes_to_views_and_leaves_what_is_between_them() -> None:
+def test_a_copy_writes_views_and_leaves_memory_between_them() -> None:
     torch = pytest.importorskip("torch")
     a = numbers(600, 500, dtype=torch.float16)
     for begin, step in ((0, 1), (1, 1), (3, 2)):
@@ -127,7 +127,7 @@ def test_arrays_of_numpipe_and_of_the_host() -> None:
 def test_streams_and_graphs() -> None:
     torch = pytest.importorskip("torch")
     a = numbers(1000, 1003, dtype=torch.float16)[:, 1:]
-    copy(a)  # compiled
+    copy(a)  # compiles
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         made = copy(a)

@@ -1,5 +1,5 @@
-"""The pipelines of test_covering_array.py on the hardware: all plans, in all step counts from 0 to
-6, ten times each."""
+"""The pipelines of test_covering_array.py on the GPU: all plans, with 0 to 6 steps, ten times
+each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from tests.kernels.gpu_shards import LIMIT, SHARDS, started
 from tests.kernels.pipeline_arrays import ARRAYS, Plan, array, check_on_gpu, told
 
-ALONE = True  # its shards take all cores
+ALONE = True  # its shards use all cores
 
 REPEATS = 10
 
 
 def plans(shard: int) -> list[Plan]:
-    """Every plan is in one shard."""
+    """Return a shard's plans; every plan is in one shard."""
     assert SHARDS % ARRAYS == 0
     number, part = shard % ARRAYS, shard // ARRAYS
     return array(number)[part :: SHARDS // ARRAYS]

@@ -1,5 +1,5 @@
-"""Integer arrays that steer, on the hardware: results are NumPy's, number by number, many times
-over; and a large product."""
+"""Kernels steered by integer arrays on the GPU: results equal NumPy's exactly in many runs, and a
+large product is right."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_any_tables_and_counts_give_what_numpy_does(name: str, dtype: Any) -> No
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_same_call_with_other_numbers_takes_other_ways(name: str) -> None:
-    """Shapes and types are the same, so the launch is repeated; nothing of their numbers is
-    remembered."""
+    """Shapes and types are the same, so the launch is repeated; no values are remembered."""
     for seed in range(20):
         given = arrays(np.random.default_rng(seed), np.int32)
         there = [launch.DeviceArray.from_host(array) for array in given]
@@ -78,7 +77,7 @@ def test_any_array_is_read_through_its_copy_as_it_is(table: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 776, 520)])
-def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_that_of_arithmetic(
+def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_right(
     shape: gemm.Shape, dtype: Any
 ) -> None:
     steered, cfg = benchmark(), gemm.Config()

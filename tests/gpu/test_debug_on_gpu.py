@@ -1,5 +1,7 @@
-"""Printed lines and assertions on a Hopper GPU, each in a process of its own: printf writes to C's
-stdout, and a failed assertion takes the CUDA context with it."""
+"""Printed lines and assertions on a Hopper GPU, each in its own process.
+
+printf writes to C's stdout, and a failed assertion takes the CUDA context with it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ for attempt in range(2):
 
 
 def in_a_process_of_its_own(code: str) -> tuple[list[str], str]:
-    """(lines on stdout, stderr) of a process."""
+    """Return (lines on stdout, stderr) of a process."""
     command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parents[2])]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stderr
@@ -59,7 +61,7 @@ strict = numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(assert
 )
 
 
-def test_the_lines_are_those_of_the_simulator() -> None:
+def test_the_lines_match_the_simulators() -> None:
     code = """
 c = np.zeros((128, 128), np.float32)
 speaking(A, B, c, *SPOKEN_ARGS[3:], target="gpu")

@@ -1,4 +1,4 @@
-"""Several GPUs, several threads, forked children and contexts that were reset, on Hopper GPUs."""
+"""Several GPUs, several threads, forked children and reset contexts on Hopper GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kernels.threads import in_threads
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> list[Any]:
-    """What `kernel` compiles from now on, off the disk cache."""
+    """Count what `kernel` compiles from now on, without the disk cache."""
     from numpipe.compile import build as module
 
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
@@ -82,14 +82,14 @@ def test_a_first_call_from_many_threads_compiles_once_and_is_right_in_each(
         for _ in range(50):
             kernel(there[number], results[number])
 
-    in_threads(8, work)  # threads that never touched the GPU
+    in_threads(8, work)  # threads that have never used the GPU
     for number, result in enumerate(results):
         np.testing.assert_array_equal(result.copy_to_host(), number + 1)
     assert len(compiled) == 1
 
 
 class Spy:
-    """cuda.bindings.driver, with a note of each call that failed."""
+    """A wrapper of cuda.bindings.driver that records each failed call."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -112,7 +112,7 @@ class Spy:
 def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """compute-sanitizer reports each."""
+    """compute-sanitizer reports each driver error."""
     cuda = driver.get()
     spy = Spy(cuda._api)
     monkeypatch.setattr(cuda, "_api", spy)
@@ -127,7 +127,7 @@ def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_d
 
 # ---- fork, reset, images
 def said(code: str) -> list[str]:
-    """Lines that a process of its own prints."""
+    """Return the lines that a child process prints."""
     run = subprocess.run(
         [sys.executable, "-c", HEAD + code, str(Path(__file__).parents[2])],
         capture_output=True,
@@ -189,7 +189,7 @@ child("gpu", "sim")
     assert "TargetError" in first and "'spawn'" in first and second == "right"
 
 
-def test_a_context_that_somebody_reset_is_told() -> None:
+def test_a_context_that_was_reset_is_reported() -> None:
     lines = said("""
 from cuda.bindings import driver as api
 x, y = launch.DeviceArray((64, 32), np.float32), launch.DeviceArray((64, 32), np.float32)
@@ -209,7 +209,7 @@ except numpipe.NumpipeError as error:
         assert line.startswith("LaunchError: kernel 'step'") and "reset" in line, line
 
 
-def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
+def test_code_that_the_driver_rejects_is_reported_with_its_version() -> None:
     a, c = (
         launch.describe(array, "a") for array in (launch.DeviceArray((64, 64), np.float32),) * 2
     )
@@ -217,7 +217,7 @@ def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
     with pytest.raises(
         LaunchError,
-        match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 "
+        match=rf"kernel 'doubled'.*the driver, for CUDA {major}\.{minor}, does not accept the 1500 "
         r"bytes",
     ):
         prepared((1, 1, 1), [a, c])

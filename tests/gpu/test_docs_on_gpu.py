@@ -1,4 +1,4 @@
-"""The pages that show something on a GPU, run on one."""
+"""Code blocks of the docs that need a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""CompilerParams(drain=True) on the hardware: nothing hangs, and results are those of the chain."""
+"""CompilerParams(drain=True) on the GPU: nothing hangs, and results equal those of chained
+products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tiles(dynamic=True) on the hardware: every form's numbers, again and again; graphs, streams."""
+"""tiles(dynamic=True) on the GPU: repeatable results in every form, graphs, streams."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_every_form_computes_the_same_again_and_again(name: str) -> None:
 def test_large_products_have_the_bits_of_static_tiles_every_time(
     schedule: str, shape: tuple[int, int, int]
 ) -> None:
-    """Normally distributed numbers: the order of sums is a tile's, whoever computes it."""
+    """Numbers are normally distributed. The order of sums depends on the tile, not on the CTA that
+    computes it."""
     rng = np.random.default_rng(0)
     m, n, k = shape
     a, b = (
@@ -67,15 +68,15 @@ def test_large_products_have_the_bits_of_static_tiles_every_time(
 
 # ---- the counter
 def on_device(m: int, n: int, k: int) -> tuple[Any, Any, Any]:
-    """a, b and what is expected, as tensors."""
+    """Return a, b and the expected product, as tensors."""
     a, b = operands(m, n, k)
     return (*(torch.from_numpy(x).cuda() for x in (a, b)), torch.from_numpy(product(a, b)).cuda())
 
 
 @with_torch
 def test_launches_follow_each_other_without_a_gap_and_with_other_sizes() -> None:
-    """Programmatic launches: the next one begins while the last CTAs of this one set the counter
-    back."""
+    """Launches are programmatic: the next one begins while the last CTAs of this one reset the
+    counter."""
     kernel, cfg = made(gemm, ctas=None), LARGE["cooperative"]
     calls = [
         (*on_device(m, n, 64), torch.empty(m, n, dtype=torch.float16, device="cuda"))
@@ -94,7 +95,7 @@ def test_launches_follow_each_other_without_a_gap_and_with_other_sizes() -> None
 
 @with_torch
 def test_two_streams_take_tiles_at_the_same_time() -> None:
-    """Grids of half the SMs each, on one kernel."""
+    """Run one kernel on two streams, each with a grid of half of the SMs."""
     kernel, cfg = made(gemm, "pingpong", ctas=64), LARGE["pingpong"]
     a, b, expected = on_device(2048, 2048, 128)
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -112,7 +113,7 @@ def test_two_streams_take_tiles_at_the_same_time() -> None:
 
 @with_torch
 @pytest.mark.parametrize("warm", [True, False], ids=["called before", "the first call"])
-def test_replays_of_graphs_are_right_alone_and_beside_each_other(warm: bool) -> None:
+def test_replays_of_graphs_are_right_alone_and_at_the_same_time(warm: bool) -> None:
     kernel, cfg = made(gemm, ctas=60), LARGE["cooperative"]
     a, b, expected = on_device(1536, 1024, 128)
     outputs = [torch.empty_like(expected) for _ in range(2)]
@@ -135,10 +136,10 @@ def test_replays_of_graphs_are_right_alone_and_beside_each_other(warm: bool) -> 
     assert all(torch.equal(expected, c) for c in outputs)
 
 
-# ---- who takes what
+# ---- which CTA takes which tile
 def who(steps: Any, a: Any, c: Any) -> None:
-    """Row of tiles m of c holds the number of the CTA that took it; it has steps[m, 0] steps of
-    loads before."""
+    """Store the number of the CTA that took tile m to its row of c, after steps[m, 0] steps of
+    loads."""
     cta = numpipe.axis_index("cta")
     for m, count in numpipe.tiles(steps.shape[0], order=steps, dynamic=True):
         acc = numpipe.zeros((64, 64), np.float32)
@@ -152,7 +153,7 @@ def who(steps: Any, a: Any, c: Any) -> None:
 
 
 def taken(kernel: Any, steps: list[int], **options: Any) -> np.ndarray:
-    """The CTA of each tile."""
+    """Return the CTA of each tile."""
     table = np.array(list(enumerate(steps)), np.int32)
     c = np.full((64 * len(steps), 64), np.nan, np.float32)
     kernel(table, np.zeros((64, 64), np.float16), c, target="gpu", **options)
@@ -171,7 +172,7 @@ def test_a_cta_with_a_long_tile_takes_fewer() -> None:
     assert shares[1:].min() >= 5
 
 
-def test_a_profile_is_legal_and_says_who_took_what(tmp_path: Path) -> None:
+def test_a_profile_is_legal_and_shows_which_cta_took_which_tile(tmp_path: Path) -> None:
     params = CompilerParams(profile_space=4000, profile_dir=str(tmp_path))
     kernel = made(who, warpgroups=1, ctas=4, grid_names="cta", compiler_params=params)
     ctas = taken(kernel, [40, *[3] * 60])

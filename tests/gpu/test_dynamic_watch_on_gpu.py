@@ -1,7 +1,7 @@
-"""Kernels in which compute warpgroups hang while the memory role could go on, built with
-debug=True: the process goes on too.
+"""Kernels built with debug=True whose compute warpgroups hang while the memory role could go on:
+the process survives.
 
-In processes of their own, with the other files: where one of these fails, the context is lost.
+Like other tests that may lose the CUDA context, they run in a process of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ DEBUG = CompilerParams(debug=True)
 
 
 def stops(dynamic: bool, steps: int, **options: Any) -> Any:
-    """c = a in tiles of 64 rows a warpgroup, each loaded `steps` times; with `hang` one waits for
-    an arrival that does not come."""
+    """Copy a to c in tiles of 64 rows per warpgroup, each loaded `steps` times.
+
+    With `hang`, one warpgroup waits for an arrival that does not come.
+    """
 
     def kernel(a: Any, c: Any, hang: Any) -> None:
         wg, rows = numpipe.axis_index("wg"), 64 * numpipe.axis_size("wg")
@@ -54,7 +56,7 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
     a = np.random.default_rng(0).standard_normal((64 * 40, 64)).astype(np.float32)
     for _ in range(2):
         with pytest.raises(
-            PipelineDeadlock, match="were given up; what the kernel has computed is wrong\n"
+            PipelineDeadlock, match="timed out; the results of the kernel are wrong\n"
         ):
             kernel(a, np.zeros_like(a), hang=np.int32(1), target="gpu")
         for _ in range(3):
@@ -65,7 +67,7 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
 
 @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", compiler_params=DEBUG)
 def one_of_a_cluster_hangs(a, c):
-    """CTA 1 waits for an arrival that does not come; CTA 0 for what it shares of the next
+    """Let CTA 1 wait for an arrival that does not come, and CTA 0 for CTA 1's share of the next
     blocks."""
     cta = numpipe.axis_index("cta")
     never = numpipe.scratch(numpipe.Barrier())
@@ -80,9 +82,9 @@ def one_of_a_cluster_hangs(a, c):
         c[ds(cta * 64, 64), ds(k * 64, 64)] = tile[...]
 
 
-def test_a_cluster_of_which_one_hangs_ends_too() -> None:
-    """Others may still arrive, and copy, while a CTA writes its records: so it asks no mbarrier for
-    its state."""
+def test_a_cluster_with_one_hanging_cta_ends_too() -> None:
+    """While a CTA writes its records, others may still arrive and copy, so it must not query the
+    state of an mbarrier."""
     rng = np.random.default_rng(0)
     x = rng.integers(-2, 3, (64, 512)).astype(np.float16)
     a, b = (rng.integers(-2, 3, (256, 128)).astype(np.float16) for _ in range(2))

@@ -1,5 +1,5 @@
-"""Products and conversions of 8-bit types and tf32 on the hardware: NumPy's, at random shapes that
-the edges of tiles cut."""
+"""Products and conversions of 8-bit types and tf32 on the GPU against NumPy, at random shapes with
+partial tiles."""
 
 from __future__ import annotations
 

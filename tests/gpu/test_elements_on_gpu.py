@@ -1,4 +1,4 @@
-"""Numbers stored to single elements and reduced into them on the hardware."""
+"""Scalars stored to single elements and reduced into them, on the GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.kernels.scalar_kernels import STORED, counted_wrong, statistics_wrong
 from tests.language.tiles.test_elements import (  # noqa: F401
     test_a_number_takes_the_arrays_type,
-    test_numbers_are_stored_beside_a_memory_role,
+    test_numbers_are_stored_next_to_a_memory_role,
 )
 
 

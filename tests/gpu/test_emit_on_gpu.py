@@ -1,5 +1,4 @@
-"""The body form and @numpipe.function on the hardware: the results of the loop form, bit for
-bit."""
+"""The body form and @numpipe.function on the GPU: the same bits as the loop form."""
 
 from __future__ import annotations
 

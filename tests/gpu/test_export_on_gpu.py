@@ -1,5 +1,5 @@
-"""Kernels of files on the GPU, in processes that cannot import Numba: right results, other shapes,
-streams, graphs, bound calls."""
+"""Kernels loaded from files on the GPU, in processes that cannot import Numba: results, other
+shapes, streams, graphs, bound calls."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_process_without_a_compiler_computes_the_same(files: Path, code: str) 
     )
     assert run.returncode == 0, run.stderr
     print(run.stdout)
-    assert run.stdout.endswith(" ms\n\n")  # and no module that must not be there
+    assert run.stdout.endswith(" ms\n\n")  # and no forbidden module
 
 
 def test_loaded_and_exported_compute_the_same_bits(files: Path) -> None:

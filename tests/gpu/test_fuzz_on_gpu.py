@@ -1,4 +1,4 @@
-"""Drawn kernels on the hardware: for two minutes, on all cores, compared with NumPy."""
+"""Generated kernels on the GPU, compared with NumPy for two minutes on all cores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-ALONE = True  # its processes take all cores
+ALONE = True  # its processes use all cores
 
 ROOT = Path(__file__).parents[2]
 LEAST = 10
-"""kernels that a core compiles and runs in the time, on a slow machine"""
+"""kernels that a core compiles and runs in that time, on a slow machine"""
 
 
 @pytest.mark.timeout(290)

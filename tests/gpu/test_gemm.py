@@ -1,9 +1,9 @@
-"""GEMMs on a Hopper GPU: every edge, layout and option of test_gemm_simulated.py, with its kernels,
-on the hardware.
+"""GEMMs on a Hopper GPU: the edges, layouts and options of test_gemm_simulated.py, with the same
+kernels.
 
-Inputs are small integers, so the result has to be the rounded exact product, bit for bit. Arrays
-lie in frames of NaN: what lies outside an input must read as zeros, what lies outside an output
-must stay as it is.
+Inputs are small integers, so the result must equal the rounded exact product, bit for bit. Arrays
+are inside frames of NaN: what is outside an input must read as zeros, and what is outside an output
+must not change.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_outputs_whose_rows_tma_cannot_address(dtype: Any) -> None:
     for m, n in ((1, 1), (129, 257), (264, 520), (500, 255)):
         check(matmul, *integers(m, n, 72, dtype), odd=True)
         a, b = integers(m, n, 72, dtype)
-        # allocated: rows of n elements, no padding
+        # allocated: rows of n elements without padding
         dense = matmul(Framed(a), Framed(b)).copy_to_host()
         assert_exact(dense, a, b)
 
@@ -263,8 +263,10 @@ def test_sums_are_kept_in_float32_and_ten_repeats_are_bit_identical(
 
 
 def sparse(rows: int, k: int, dtype: Any, seed: int) -> Any:
-    """-1, 0 and 1, one element in eight not 0: sums of thousands of products stay exact in every
-    type."""
+    """Return numbers -1, 0 and 1, of which one in eight is not 0.
+
+    Sums of thousands of products stay exact in every type.
+    """
     return (
         np.random.default_rng(seed)
         .choice(np.array([-1, 1] + [0] * 14, np.int8), (rows, k))
@@ -312,8 +314,8 @@ TALL, WIDE = 65_536 + 128, 32_768 + 64
 
 @pytest.fixture
 def big(request: pytest.FixtureRequest) -> Any:
-    """A poisoned bfloat16 array on the GPU of more than 2**31 elements and of the columns asked
-    for."""
+    """Return a poisoned bfloat16 array on the GPU with more than 2**31 elements and this many
+    columns."""
     from cuda.bindings import driver as cuda
 
     columns = request.param
@@ -334,7 +336,7 @@ def test_outputs_and_inputs_of_more_than_2_to_31_elements(big: Any) -> None:
     matmul(launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b), out=big)
     through = simulated.to_float32(big, launch.DeviceArray.from_host(x), 1.0).copy_to_host()
     expected = a.astype(np.float64) @ (b.astype(np.float64).T @ x.astype(np.float64).T)
-    # one element of `big` wrong or still NaN would show
+    # a single element of `big` that is wrong or still NaN would show
     np.testing.assert_array_equal(through, expected)
 
 

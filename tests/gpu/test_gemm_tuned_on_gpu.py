@@ -1,5 +1,5 @@
-"""examples/gemm_tuned.py on the hardware: layouts, batches, skinny shapes, epilogues; the same bits
-again and again."""
+"""examples/gemm_tuned.py on the GPU: layouts, batches, skinny shapes, epilogues, reproducible
+bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 PROCESSES = 4
 CONFIGS = gemm_tuned.CONFIGS
 SOME = ("ping-pong 128x192", "cooperative 128x128", "64x16")
-"""of each schedule one, and one whose products are transposed"""
+"""one of each schedule, and one whose products are transposed"""
 REPEATS = 20
 
 
@@ -37,7 +37,8 @@ def test_tensors_of_every_layout_are_read_and_written_where_they_are(
     torch = pytest.importorskip("torch")
 
     def tensor(array: np.ndarray) -> object:
-        """With the strides of `array`, its rows or columns padded to what TMA addresses."""
+        """Return a tensor with the strides of `array`, its rows or columns padded to what TMA can
+        address."""
         by_columns = array.strides[-1] > array.itemsize
         rows = array.swapaxes(-1, -2) if by_columns else array
         wide = torch.full(
@@ -143,7 +144,7 @@ def test_the_output_may_be_the_source(config: str, order: str) -> None:
         assert error < most
 
 
-def test_a_source_that_lies_elsewhere_in_memory_is_read_in_its_own_order() -> None:
+def test_a_source_with_another_memory_order_is_read_in_its_own_order() -> None:
     for order in "CF":
         assert EPILOGUES["beta c"].run(300, 200, 136, order=order, target="gpu") < 6e-4
 

@@ -1,5 +1,5 @@
-"""Grids of more than three dimensions, several axes, scalars, returned pipelines and trees of
-allocations on the hardware."""
+"""Grids of more than three dimensions, several axes, scalars, returned pipelines and nested
+allocations on the GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_compile_serves_grids_of_other_sizes() -> None:
         assert (out == 23240 + last).all()
 
 
-def test_scalars_stand_behind_the_outputs() -> None:
+def test_scalars_come_after_the_outputs() -> None:
     np.testing.assert_array_equal(
         scalars.behind(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X
     )

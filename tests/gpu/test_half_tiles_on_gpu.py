@@ -1,4 +1,4 @@
-"""Arithmetic of 16-bit register tiles on the hardware: NumPy's bits."""
+"""Arithmetic of 16-bit register tiles on the GPU: the same bits as NumPy."""
 
 from __future__ import annotations
 

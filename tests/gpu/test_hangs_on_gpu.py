@@ -1,5 +1,8 @@
-"""Twelve hangs at barriers of six kinds, in both roles: each ends within five seconds and names the
-barrier, the line and who waits there, and the process goes on."""
+"""Twelve hangs at barriers of six kinds, in both roles.
+
+Each ends within five seconds with an error that names the barrier, the line and who waits there,
+and the process survives.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PROCESSES = 4
 
 
 def hung(name: str) -> tuple[PipelineDeadlock, float]:
-    """(the error, its seconds) of a kernel that is compiled already."""
+    """Return (error, seconds) of a hang in a kernel that is already compiled."""
     kernel = ALL[name]
     kernel.compiled(*given(name))
     begin = time.monotonic()
@@ -33,7 +36,8 @@ def hung(name: str) -> tuple[PipelineDeadlock, float]:
 
 
 def goes_on() -> None:
-    """A right launch in the same process is right, and nothing is left to report."""
+    """Check that a correct launch in the same process gives right results, with nothing left to
+    report."""
     x, y = arrays()
     healthy(x, y, target="gpu")
     np.testing.assert_array_equal(x, y)
@@ -43,7 +47,7 @@ def goes_on() -> None:
 @pytest.mark.parametrize("name", TWELVE)
 def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str) -> None:
     _, role, barrier = TWELVE[name]
-    for _ in range(2):  # also in a process that has seen it
+    for _ in range(2):  # also in a process that has already had a hang
         error, seconds = hung(name)
         assert seconds <= 5 and error.report is not None
         assert re.match(r"(.*/)?hang_kernels\.py:\d+: kernel", str(error))
@@ -59,8 +63,8 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
         goes_on()
 
 
-def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
-    """The flags that nobody took are cleared: the next launch on the stream has the same
+def test_after_a_missing_part_later_launches_add_parts_right() -> None:
+    """Flags that were not consumed are cleared: the next launch on the stream has the same
     workspace."""
     from numpipe import CompilerParams, Workspace, ds
 
@@ -113,8 +117,8 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
         ),
     ],
 )
-def test_a_wait_without_a_bound_is_told_by_the_host(what: str, says: str) -> None:
-    """In a process of its own, whose GPU is busy with it for ever."""
+def test_the_host_reports_an_unbounded_wait(what: str, says: str) -> None:
+    """In its own process, whose GPU it keeps busy forever."""
     command = [sys.executable, "-c", UNBOUNDED, str(Path(__file__).resolve().parents[2]), what]
     done = subprocess.run(
         command,

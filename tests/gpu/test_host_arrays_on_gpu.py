@@ -91,7 +91,7 @@ def test_every_element_size_is_staged(dtype: Any) -> None:
 
 # ---- calls
 def operands(n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """a and b of small integers, and the exact product."""
+    """Return a and b of small integers, and the exact product."""
     a, b = (numbers((n, 64)) % 3 for _ in "ab")
     return a, b, a.astype(np.float32) @ b.astype(np.float32).T
 
@@ -197,7 +197,7 @@ def test_two_hundred_calls_grow_neither_host_nor_device_memory() -> None:
     calls(20)
     host, locked = resident(), pinned.POOL.nbytes
     shrunk: list[int] = []
-    # other processes may come to the GPU meanwhile
+    # other processes may use the GPU meanwhile
     while len(shrunk) < 5 and min(shrunk, default=1 << 40) >= 16 * MIB:
         free = torch.cuda.mem_get_info()[0]
         calls(200)

@@ -1,4 +1,4 @@
-"""Register tiles of integers on the hardware: NumPy's bits."""
+"""Register tiles of integers on the GPU: the same bits as NumPy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The intrinsics on a GPU give what their Python bodies say, and the tensor core reads what the
-descriptors describe.
+"""The intrinsics on a GPU against their Python bodies, and what the tensor core reads through
+descriptors.
 
-Kernels are plain Numba kernels; the driver is called directly, so that nothing else of numpipe
-stands in between.
+Kernels are plain Numba kernels, and the driver is called directly, so that no other part of numpipe
+is involved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ THREADS, SMEM = 128, 40 * 1024
 
 # ---- a minimal launcher --------------------------------------------------------------------------
 def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threads: int) -> bytes:
-    """-> cubin; `argtypes` name Numba types, arrays as "int32[]"."""
+    """Return a cubin; `argtypes` names Numba types, arrays as "int32[]"."""
     from numpipe.core import numba as nb
 
     types = [
@@ -94,7 +94,7 @@ class Gpu:
     def tensor_map(
         self, pointer: ctypes.c_uint64, array: np.ndarray, box: tuple[int, ...]
     ) -> ctypes.c_uint64:
-        """The device address of an unswizzled map of a contiguous uint32 array."""
+        """Return the device address of an unswizzled map of a contiguous uint32 array."""
         rank = array.ndim
         storage = ctypes.create_string_buffer(128 + 64)
         aligned = (ctypes.addressof(storage) + 63) & ~63
@@ -123,8 +123,10 @@ class Gpu:
         grid: tuple[int, int, int] = (1, 1, 1),
         threads: int = THREADS,
     ) -> None:
-        """Arrays are copied there and back; a c_uint64 is passed as an int64, an int as an
-        int32."""
+        """Run a kernel; arrays are copied to the GPU and back.
+
+        A c_uint64 is passed as an int64, an int as an int32.
+        """
         kinds = tuple(
             f"{a.dtype}[]"
             if isinstance(a, np.ndarray)
@@ -163,7 +165,7 @@ def gpu() -> Gpu:
 
 
 class Lanes:
-    """Just enough of a machine for the Python bodies that use shared memory."""
+    """The parts of a machine that the Python bodies of shared-memory intrinsics need."""
 
     lanes, warpgroup, cta, grid = "all", 0, (0, 0, 0), (1, 1, 1)
 
@@ -171,7 +173,7 @@ class Lanes:
         self.smem = np.zeros(SMEM, np.uint8)
 
     def collective(self, operation: str) -> None:
-        """All lanes are here."""
+        """Do nothing: all lanes are here."""
 
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
         for address, value in zip(chunks.reshape(-1), values.reshape(-1, 16), strict=True):
@@ -257,7 +259,7 @@ def stmatrix_forms(addresses: Any, registers: Any, image: Any) -> None:
 
 def test_stmatrix_writes_what_its_python_body_writes(gpu: Gpu, lanes: Lanes) -> None:
     rng = np.random.default_rng(1)
-    # x1 and x2 use the addresses of the first lanes of each warp, so these lie in the first 2 KB
+    # x1 and x2 use the addresses of each warp's first lanes, so keep these within the first 2 KB
     # and 4 KB
     addresses = (np.arange(32) * 4 + np.arange(4)[:, None]).reshape(-1).astype(np.int32) * 16
     registers = rng.integers(-(2**31), 2**31, 512).astype(np.int32)
@@ -310,7 +312,7 @@ def test_ldmatrix_reads_what_its_python_body_reads(gpu: Gpu, lanes: Lanes) -> No
 
 # ---- wgmma ---------------------------------------------------------------------------------------
 def swizzled(rows: np.ndarray, span: int) -> np.ndarray:
-    """Bytes of `rows`, each `span` bytes wide, as a TMA copy with that swizzle lays them out."""
+    """Return `rows`, each `span` bytes wide, in the layout of a TMA copy with that swizzle."""
     data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, span)
     flat = np.zeros(data.size, np.uint8)
     for row, values in enumerate(data):
@@ -449,7 +451,7 @@ def test_boxes_go_where_array_coordinates_say(gpu: Gpu) -> None:
     assert out.tolist() == [0, 1], "phase 0 had not ended at first; after phase 2, parity 0 has"
 
 
-# ---- who and where -------------------------------------------------------------------------------
+# ---- indices
 def identify(out: Any) -> None:
     t = special.thread_index()
     cta = special.cta_index_x() + 2 * (special.cta_index_y() + 3 * special.cta_index_z())

@@ -1,11 +1,11 @@
-"""Kernels and ops inside of jax.jit on a Hopper GPU: results, derivatives, batches, and command
+"""Kernels and ops inside of jax.jit on a Hopper GPU: results, derivatives, batches, command
 buffers."""
 
 from __future__ import annotations
 
 import os
 
-# read when JAX is imported: others need memory too
+# read when JAX is imported: other libraries need memory too
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from typing import Any
@@ -21,7 +21,7 @@ from tests.kernels.product_configs import KINDS
 jax = pytest.importorskip("jax")
 targets = pytest.importorskip("numpipe.frameworks.jax.custom_calls")
 jnp = jax.numpy
-ALONE = True  # it waits for command buffers, and counts what XLA calls
+ALONE = True  # it waits for command buffers, and counts XLA's calls
 BLOCK = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
 
@@ -42,7 +42,7 @@ def more(x, y, *, by=1.0):
 
 
 def numbers(*shape: int, dtype: Any = jnp.bfloat16, seed: int = 0) -> Any:
-    """Small integers: sums of their products are exact."""
+    """Return small integers: sums of their products are exact."""
     return jnp.asarray(np.random.default_rng(seed).integers(-3, 4, shape), dtype)
 
 
@@ -101,7 +101,7 @@ def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu"])
-def test_what_follows_a_product(activation: Any) -> None:
+def test_epilogues_of_a_product(activation: Any) -> None:
     a = numbers(300, 256)
     b = numbers(256, 200)
     c = numbers(300, 200, seed=2)
@@ -122,7 +122,7 @@ def test_vmap_of_products() -> None:
 
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
-    """Those that cut tiles along K have a workspace of XLA's, whose flags are cleared for each
+    """Configs that split tiles along K use a workspace from XLA, whose flags are cleared at each
     launch."""
     rng = np.random.default_rng(0)
     a, b = (
@@ -136,7 +136,7 @@ def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
 
 
 def test_products_side_by_side_do_not_share_a_workspace() -> None:
-    """XLA may run them at the same time: it knows of the memory, as it allocated it."""
+    """XLA may run them concurrently: it knows of the memory, because it allocated it."""
     split = Config(64, 64, split="stream", slots=4, wgs=1)
     a, bs = numbers(64, 8192), [numbers(8192, 64, seed=seed) for seed in range(8)]
     function = jax.jit(lambda a, *bs: [numpipe.jax.matmul(a, b, config=split) for b in bs])
@@ -161,10 +161,9 @@ def test_attention(depth: int, causal: bool) -> None:
     same(sums, jax.nn.logsumexp(scores, -1), 1e-3)
 
 
-# ---- how XLA runs them
+# ---- how XLA runs programs
 def test_a_program_that_is_run_again_is_a_command_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XLA records the calls into CUDA graphs: then it launches a graph, and no handler is
-    called."""
+    """XLA records the calls into CUDA graphs; later runs launch a graph and call no handler."""
     calls: list[int] = []
     on_gpu = targets.Target._on_gpu
     monkeypatch.setattr(
@@ -191,7 +190,7 @@ def test_a_program_that_is_run_again_is_a_command_buffer(monkeypatch: pytest.Mon
 
 
 def test_other_arrays_are_other_launches() -> None:
-    """Addresses differ from call to call: what was recorded, or kept, for others is not used."""
+    """Addresses differ between calls: nothing recorded or cached for other arrays is used."""
     function = jax.jit(lambda x: numpipe.jax.call(more)(x))
     xs = [numbers(512, 64, dtype=np.float32, seed=seed) for seed in range(50)]
     for x, got in zip(xs, [function(x) for x in xs], strict=True):

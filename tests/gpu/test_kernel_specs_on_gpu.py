@@ -1,4 +1,4 @@
-"""Kernels over tiles on the hardware."""
+"""Kernels with in_specs and out_specs of their own, on the GPU."""
 
 from __future__ import annotations
 

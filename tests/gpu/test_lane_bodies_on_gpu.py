@@ -1,4 +1,4 @@
-"""Bodies that are code for each lane, on the hardware: the same values, each time."""
+"""Per-lane kernel bodies on the GPU: the same values in each run."""
 
 from __future__ import annotations
 

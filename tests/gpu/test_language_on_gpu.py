@@ -1,5 +1,5 @@
-"""The rows of docs/python_inside_a_kernel.md on the hardware: what may stand gives what the page
-says, and integers wrap."""
+"""The rows of docs/python_inside_a_kernel.md on the GPU: supported code gives the stated values,
+and integers wrap."""
 
 from __future__ import annotations
 

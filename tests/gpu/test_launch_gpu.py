@@ -1,6 +1,6 @@
 """Arrays, tensor maps and launches on a Hopper GPU, with kernels in PTX that the driver compiles.
 
-`box_ptx` loads one box by TMA and writes it out linearly: the hardware's own reading of a tensor
+`box_ptx` loads one box by TMA and writes it out linearly: it shows how the hardware reads a tensor
 map.
 """
 
@@ -21,7 +21,7 @@ from numpipe.errors import LaunchError
 from numpipe.plan.resources import Resources
 from tests.kernels.threads import in_threads
 
-ALONE = True  # it orders streams against each other, and exhausts what a launch may ask for
+ALONE = True  # it orders streams against each other, and exhausts launch limits
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
 
@@ -33,7 +33,7 @@ def probe(
     maps: tuple[launch.MapRequest, ...] = (),
     smem_bytes: int = 0,
 ) -> launch.Image:
-    """The image of a kernel in PTX; what it uses is nobody's question here."""
+    """Return the image of a kernel in PTX, with made-up resource usage."""
     return launch.Image(
         "probe",
         "probe",
@@ -49,8 +49,10 @@ def probe(
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
-    """probe(a, c, x...): c[:] = the box of a at element coordinates x (outermost first), 16-bit
-    elements."""
+    """Return PTX for probe(a, c, x...): copy a box of a to c[:].
+
+    The box starts at element coordinates x (outermost first); elements have 16 bits.
+    """
     params = [
         ".param .align 64 .b8 table[128]",
         *[f".param .u64 w{i}" for i in range(1 + 2 * rank + 3)],
@@ -92,7 +94,7 @@ DONE: ret;
 
 
 def copy_ptx(size: int) -> bytes:
-    """probe(a, c): c[...] = a[...] for matrices of elements of `size` bytes, by one CTA."""
+    """Return PTX for probe(a, c): copy a matrix with elements of `size` bytes by one CTA."""
     params = [".param .align 64 .b8 table[128]", *[f".param .u64 w{i}" for i in range(10)]]
     loads = "\n".join(f"ld.param.u64 %w{i}, [w{i}];" for i in range(10))
     return (
@@ -122,8 +124,7 @@ DONE: ret;
 def load_box(
     array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, ...], swizzle: int = 0
 ) -> Any:
-    """The bytes TMA brings of a device copy of `array` (memory order), as an array of 16-bit
-    words."""
+    """Return what TMA loads of a device copy of `array` (memory order), as 16-bit words."""
     info = launch.describe(array, "a")
     nbytes = int(np.prod(box)) * 2
     c = np.zeros(nbytes // 2, np.uint16)
@@ -143,7 +144,7 @@ def load_box(
 
 
 def expected_box(array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, ...]) -> Any:
-    """Memory-order box of `array`, zeros outside."""
+    """Return the box of `array` in memory order, with zeros outside."""
     if launch.major_order(launch.describe(array, "a")) == "col":
         array = array.T
     out = np.zeros(box, np.uint16)
@@ -260,7 +261,7 @@ def test_a_thread_that_never_touched_the_gpu_may_launch() -> None:
     in_threads(1, work)
 
 
-# ---- device arrays of the libraries
+# ---- device arrays of other libraries
 def copied(a: Any) -> Any:
     info = launch.describe(a, "a")
     c = launch.empty_like_kind(info, info.shape, info.dtype)
@@ -327,7 +328,7 @@ except LaunchError as error:
 
 
 def in_a_process_of_its_own(code: str) -> list[str]:
-    """Lines that a failing kernel's process prints."""
+    """Return the lines that the process of a failing kernel prints."""
     command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parents[2])]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stderr
@@ -341,7 +342,7 @@ def test_a_kernel_that_traps_is_named_and_later_calls_say_the_context_is_lost() 
 
 
 def test_an_innermost_coordinate_must_be_a_multiple_of_16_bytes() -> None:
-    """A fact of the hardware that the simulator has to know: the load 2 bytes further is an illegal
+    """The simulator models this fact of the hardware: a load 2 bytes further is an illegal
     instruction."""
     (line,) = in_a_process_of_its_own(MISALIGNED)
     assert "CUDA_ERROR_ILLEGAL_INSTRUCTION" in line

@@ -1,5 +1,5 @@
 """Loads and stores that end at a run-time row or column, ``ds(start, size, stop=n)``, on the
-hardware."""
+GPU."""
 
 from __future__ import annotations
 

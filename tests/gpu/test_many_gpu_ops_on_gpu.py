@@ -1,9 +1,7 @@
-"""The ops of several GPUs on two Hopper GPUs: in a process each, in one process, and the example of
-them.
+"""The multi-GPU ops on two Hopper GPUs: with a process per GPU, in one process, and their example.
 
-The ranks go through all scenarios of `tests.kernels.many_gpu_ops_ranks` in one start, and a test
-looks at one scenario: most of the time is what processes need to begin, and what kernels need to
-compile.
+The ranks run all scenarios of `tests.kernels.many_gpu_ops_ranks` in one start, and each test checks
+one scenario: starting processes and compiling kernels takes most of the time.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ in_torch: Any = pytest.importorskip("tests.kernels.many_gpus_in_torch")
 
 ALONE = True
 COMPILING = 2 * LIMIT
-"""seconds that ranks may take which compile all kernels of this file, two dozen"""
+"""seconds for ranks that compile all two dozen kernels of this file"""
 SCENARIOS = ("products", "collectives", "repeats", "thousand", "graphs", "gradients")
 
 
@@ -37,10 +35,10 @@ def _two_gpus() -> None:
         pytest.skip(f"{driver.get().count} GPU, and these tests need two that reach each other")
 
 
-# ---- a process each
+# ---- a process per GPU
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
-    """What failed on each rank, by scenario."""
+    """Return the failures on each rank, by scenario."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
     said = started(
         [
@@ -55,13 +53,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_ranks_go_through(name: str, found: list[dict[str, list[str]]]) -> None:
     wrong = [failures.get(name, [f"not reached, after {list(failures)[-1]}"]) for failures in found]
-    print(*wrong, sep="\n")  # whole, where the assertion tells a part
+    print(*wrong, sep="\n")  # in full: the assertion shows only a part
     assert wrong == [[], []]
 
 
 def test_the_example_runs_under_torchrun() -> None:
-    """A tensor-parallel MLP, forward and backward, against float64; torchrun and its ranks are one
-    group of processes."""
+    """Run a tensor-parallel MLP, forward and backward, against float64.
+
+    torchrun and its ranks form one process group.
+    """
     program = [
         sys.executable,
         "-m",
@@ -137,7 +137,7 @@ def test_a_process_with_both_gpus_multiplies(dtype: Any, by_columns: bool) -> No
 
 
 def test_a_process_with_both_gpus_runs_backward() -> None:
-    """The gradients of both GPUs are one node of autograd, whose grads come from two devices."""
+    """The gradients of both GPUs are one autograd node, whose gradients come from two devices."""
     mesh = numpipe.Mesh.local([0, 1])
     a, b = in_torch.shards((131, 72), (72, 100), dtype=torch.bfloat16)
     mine = [[each.requires_grad_() for each in on_gpus(tensors)] for tensors in (a, b)]

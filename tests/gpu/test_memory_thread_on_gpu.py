@@ -1,4 +1,4 @@
-"""The memory role in any warpgroup of the CTA, on the hardware."""
+"""The memory role in each of the CTA's warpgroups, on the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of several GPUs on two Hopper GPUs: in one process, and in a process each."""
+"""Multi-GPU kernels on two Hopper GPUs: in one process, and with a process per GPU."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(
     monkeypatch.setenv("NUMPIPE_PEER_TIMEOUT", "1")
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 64)
     x, y, kernel = mesh.to_device(host), mesh.zeros((64, 64), np.float32), forgetful()
-    kernel(x, y, mesh=mesh)  # which compiles
+    kernel(x, y, mesh=mesh)  # compiles
     begun = time.monotonic()
     kernel(x, y, mesh=mesh)
     for _ in range(2):
         with pytest.raises(
             PipelineDeadlock,
-            match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1.*; GPU 1 did not",
+            match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, but it is 1.*; GPU 1 did not",
         ):
             mesh.check()
     assert time.monotonic() - begun < 4, "what is queued behind a lost launch does not wait"
@@ -117,10 +117,12 @@ def test_graphs_of_both_gpus_are_replayed_together() -> None:
         np.testing.assert_array_equal(x[gpu].cpu().numpy(), host[gpu] + 200)
 
 
-# ---- a process each
+# ---- a process per GPU
 def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[Any]:
-    """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that
-    code; None of a rank that says nothing."""
+    """Return the result of a scenario of `tests.kernels.mesh_gpu_ranks` on each rank.
+
+    `ends` gives the exit codes. The result is None for a rank that prints nothing.
+    """
     program = ["-m", "tests.kernels.mesh_gpu_ranks", scenario]
     found: list[Any] = []
     for out in started(
@@ -149,10 +151,10 @@ def test_ranks_replay_graphs(tmp_path: Path) -> None:
 
 
 @WITH_TORCH
-def test_what_is_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
+def test_mistakes_are_named_on_each_rank(tmp_path: Path) -> None:
     for rank, (shapes, symmetric) in enumerate(ranks("wrong", tmp_path)):
         assert "(64, 64)" in shapes and "(128, 64)" in shapes and f"on rank {1 - rank}" in shapes
-        assert "'y' of kernel 'shift': the kernel reaches it on other GPUs" in symmetric
+        assert "'y' of kernel 'shift': the kernel accesses it on other GPUs" in symmetric
 
 
 @WITH_TORCH
@@ -160,7 +162,7 @@ def test_a_gpu_that_does_not_signal_is_named(tmp_path: Path) -> None:
     waits, _ = ranks("unsignalled", tmp_path)
     assert (
         "GPU 0" in waits
-        and "ready[1] to reach 2, and it is 1" in waits
+        and "ready[1] to reach 2, but it is 1" in waits
         and "GPU 1 added least (GPU 0 1, GPU 1 0)" in waits
     )
 
@@ -175,7 +177,7 @@ def test_a_rank_that_is_killed_is_named_within_ten_seconds(tmp_path: Path) -> No
     )
 
 
-# ---- what a profile says
+# ---- profiles
 def test_a_profile_has_the_waits_for_peers(tmp_path: Path) -> None:
     profiled = numpipe.CompilerParams(profile_space=100, profile_dir=str(tmp_path))
     options = dataclasses.replace(shift.options, compiler_params=profiled)

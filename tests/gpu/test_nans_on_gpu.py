@@ -1,5 +1,5 @@
-"""A NaN that a kernel with ``check_nan=True`` stores ends in the error that the simulator raises,
-and the process goes on."""
+"""Kernels with ``check_nan=True`` that store a NaN: the error is the simulator's, and the process
+survives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kernels.nan_kernels import PLACES, STORES, given
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_nan_is_told_with_its_element_and_its_line(name: str) -> None:
+def test_a_nan_is_reported_with_its_element_and_its_line(name: str) -> None:
     kernel, (target, place) = STORES[name], PLACES[name]
     for _ in range(2):
         kernel(*given(name, nan=False), target="gpu")
@@ -38,7 +38,7 @@ def test_of_many_the_first_is_named_and_the_others_are_counted() -> None:
         r"element \(10, 0\) of the tile, in warpgroup 0 of CTA \(0, 0, 0\), and (\d+) more",
         str(caught.value),
     )
-    assert more and 1 <= int(more[1]) < 128  # a lane tells of its first one
+    assert more and 1 <= int(more[1]) < 128  # a lane reports its first NaN
     x[:] = 1
     STORES["to_an_array"](x, y, target="gpu")
     np.testing.assert_array_equal(y, x)

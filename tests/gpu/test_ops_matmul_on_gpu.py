@@ -1,5 +1,5 @@
-"""numpipe.ops.matmul on the hardware: what NumPy multiplies, windows of any strides, repeated and
-captured calls, every library."""
+"""numpipe.ops.matmul on the GPU: NumPy's shapes, views with any strides, repeated and captured
+calls, every array library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESSES = 4
 
 
 def integers(*shape: int, seed: int = 0) -> Any:
-    """Small ones: sums of their products are exact in float16."""
+    """Return small integers: sums of their products are exact in float16."""
     return (
         torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed))
         .to(torch.float16)
@@ -32,7 +32,9 @@ def exact(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize(
     ("left", "right"), [*SHAPES, ((300, 1000), (1000, 520)), ((4, 129, 65), (65, 77))], ids=str
 )
-def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_it_multiplies_every_shape_that_numpy_does(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
     a, b = integers(*left), integers(*right, seed=1)
     found = ops.matmul(a, b)
     assert (
@@ -43,8 +45,10 @@ def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, 
 
 
 def window(shape: tuple[int, ...], rng: np.random.Generator, seed: int) -> Any:
-    """A tensor of this shape that is a window on another one: dimensions in any order, apart,
-    repeated, off by elements."""
+    """Return a tensor of this shape that is a view of another one.
+
+    Its dimensions may be permuted, spaced, repeated, or offset by some elements.
+    """
     steps = [int(rng.choice([1, 1, 1, 2, 0])) if size > 1 else 1 for size in shape]
     order = rng.permutation(len(shape)) if rng.random() < 0.5 else np.arange(len(shape))
     sizes = [1 if step == 0 else size * step for size, step in zip(shape, steps, strict=True)]

@@ -1,5 +1,5 @@
-"""`numpipe.turn` on the hardware: a tile whose value tells the order, and products in attention's
-order, many times over."""
+"""`numpipe.turn` on the GPU: a tile whose value shows the order, and products in attention's order,
+in many runs."""
 
 from __future__ import annotations
 

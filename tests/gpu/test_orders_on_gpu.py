@@ -1,4 +1,4 @@
-"""Orders of tiles on the GPU: the numbers that kernels write are those of the host's tables."""
+"""Tile orders on the GPU: kernels visit tiles in the order of the host's tables."""
 
 from __future__ import annotations
 

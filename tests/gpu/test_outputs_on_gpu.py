@@ -1,5 +1,5 @@
-"""Outputs of pipelines on the hardware: the results that the simulator checks, many times over, and
-at sizes that fill the GPU."""
+"""Pipeline outputs on the GPU: the cases that the simulator checks, in many runs, and sizes that
+fill the GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kernels.output_kernels import (
     doubled,
     integers,
 )
-from tests.language.pipeline.test_outputs import test_what_the_blocks_hold_is_stored  # noqa: F401
+from tests.language.pipeline.test_outputs import test_the_contents_of_blocks_are_stored  # noqa: F401
 
 REPEATS = 10
 

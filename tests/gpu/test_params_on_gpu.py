@@ -1,4 +1,4 @@
-"""Transforms and approximate division on the hardware."""
+"""Transforms and approximate division on the GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ REPEATS = 10
 
 
 def ulps(found: np.ndarray, true: np.ndarray) -> float:
-    """The largest distance of a float32 result from the true quotient, in units of the last
-    place."""
+    """Return the largest distance of a float32 result from the true quotient, in ulp."""
     return float(
         (
             np.abs(found.astype(np.float64) - true) / np.spacing(np.abs(true).astype(np.float32))
@@ -34,7 +33,7 @@ def test_quotients_are_rounded_correctly_or_within_2_ulp(x: np.float32) -> None:
     a = np.random.default_rng(1).integers(-99, 100, (64, 64)).astype(np.float16)
     a[a == 0] = 1
     if abs(x) < 1e-30:
-        a = (a * np.float16(2.0**-10)).astype(np.float16)  # so that quotients stay below infinity
+        a = (a * np.float16(2.0**-10)).astype(np.float16)  # keeps quotients below infinity
     acc = a.astype(np.float32) @ a.astype(np.float32).T
     exact, fast = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
     divide_by_exact(a, exact, x, target="gpu")

@@ -1,4 +1,4 @@
-"""Parts and other shapes of register tiles on the hardware."""
+"""Slices and reshapes of register tiles on the GPU."""
 
 from __future__ import annotations
 

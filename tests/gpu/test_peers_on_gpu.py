@@ -1,7 +1,7 @@
-"""What a kernel of several GPUs may say, on two Hopper GPUs, and on one: each form of loads, stores
-and signals, again and again.
+"""Every form of loads, stores and signals of a multi-GPU kernel, on two Hopper GPUs and on one, in
+many runs.
 
-How launches of a mesh go (streams, graphs, processes, a peer that fails) is `test_mesh_on_gpu`.
+Launches on a mesh (streams, graphs, processes, a peer that fails) are tested in `test_mesh_on_gpu`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def needs(gpus: int) -> None:
 
 
 def on(mesh: numpipe.Mesh, arrays: list[np.ndarray]) -> list[Any]:
-    """The arrays on the mesh's GPUs."""
+    """Return the arrays on the mesh's GPUs."""
     found = mesh.empty(arrays[0].shape, arrays[0].dtype)
     for array, each in zip(arrays, found, strict=True):
         driver.get().copy_in(each.ptr, 0, array.ctypes.data, 0, array.nbytes, 1, 0, each.device)
@@ -34,8 +34,7 @@ def on(mesh: numpipe.Mesh, arrays: list[np.ndarray]) -> list[Any]:
 
 
 def computes(case: Case, gpus: int, repeats: int = REPEATS) -> None:
-    """Each launch computes what the kernel should, to the bit; launches follow each other without a
-    stop."""
+    """Check each of many launches to the bit; they run one after another without a pause."""
     mesh, inputs = numpipe.Mesh.local(list(range(gpus))), case.inputs(gpus)
     arrays = [on(mesh, each) for each in inputs]
     results = [case.kernel(*arrays, mesh=mesh, **case.options(gpus)) for _ in range(repeats)]

@@ -1,4 +1,4 @@
-"""Hand-made pipelines on the hardware: the same kernels, many times over."""
+"""Pipelines written by hand, on the GPU: the same kernels, in many runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_product_by_hand(kernel: Any, slots: int) -> None:
             assert (kernel(a, b, slots=slots, target="gpu") == first).all()
 
 
-def test_what_has_been_stored_is_loaded_again() -> None:
+def test_stored_blocks_are_loaded_again() -> None:
     for _ in range(REPEATS):
         y, z = np.zeros((2, 64, 64), np.float32)
         heeded.there_and_back(False)(y, z, target="gpu")

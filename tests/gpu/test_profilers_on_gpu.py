@@ -1,5 +1,5 @@
-"""CUPTI, and so torch.profiler and Nsight, show the name that a kernel's machine code has, with a
-line table and without."""
+"""CUPTI, and so torch.profiler and Nsight, shows the name in a kernel's machine code, with and
+without a line table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of kernels on the GPU: every step of every pipeline is there, in an order that the
+"""Profiles of kernels on the GPU contain every step of every pipeline, in an order that the
 protocol allows."""
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def test_every_step_is_there_as_the_simulator_has_it(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_a_legal_one_and_what_the_simulator_did(tmp_path: Path) -> None:
-    """Held against the protocol, event by event: also where each warpgroup loads for itself, and
-    with outputs."""
+    """Check the events against the protocol, also for kernels without a memory role and with
+    outputs."""
     # two tiles: one for each simulated CTA
     kernel, small = recording(matmul, tmp_path), product(256, 256, 320)
     for operands in (product(1500, 1600, 640), small):
@@ -128,7 +128,7 @@ def regions(a, c):
                 c[ds(0, 64), ds(k * 64, 64)] = value + value
 
 
-def test_regions_nest_and_what_has_no_room_is_lost_and_counted(tmp_path: Path) -> None:
+def test_regions_nest_and_events_without_room_are_counted(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((64, 64 * STEPS), np.float32)
     for room, lost in ((1000, False), (8, True)):
         c = np.zeros_like(a)

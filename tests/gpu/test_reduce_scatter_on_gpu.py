@@ -1,5 +1,5 @@
-"""Tiles cut along K within clusters, on the hardware: right at every edge, the same bits each time,
-nothing hangs."""
+"""Tiles split along K within clusters, on the GPU: right at every edge, with reproducible bits and
+no hangs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPES = (
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> None:
-    for m, n, k in SHAPES:  # many tiles a cluster, fewer steps than CTAs, none at all
+    for m, n, k in SHAPES:  # many tiles per cluster, fewer steps than CTAs, no steps
         a, b, exact = integers(m, n, k, dtype)
         found = exchanged(CONFIGS[name])(a, b, target="gpu")
         np.testing.assert_array_equal(
@@ -52,8 +52,8 @@ def test_sums_have_the_same_bits_every_time(name: str) -> None:
 
 
 def test_a_thousand_launches_follow_each_other_at_once() -> None:
-    """A CTA of the next kernel starts where one of the last has just left: its buffer and barriers
-    are its own."""
+    """A CTA of the next kernel starts where one of the last has just exited, with its own buffer
+    and barriers."""
     a, b, exact = integers(300, 700, 1000)
     x, y = DeviceArray.from_host(a), DeviceArray.from_host(b)
     outputs = [DeviceArray((300, 700), F16) for _ in range(4)]
@@ -92,5 +92,5 @@ TUNED = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg.split == "
 
 @pytest.mark.parametrize("name", TUNED)
 def test_the_tuned_product_cut_along_k_in_clusters(name: str) -> None:
-    """Each CTA ends with the epilogue of its share of the columns."""
+    """Each CTA runs the epilogue on its share of the columns."""
     check_tuned_on_gpu(TUNED[name])

@@ -1,5 +1,5 @@
-"""Vectors stored, reductions into arrays and gathered blocks on the hardware: NumPy's values, again
-and again."""
+"""Stored vectors, reductions into arrays and gathered blocks on the GPU against NumPy, in many
+runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Register tiles on the hardware: NumPy's bits, functions within the errors that the page gives,
+"""Register tiles on the GPU: the same bits as NumPy, functions within the documented errors, and
 blocks of arrays."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
     x = np.random.default_rng(3).uniform(-30, 30, (64 * 64, 256)).astype(np.float32)
     x = np.abs(x) + np.float32(1e-3) if name in ("log", "log2", "sqrt", "rsqrt") else x
     if name == "exp":
-        x /= 16  # the argument's rounding in base 2 is of its size
+        x /= 16  # the argument's rounding in base 2 grows with its size
     x *= {"sin": np.float32(0.1), "cos": np.float32(0.1), "tan": np.float32(1 / 30)}.get(
         name, np.float32(1)
     )
@@ -61,7 +61,8 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
     assert (np.abs(y - true) <= absolute + relative * np.abs(true) + 1.2e-38).all()
     exactly = np.zeros_like(x)
     function_kernel(name)(x, exactly, target="gpu")
-    assert name in ("exp2", "sqrt", "rsqrt") or (y != exactly).any()  # it is another function
+    # the approximate function differs
+    assert name in ("exp2", "sqrt", "rsqrt") or (y != exactly).any()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Tiles by rows on the hardware: loads, stores, reductions and casts give what they give simulated.
+"""Tiles by rows on the GPU: loads, stores, reductions and casts give the simulator's results.
 
-A kernel takes a second to compile. What lies where depends on a type's width: each shape meets each
-width, in one of its two types, and every type half of the shapes.
+A kernel takes a second to compile. Layouts depend on the width of a type: each shape is tested with
+each width, in one of its two types, and every type with half of the shapes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def test_blocks_go_through_registers_and_shared_memory(turn: int, shape: tuple[i
 
 @pytest.mark.parametrize("turn, shape", TURNS, ids=str)
 def test_reductions(turn: int, shape: tuple[int, int]) -> None:
-    """Of float32, whose kernels the next test runs too, and of int32 for half of the shapes."""
+    """float32 is left to the next test, which runs its kernels too; int32 has half of the
+    shapes."""
     m, n = shape
     for dtype in (F32, I32)[: 1 + turn % 2]:
         x = array(shape, dtype)

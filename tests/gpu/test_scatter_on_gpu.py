@@ -1,4 +1,4 @@
-"""Scatter stores on the hardware: NumPy's elements, and nothing written for an index outside."""
+"""Scatter stores on the GPU: NumPy's results, and nothing written for an index out of bounds."""
 
 from __future__ import annotations
 

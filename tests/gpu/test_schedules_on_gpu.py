@@ -1,5 +1,4 @@
-"""schedule="pingpong" on the hardware: every form's numbers, bit for bit again and again, and the
-tuned products."""
+"""schedule="pingpong" on the GPU: every form with reproducible bits, and the tuned products."""
 
 from __future__ import annotations
 
@@ -49,8 +48,10 @@ def test_tuned_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> N
 
 @pytest.mark.parametrize("name", gemm_tuned.CONFIGS)
 def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
-    """Normally distributed numbers, some hundred tiles a SM's warpgroup: the order of sums is the
-    kernel's, whoever is faster."""
+    """Numbers are normally distributed, with some hundred tiles per warpgroup of an SM.
+
+    The order of sums is fixed by the kernel, whichever warpgroup is faster.
+    """
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((rows, 1024), np.float32).astype(BF16) for rows in (8192, 8064))
     first = gemm_tuned.matmul(a, b, cfg=gemm_tuned.CONFIGS[name], target="gpu")
@@ -63,11 +64,11 @@ def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"]
 )
-def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(
+def test_the_turns_of_a_profile_are_legal_and_match_the_simulators(
     name: str, tmp_path: Path
 ) -> None:
-    """Each step has one reader, no slot is filled again before that one's release: on an SM's own
-    clock."""
+    """On an SM's own clock, each step has one reader, and no slot is refilled before that reader
+    releases it."""
     case = cases()[name]
     params = CompilerParams(profile_space=2000, profile_dir=str(tmp_path))
     kernel = numpipe.Kernel(

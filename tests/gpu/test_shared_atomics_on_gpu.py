@@ -1,4 +1,4 @@
-"""Atomics on shared memory on the hardware."""
+"""Atomics on shared memory on the GPU."""
 
 from __future__ import annotations
 

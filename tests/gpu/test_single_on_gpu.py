@@ -1,4 +1,4 @@
-"""Kernels without a memory role, and single-stream pipelines, on the hardware."""
+"""Kernels without a memory role and single-stream pipelines, on the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of shared tiles from any start on the hardware."""
+"""Slices of shared tiles from any start, on the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Register tiles from shared memory on the hardware, in every type and order, bit for bit."""
+"""Register tiles loaded from shared memory on the GPU, in every type and order, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ops.softmax and ops.log_softmax on the GPU: against float64, in PyTorch and in JAX."""
+"""ops.softmax and ops.log_softmax on the GPU against float64, in PyTorch and in JAX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_results_and_gradients_are_those_of_float64(name: str, dtype: Any) -> None:
+def test_results_and_gradients_match_float64(name: str, dtype: Any) -> None:
     for shape in SHAPES:
         x = (3 * torch.randn(shape, device="cuda")).to(dtype).requires_grad_()
         wide, grad = x.detach().double().requires_grad_(), torch.randn(shape, device="cuda")

@@ -1,5 +1,5 @@
-"""Tiles cut along K on the hardware: right at every edge, the same bits each time, in graphs and on
-two streams at once."""
+"""Tiles split along K on the GPU: right at every edge, with reproducible bits, in graphs and on two
+streams at once."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_sums_have_the_same_bits_every_time(name: str) -> None:
     check_bits_on_gpu(split_product(CONFIGS[name]))
 
 
-def test_a_thousand_launches_behind_each_other_share_a_workspace() -> None:
-    """Each starts while the one before ends: its flags are still those of that one until
+def test_a_thousand_consecutive_launches_share_a_workspace() -> None:
+    """Each launch starts while the previous one ends, and must not use its flags before
     griddepcontrol.wait."""
     a, b, exact = integers(300, 700, 1000)
     x, y = DeviceArray.from_host(a), DeviceArray.from_host(b)
@@ -86,7 +86,7 @@ def test_a_thousand_launches_behind_each_other_share_a_workspace() -> None:
 @pytest.mark.parametrize("cfg", [COOPERATIVE, PING_PONG, CONFIGS["cooperative, 4"]], ids=str)
 def test_other_grids_than_one_cta_a_sm(cfg: Config) -> None:
     a, b, exact = integers(500, 1000, 1500)
-    # more than are resident: those with a smaller index start first
+    # more CTAs than are resident: those with smaller indices start first
     for ctas in (1, 2, 7, 100, 133, 400):
         np.testing.assert_array_equal(split_product(cfg, ctas)(a, b, target="gpu"), exact)
 
@@ -116,7 +116,7 @@ def test_graphs(cfg: Config, warm: bool) -> None:
 @with_torch
 @pytest.mark.parametrize("cfg", [COOPERATIVE, PING_PONG, CONFIGS["cooperative, 4"]], ids=str)
 def test_two_streams_at_once(cfg: Config) -> None:
-    """Each has a workspace; where both have CTAs on the GPU, those that are waited for have
+    """Each stream has a workspace; if both have CTAs on the GPU, the CTAs that are waited for have
     started."""
     kernel, streams = split_product(cfg), [torch.cuda.Stream() for _ in range(2)]
     inputs: list[Any] = [
@@ -144,7 +144,8 @@ def test_two_streams_at_once(cfg: Config) -> None:
     ],
 )
 def test_the_tuned_product_cut_along_k(name: str, split: int | str) -> None:
-    """The epilogue is the owner's. (Clusters have no parts, 128x192 no registers left.)"""
+    """The CTA that owns a tile runs the epilogue. (Clusters cannot split, and 128x192 has no
+    registers left.)"""
     check_tuned_on_gpu(dataclasses.replace(gemm_tuned.CONFIGS[name], split=split))
 
 
@@ -160,7 +161,7 @@ def test_bound_calls_and_host_arrays() -> None:
 
 
 def test_a_workspace_that_is_too_small_ends_the_kernel() -> None:
-    """In a process of its own: the GPU's context is lost by it."""
+    """In its own process, because the GPU's context is lost."""
     folders = [
         Path(__file__).parents[2],
         Path(gemm_tuned.__file__).parent,

@@ -1,4 +1,4 @@
-"""Pipelines with several rings on the hardware: exact results, many times over."""
+"""Pipelines with several rings on the GPU: exact results in many runs."""
 
 from __future__ import annotations
 

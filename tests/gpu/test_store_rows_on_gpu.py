@@ -27,12 +27,11 @@ from tests.kernels.odd_outputs import (
 PROCESSES = 4
 on_gpu = launch.DeviceArray.from_host
 PLACES = ((0, 1), (1, 0), (1, 1), (2, 2), (2, 0), (4, 4), (8, 8))
-"""elements that the array's element 0, and a row's end, are past a multiple of 16"""
+"""elements by which the array's start and a row's end are past a multiple of 16"""
 
 
 class Framed:
-    """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies
-    so."""
+    """An array on the GPU inside a larger one of NaN; with `order` "F" both are transposed."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C"
@@ -54,7 +53,7 @@ class Framed:
         }
 
     def values(self) -> np.ndarray:
-        """The array on the host; asserts that nobody wrote around it."""
+        """Return the array on the host; asserts that nothing was written around it."""
         whole = self.whole.copy_to_host()
         end = self.base + int(np.prod(self.shape[:-1])) * self.pitch
         inside = whole[self.base : end].reshape(*self.shape[:-1], self.pitch)[..., : self.shape[-1]]
@@ -74,7 +73,7 @@ def poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(64, 8), (64, 64), (128, 72), (64, 120), (64, 256)], ids=str)
-def test_a_tile_is_what_lies_in_the_array(
+def test_a_tile_equals_its_part_of_the_array(
     shape: tuple[int, int], dtype: np.dtype, order: str
 ) -> None:
     a = values(*shape, dtype=dtype)
@@ -90,13 +89,13 @@ def test_a_tile_is_what_lies_in_the_array(
             c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
             wanted = expected(a, poisoned(size, dtype), *at)
-            # NaN is NaN
+            # NaN equals NaN
             np.testing.assert_array_equal(c.values().astype(np.float32), wanted.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", [F16, F32], ids=str)
 @pytest.mark.parametrize("steps", [(1, 2), (2, 2), (3, 5)], ids=str)
-def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype) -> None:
+def test_elements_that_are_not_contiguous(steps: tuple[int, int], dtype: np.dtype) -> None:
     a, whole = values(64, 72, dtype=dtype), poisoned((202, 302), dtype)
     card = on_gpu(whole)
     cut, interface = whole[:: steps[0], :: steps[1]], card.__cuda_array_interface__
@@ -111,7 +110,7 @@ def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype
 @pytest.mark.parametrize(
     "ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str
 )
-def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
+def test_elements_at_or_after_the_stop_are_not_stored(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
     for at, place, order in itertools.product(((5, 3), (6, 4)), ((1, 1), (2, 2), (0, 0)), "CF"):
         c = Framed((90, 74), F16, *place, order)
@@ -123,7 +122,7 @@ def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_batches_and_what_is_outside(place: tuple[int, int]) -> None:
+def test_batches_and_indices_out_of_bounds(place: tuple[int, int]) -> None:
     a = values(64, 64)
     for i in (0, 2, 3, -1):
         c, wanted = Framed((3, 63, 62), F32, *place), poisoned((3, 63, 62), F32)

@@ -31,7 +31,7 @@ def matrices(*shape: int) -> tuple[Any, Any]:
 
 
 def replayed(graph: Any, x: Any, each: int = 2) -> None:
-    """1,000 replays, each adds `each`: all of them ran, one after the other."""
+    """Check 1,000 replays that each add `each`: all of them ran, one after the other."""
     x.zero_()
     for _ in range(REPLAYS):
         graph.replay()
@@ -55,7 +55,7 @@ def test_launches_captured_with_torch_run_in_order_at_each_replay(warm: bool) ->
 
 
 def test_first_calls_of_arrays_without_elements_may_be_captured() -> None:
-    """Their tensor maps are over 16 bytes that are made at the first need."""
+    """Their tensor maps point to 16 bytes that are allocated when first needed."""
     a, b = (torch.zeros(rows, 0, dtype=torch.float16, device="cuda") for rows in (128, 64))
     c = torch.ones(128, 64, dtype=torch.float16, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -187,8 +187,8 @@ REFUSED = {
 
 
 def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
-    """In a process of its own: a capture that fails leaves PyTorch in a state that other tests
-    would find."""
+    """In its own process: a capture that fails leaves PyTorch in a state that would affect other
+    tests."""
     run = subprocess.run(
         [sys.executable, "-c", CAPTURE, str(Path(__file__).parents[2])],
         capture_output=True,
@@ -215,7 +215,7 @@ def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
 
 # ---- streams
 def slow_ones(stream: Any) -> Any:
-    """A tensor that becomes ones on a stream, late."""
+    """Return a tensor that a stream fills with ones after a delay."""
     with torch.cuda.stream(stream):
         x = torch.zeros(192, 96, device="cuda")
         torch.cuda._sleep(50_000_000)
@@ -271,7 +271,7 @@ def test_a_stream_of_another_gpu_is_refused() -> None:
     x, y = matrices()
     kernel = step()
     with pytest.raises(
-        SpecError, match="is one of GPU 1, and the arrays are on GPU 0: pass a stream of GPU 0"
+        SpecError, match="belongs to GPU 1, but the arrays are on GPU 0: pass a stream of GPU 0"
     ):
         kernel(x, y, stream=torch.cuda.Stream(1))
     kernel(x, y, stream=torch.cuda.Stream(0))

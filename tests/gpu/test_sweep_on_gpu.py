@@ -1,5 +1,5 @@
-"""Sweeps on the GPU: graphs of numpipe's kernels and torch's functions, and the whole benchmarks of
-random shapes on a few rows."""
+"""Sweeps on the GPU: graphs of numpipe kernels and torch functions, and the benchmarks of random
+shapes on a few rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def swept(program: str, *arguments: str) -> tuple[str, bench.Result]:
     return done.stdout, bench.read(out)
 
 
-def test_random_products_are_measured_verified_and_told(tmp_path: Path) -> None:
+def test_random_products_are_measured_verified_and_reported(tmp_path: Path) -> None:
     text, result = swept(
         "random_products.py",
         "--rows",
@@ -98,7 +98,7 @@ def test_random_products_are_measured_verified_and_told(tmp_path: Path) -> None:
     )
 
 
-def test_random_attention_is_measured_verified_and_told(tmp_path: Path) -> None:
+def test_random_attention_is_measured_verified_and_reported(tmp_path: Path) -> None:
     _, result = swept(
         "random_attention.py",
         "--count",

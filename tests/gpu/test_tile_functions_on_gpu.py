@@ -1,4 +1,4 @@
-"""Functions of register tiles on the hardware: the simulated SM's bits, and NumPy's results."""
+"""Functions of register tiles on the GPU: the simulator's bits, and NumPy's results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sums_are_the_simulators_to_the_last_bit(axis: int | None) -> None:
 
 
 @pytest.mark.parametrize("case", RUNNING, ids=str)
-def test_running_sums_of_what_is_no_number_are_the_simulators(case: Case) -> None:
+def test_running_sums_of_infinities_and_nan_match_the_simulators(case: Case) -> None:
     _, dtype, (rows, columns), _ = case
     x = drawn((2 * rows, columns), dtype)
     matched(running(case), x, np.zeros_like(x), target="gpu")
@@ -79,7 +79,7 @@ def test_scans_are_numpys_and_the_simulators(name: str, shape: tuple[int, int], 
     for dtype in ("float32", "int32") if name != "linear" else ("float32",):
         x, y = arrays_of_scan(name, dtype, shape)
         kernel = scanned(name, shape, axis)
-        # of the others the GPU may fuse a product and a sum, or choose another sign of zero
+        # in the other scans the GPU may fuse a product and a sum, or choose another sign of zero
         if name == "product":
             matched(kernel, x, y, target="gpu")
         for _ in range(5):
@@ -100,7 +100,7 @@ def test_the_largest_of_rows_are_those_of_a_sort(k: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_numbers_have_the_sine_of_tiles(name: str) -> None:
-    """To the last bit, of huge numbers, infinities, NaN and zeros too."""
+    """To the last bit, also for huge numbers, infinities, NaN and zeros."""
     kernel, values = of_number(name), (0.5, -0.0, 1e-40, 65537.25, 3e38, -1.2e30, np.inf, np.nan)
     for value in values:
         y = np.full((2, 64), 7, np.float32)

@@ -1,5 +1,5 @@
-"""numpipe.torch on the hardware: results and gradients, graphs, streams, compile, export, autocast;
-and kernels as ops."""
+"""numpipe.torch on the GPU: results and gradients, graphs, streams, compile, export, autocast, and
+kernels as ops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensors(*shapes: tuple[int, ...], dtype: Any = F16, grad: bool = False) -> l
 
 
 def check(got: Any, wanted: Any, tolerance: float) -> None:
-    """Shapes are equal, and the error relative in Frobenius norm is at most this."""
+    """Check that shapes are equal, and the relative error in the Frobenius norm is at most this."""
     assert got.shape == wanted.shape
     assert (got.double() - wanted).norm() <= tolerance * wanted.norm()
 
@@ -52,7 +52,7 @@ def heads(
     ],
     ids=str,
 )
-def test_gradients_are_those_of_float64(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
+def test_gradients_match_float64(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
     mine = tensors(a, b, dtype=dtype, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     got, wanted = npt.matmul(*mine, alpha=0.5), 0.5 * (wide[0] @ wide[1])
@@ -254,7 +254,7 @@ def test_a_kernel_as_an_op_has_its_gradient_compiled_and_not() -> None:
     )
 
 
-def test_a_kernel_that_writes_in_place_stands_in_a_graph() -> None:
+def test_a_kernel_that_writes_in_place_is_in_a_graph() -> None:
     op = npt.register(kernels.tripled, f"numpipe_gpu_tests::tripled_{next(_numbers)}")
 
     def f(x: Any) -> Any:

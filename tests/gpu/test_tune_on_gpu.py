@@ -1,5 +1,5 @@
-"""numpipe.autotune on a GPU: compiled by workers, measured, kept; and the product whose config the
-model chooses."""
+"""numpipe.autotune on a GPU: compiled by workers, measured and cached; and the product whose config
+the model selects."""
 
 from __future__ import annotations
 

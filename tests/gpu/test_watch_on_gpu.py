@@ -1,5 +1,5 @@
-"""Kernels that hang, built with debug=True: each ends in the error that the simulator reports, and
-the process goes on."""
+"""Kernels built with debug=True that hang: each ends in the simulator's error, and the process
+survives."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from tests.kernels.hang_kernels import HANGS, arrays, healthy
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from gemm import matmul
 
-ALONE = True  # its kernels spin, and a hang has so many seconds
+ALONE = True  # its kernels spin, and a hang has a time limit
 PROCESSES = 4
 
 
 def waits(report: numpipe.reports.Report) -> dict[int, tuple[str | None, int | None]]:
-    """What each warpgroup waits for: the barrier, and the parity of the phase, which is all the GPU
-    knows of some."""
+    """Return what each warpgroup waits for: the barrier and the parity of the phase.
+
+    Of some barriers the GPU knows nothing else.
+    """
     return {
         party.warpgroup: (party.barrier, party.phase and party.phase & 1)
         for party in report.waiting
@@ -38,7 +40,7 @@ def waits(report: numpipe.reports.Report) -> dict[int, tuple[str | None, int | N
 def test_a_kernel_that_hangs_ends_in_the_error_of_the_simulator(name: str) -> None:
     x, y = arrays()
     begin = time.monotonic()
-    with pytest.raises(PipelineDeadlock, match=f"kernel {name}, CTA .* were given up") as caught:
+    with pytest.raises(PipelineDeadlock, match=f"kernel {name}, CTA .* timed out") as caught:
         HANGS[name](x, y, target="gpu")
     assert time.monotonic() - begin < 10
     report = caught.value.report
@@ -53,7 +55,7 @@ def test_a_kernel_that_hangs_ends_in_the_error_of_the_simulator(name: str) -> No
     assert expected is not None
     # the simulator stops at the step that lacks an arrival
     assert expected.waiting or "did not arrive" in expected.text
-    if expected.waiting and name != "polling_for_ever":  # a poll is no wait
+    if expected.waiting and name != "polling_for_ever":  # polling is not waiting
         assert waits(report) == waits(expected)
         lacking = {
             barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in report.barriers
@@ -117,7 +119,7 @@ hang_kernels.never(*hang_kernels.arrays(), target="gpu")
 
 
 def test_a_kernel_that_the_flag_does_not_end_traps() -> None:
-    """In a process of its own, which CUDA refuses further work."""
+    """In its own process, because CUDA rejects further work in it."""
     begin = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", NEVER.format(path=sys.path)],

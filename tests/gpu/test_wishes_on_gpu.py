@@ -1,5 +1,5 @@
-"""What newcomers could write by detours only, in its plain form on the hardware, several times
-each."""
+"""Ten kernels that needed workarounds in earlier versions, in their plain form on the GPU, several
+times each."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.kernels.wish_kernels import CASES, wrong
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_what_numpy_makes(name: str) -> None:
+def test_it_agrees_with_numpy(name: str) -> None:
     assert [found for seed in range(5) for found in wrong(name, "gpu", seed)] == []

@@ -1,5 +1,5 @@
-"""Registers of products: accumulators that are read in flight, or come without wgmma.fence;
-operands that are used again."""
+"""Hazards of wgmma registers: accumulators read while in flight or used without wgmma.fence, and
+operands that are overwritten."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAM = X.astype(F32) @ X.astype(F32).T
 FIX = "commit, then wgmma_wait with few enough groups pending"
 
 
-# ---- read in flight
+# ---- accumulators read in flight
 @kernel(
     X,
     zeros(64, 64, dtype=F32),
@@ -96,7 +96,7 @@ def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static
         y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, 0)
 
 
-# ---- the machine
+# ---- written on the intrinsics
 READY = 60 * 1024
 STEPS = tuple(
     (descriptor(32 * i, 16, 1024, 128), descriptor(32 * i, 16, 1024, 128)) for i in range(4)

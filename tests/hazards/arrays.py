@@ -1,5 +1,5 @@
-"""Arrays in global memory: CTAs in each other's way, what nobody wrote, what is outside, what the
-kernel before still writes."""
+"""Hazards of arrays in global memory: conflicts between CTAs, unwritten elements, accesses out of
+bounds, and data that the previous kernel still writes."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def stored_twice_in_no_order(y, *, fixed: numpipe.Static):
             numpipe.wait_smem_to_gmem(0)
 
 
-# ---- what steers
+# ---- arrays that steer a kernel
 COUNTS = np.full((64, 64), 2, np.int32)
 
 
@@ -254,7 +254,7 @@ def copy_table(x):
     cp_async_bulk.load_bytes(0, TensorMap(x.array.reshape(-1), (64,), 0, "table"), 128, READY)
 
 
-# ---- what is not there
+# ---- unwritten and out-of-bounds elements
 @kernel(
     PANEL,
     hazard="uninitialised-read",
@@ -498,7 +498,7 @@ def a_number_behind_the_last_element(y, *, fixed: numpipe.Static):
     y[63 if fixed else y.shape[0]] = 1.0
 
 
-# ---- the kernel before this one
+# ---- the previous kernel
 def load(x, waits):
     if waits:
         griddep.wait()
@@ -549,7 +549,7 @@ def send(out):
     cp_async_bulk.wait_group(0)
 
 
-# ---- NaN, where the kernel says that it stores none
+# ---- NaN in kernels that declare check_nan
 CHECK = CompilerParams(debug=True, check_nan=True)
 ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
 
@@ -558,8 +558,8 @@ ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
     ROOTS,
     zeros(64, 64, dtype=F32),
     hazard="nan-stored",
-    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what "
-    r"makes it",
+    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for its "
+    r"origin",
     gives=np.where(ROOTS > 0, 2, 0).astype(F32),
     error=SimulationError,
     compiler_params=CHECK,
@@ -589,7 +589,7 @@ def a_row_of_zeros_divided_by_its_sum(x, y, *, fixed: numpipe.Static):
         part[...] = np.where(kept > 0.0, kept / kept, 0.0) if fixed else kept / kept
 
 
-# ---- lanes with code of their own
+# ---- per-lane code
 @kernel(
     PANEL,
     zeros(128, dtype=F32),

@@ -1,4 +1,4 @@
-"""mbarriers: their initialisation, phases, bytes and arrivals."""
+"""Hazards of mbarriers: initialization, phases, bytes and arrivals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 
 def begin(*counts, fenced=True):
-    """Lane 0 makes an mbarrier of each count, from READY on."""
+    """Initialize an mbarrier for each count by lane 0, from READY on."""
     for number, count in enumerate(counts):
         mbarrier.init(READY + 8 * number, count)
     if fenced:
@@ -33,7 +33,7 @@ def panel(x, coords, nbytes, address=0):
     cp_async_bulk.load(address, x, coords, READY)
 
 
-# ---- initialisation
+# ---- initialization
 @machine(
     "missing-init-fence",
     r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may "

@@ -1,10 +1,9 @@
-"""The catalogue of hazards: broken kernels, each beside its fixed twin, which differs in as little
-as can be.
+"""The catalogue of hazards: broken kernels, each next to a fixed twin with as few differences as
+possible.
 
-An entry is one function with a flag, `fixed`. Most are kernels as users write them. Where the
-language makes a mistake impossible, because the ring, the entry or an automatic barrier sees to it,
-the entry is a body on the operations of `numpipe.intrinsics` instead, run by every warpgroup of a
-simulated CTA.
+An entry is one function with a flag, `fixed`. Most are kernels as users write them. If the language
+prevents a mistake, because the ring, the entry or an automatic barrier takes care of it, the entry
+is instead a body that calls `numpipe.intrinsics`, run by every warpgroup of a simulated CTA.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class Entry:
     """A broken kernel and its twin.
 
     hazard    its name in `numpipe.hazards`
-    says      a regular expression that the report matches: what conflicts, and the fix
+    says      a regular expression that matches the report: what conflicts, and the fix
     error     the exception's type
-    function  that holds the mistake
-    run       ``run(fixed, seed)`` simulates it, and returns what it has computed
-    gives     what that should be
+    function  the function with the mistake
+    run       ``run(fixed, seed)`` simulates it and returns its result
+    gives     the expected result
     machine   whether it is a body on intrinsics
-    verified  whether it is `numpipe.verify` that reports it, not a single run
+    verified  whether `numpipe.verify` reports it, not a single run
     """
 
     hazard: str
@@ -69,13 +68,13 @@ def kernel(
     gpus: int = 0,
     **options: Any,
 ) -> Callable[..., Any]:
-    """A kernel of the arrays `given`, of which the last is its result, if the call allocates none
-    (`out_type`).
+    """Register a kernel of the arrays `given`, of which the last is its result unless the call
+    allocates one (`out_type`).
 
-    `fix`: options that only the twin has. `alias`: the array that the broken kernel is given for
-    its result too. `verify`: it is `numpipe.verify` that reports it, not a single run. `gpus`: it
-    has semaphores, and runs on so many GPUs, each of which has arrays like `given`; GPU r's are
-    added r. Its result is those of all GPUs, stacked.
+    `fix`: options that only the twin has. `alias`: the array that the broken kernel gets for its
+    result, too. `verify`: `numpipe.verify` reports it, not a single run. `gpus`: it has semaphores
+    and runs on this many GPUs, each of which has arrays like `given`, with r added on GPU r. Its
+    result is the stacked results of all GPUs.
     """
     options = {
         "grid": numpipe.persistent(1) if gpus else 1,
@@ -125,10 +124,10 @@ def machine(
     box: tuple[int, int] = (64, 64),
     cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> Callable[..., Any]:
-    """A body on intrinsics: ``function(fixed, *maps, out)``, with tensor maps of the arrays `given`
-    and an array for the result.
+    """Register a body on intrinsics: ``function(fixed, *maps, out)``.
 
-    It is run by each warpgroup of CTAs with 64 KiB of shared memory.
+    The maps are tensor maps of the arrays `given`, `out` is an array for the result. Each warpgroup
+    of CTAs with 64 KiB of shared memory runs the body.
     """
 
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +152,7 @@ def machine(
 
 
 def integers(*shape: int, dtype: Any = F16) -> np.ndarray:
-    """Small ones: sums and products are exact."""
+    """Return small integers: sums and products are exact."""
     return np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
 
 

@@ -1,5 +1,5 @@
-"""Clusters: slots that CTAs fill for each other, arrivals on each other's barriers, CTAs that are
-not there yet or any more."""
+"""Hazards of clusters: slots that CTAs fill for each other, arrivals on each other's barriers, and
+CTAs that have not started or have exited."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def meet():
 
 
 def fill(x, step):
-    """This CTA's half of a tile, to both CTAs; each expects all of it."""
+    """Load this CTA's half of a tile to both CTAs; each expects all of it."""
     mbarrier.wait(FREE, step - 1, step)
     mbarrier.arrive_expect_tx(READY, 2 * x.nbytes)
     rank = current().rank
@@ -40,14 +40,14 @@ def fill(x, step):
 
 
 def release(to):
-    """Every warp on the consumed barrier of each of these CTAs."""
+    """Arrive with every warp on the consumed barrier of each of these CTAs."""
     barrier.sync(1, 128)
     for rank in to:
         each_warp(mbarrier.arrive_remote, cluster.map_shared(FREE, rank))
 
 
 def two_steps(x, out, counts, to):
-    """Both CTAs go through two tiles in one slot, and note the first word of each."""
+    """Process two tiles through one slot in both CTAs, and record the first word of each."""
     one_lane(begin, 1, 4 * counts)
     meet()
     rank = current().rank
@@ -164,15 +164,15 @@ def a_wait_for_the_cluster_without_an_arrival(fixed, out):
     out[current().rank] = 7
 
 
-# ---- what CTAs send each other -------------------------------------------------------------------
+# ---- values sent between CTAs ----------------------------------------------------------------
 CHUNKS = 16 * np.arange(128).reshape(4, 32)
-"""a float4 of each lane, by warp"""
+"""addresses of a float4 per lane, by warp"""
 SENT = np.array([11, 10, 21, 20])
-"""what each CTA finds: ten times the round, and the other one's rank"""
+"""what each CTA receives: ten times the round, plus the other CTA's rank"""
 
 
 def send(number):
-    """The same word from all lanes to the other CTA, which adds it up with what it has."""
+    """Send a word from all lanes to the other CTA, which adds it to its own."""
     words = np.full((4, 32, 4), 10 * number + current().rank, np.float32)
     current().smem_send(CHUNKS, words.view(np.uint8), 1 - current().rank, READY, "sums")
 
@@ -182,8 +182,8 @@ def found():
 
 
 def rounds(out, *, waits=True, asks=True, meets=False):
-    """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it
-    has."""
+    """Twice, send from each CTA, wait for the other's data, read it, and report that it was
+    read."""
     one_lane(begin, 4, 4)
     meet()
     for number in range(2):
@@ -192,7 +192,7 @@ def rounds(out, *, waits=True, asks=True, meets=False):
             mbarrier.wait(FREE, number - 1, -1)
         send(number + 1)
         if meets:
-            meet()  # both have sent, which says nothing of when it lands
+            meet()  # both have sent, which does not order when it arrives
         if waits:
             mbarrier.wait(READY, number, -1)
         out[2 * number + current().rank] = found()
@@ -303,7 +303,7 @@ def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
     c[ds(m * 64, 64), ds(0, 64)] = acc
 
 
-# ---- copies by hand that CTAs share --------------------------------------------------------------
+# ---- multicast copies by hand ----------------------------------------------------------------
 TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
 
 
@@ -383,7 +383,7 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
         x[ds(rank * 64, 64), ds(0, 32)], buffer, landed, cluster_idx=1 - rank, cluster_dim="pair"
     )
     numpipe.barrier_arrive(sent)
-    numpipe.barrier_wait(sent)  # both have sent, which says nothing of when it lands
+    numpipe.barrier_wait(sent)  # both have sent, which does not order when it arrives
     if fixed:
         numpipe.barrier_wait(landed)
     y[ds(rank * 64, 64), ds(0, 32)] = buffer[...]

@@ -1,4 +1,5 @@
-"""What a catalogue entry's twin changes, as text; and entries made of edited source."""
+"""The differences between a catalogue entry and its twin as text, and entries made from edited
+source."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ from tests.hazards.catalogue import Entry
 
 
 class _Chosen(ast.NodeTransformer):
-    """Decides every test of `fixed`."""
+    """A transformer that decides every test of `fixed`."""
 
     def __init__(self, fixed: bool) -> None:
         self.fixed = fixed
 
     def _holds(self, test: ast.expr) -> bool | ast.expr:
-        """Return whether a test holds, or what is left of it."""
+        """Return whether a test holds, or the undecided rest of it."""
         if isinstance(test, ast.Name) and test.id == "fixed":
             return self.fixed
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self._holds(test.operand)
             return not inner if isinstance(inner, bool) else test
         if isinstance(test, ast.BoolOp):
-            whole = isinstance(test.op, ast.Or)  # what one part may decide
+            whole = isinstance(test.op, ast.Or)  # the value with which one part decides the whole
             parts = [self._holds(part) for part in test.values]
             left = [part for part in parts if not isinstance(part, bool)]
             if whole in [part for part in parts if isinstance(part, bool)]:
@@ -55,7 +56,8 @@ class _Chosen(ast.NodeTransformer):
 
 
 def changes(entry: Entry) -> str:
-    """Return the lines that the twin has (+) and has not (-), with the options that only it has."""
+    """Return the lines that only the twin has (+) or lacks (-), with the options that only it
+    has."""
     texts = []
     for fixed in (False, True):
         tree = _Chosen(fixed).visit(ast.parse(textwrap.dedent(inspect.getsource(entry.function))))

@@ -1,5 +1,5 @@
-"""Several GPUs: what one reads before another has written it, what it leaves behind, signals that
-never come, or come too late."""
+"""Hazards of several GPUs: data read before another GPU has written it or left unread, and signals
+that never come or come too late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .catalogue import F16, F32, integers, kernel, zeros
 X = integers(64, 64)
 BOTH = np.stack([X, X + 1]).astype(F16)
 OTHER = BOTH[::-1]
-"""what two GPUs have when each has got the other's"""
+"""what two GPUs have after each has received the other's array"""
 OUT = zeros(64, 64)
 TALL = integers(128, 64)
 UNORDERED = (
@@ -22,7 +22,7 @@ UNORDERED = (
 )
 
 
-# ---- blocks that are read, and written, too early
+# ---- blocks read or written too early
 @kernel(
     X,
     OUT,
@@ -168,7 +168,7 @@ def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpi
     y[ds(64 - cta * 64, 64), ds(0, 64)] = x[ds(64 - cta * 64, 64), ds(0, 64)]
 
 
-# ---- signals that do not come, and launches that end too early
+# ---- missing signals, and launches that end too early
 @kernel(
     X,
     OUT,
@@ -237,7 +237,7 @@ def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
         numpipe.wait(ready.at[0], 1)
 
 
-# ---- what is not there
+# ---- what does not exist
 @kernel(
     X,
     OUT,

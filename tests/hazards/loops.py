@@ -1,4 +1,4 @@
-"""Loops that go round for ever: alone, together over barriers, in code for lanes."""
+"""Hazards of loops that never end: in one warpgroup, across barriers, in per-lane code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Outputs: elements that nobody writes, and conflicts of CTAs that only a whole GPU has.
-`numpipe.verify` reports both."""
+"""Hazards of outputs: elements that are never written, and conflicts of CTAs that occur only with
+all CTAs of a GPU.
+
+`numpipe.verify` reports both.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ def an_output_that_no_path_stores(x, y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = tile
 
 
-# ---- conflicts of many CTAs
+# ---- conflicts between many CTAs
 BY_TWO = np.concatenate([np.ones((128, 64)), np.zeros((192, 64))])
 """what the two CTAs of a run by hand store"""
 WIDE = {"grid": numpipe.persistent(), "verify": True}
@@ -187,7 +190,7 @@ def a_cta_that_loads_what_the_first_one_stores(x, y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
 
-# ---- other ways to leave elements out
+# ---- other ways to skip elements
 @kernel(
     X[:128],
     hazard="unwritten-output",

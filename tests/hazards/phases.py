@@ -1,5 +1,5 @@
-"""Phases that a wait may miss, because nothing orders it before what ends the next one: parity
-alone does not tell them apart."""
+"""Hazards of missed phases: nothing orders a wait before the end of the next phase, and parity
+alone cannot tell the two apart."""
 
 from __future__ import annotations
 

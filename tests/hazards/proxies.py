@@ -1,15 +1,17 @@
-"""Ordinary stores: handed to the TMA or to wgmma unfenced, and accesses of different warps that
-nothing orders."""
+"""Hazards of ordinary stores: read by TMA or wgmma without a fence, and unordered accesses of
+different warps."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
-from numpipe.core.lanes import one_lane
+from numpipe.core.lanes import each_warp, one_lane
 from numpipe.core.machine import current
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, memory, wgmma
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory, wgmma
 from tests.kernels.sim_pipelines import panel_chunks
 
 from .catalogue import BARE, F16, F32, integers, kernel, machine, zeros
@@ -20,7 +22,7 @@ SQUARE = X.astype(F32) @ X.astype(F32)
 FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier\\)"
 
 
-# ---- the async proxy does not see them
+# ---- stores that the async proxy does not see
 @kernel(
     zeros(64, 64),
     hazard="unfenced-writes",
@@ -67,7 +69,7 @@ def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
 
 
 def put(value):
-    """All warps write a 64 x 64 panel at 0, each its own rows."""
+    """Write a 64 x 64 panel at 0 from all warps, each its own rows."""
     values = np.full((64, 64), value, F16).view(np.uint8).reshape(4, 128, 16)
     current().smem_write(panel_chunks(0), values, "stmatrix")
 
@@ -248,3 +250,73 @@ def a_counter_handed_over_by_another_barrier(fixed, out):
         barrier.sync(1 if fixed else 3, 256 if fixed else 128)
         out[0] = memory.load_word(0)
         barrier.sync(2, 256)
+
+
+# ---- another role stores -------------------------------------------------------------------------
+FILLED, FREE = 61440, 61448
+
+
+def declared() -> None:
+    current().mbar_init_at_entry(FILLED, 4, "filled")
+    current().mbar_init_at_entry(FREE, 1, "free")
+
+
+def issued_by_the_other(out: Any, at: int, phase: int) -> None:
+    """Wait for the tile, and begin to store it to the rows from `at` on."""
+    mbarrier.wait(FILLED, phase, -1)
+    cp_async_bulk.store(out, (at, 0), 0)
+    cp_async_bulk.commit_group()
+
+
+def stored_by_the_other(out: Any, at: int, phase: int) -> None:
+    """Store the tile, and free it when it has been read."""
+    issued_by_the_other(out, at, phase)
+    cp_async_bulk.wait_group_read(0)
+    mbarrier.arrive(FREE)
+
+
+TWICE = np.concatenate([ONE, 2 * ONE])
+
+
+@machine(
+    "unfenced-writes",
+    rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}",
+    gives=ONE,
+    warpgroups=2,
+)
+def handed_to_another_role_without_a_fence(fixed, out):
+    declared()
+    if current().warpgroup == 0:
+        put(1)
+        if fixed:
+            fence.proxy_async()
+        each_warp(mbarrier.arrive, FILLED)
+    else:
+        one_lane(stored_by_the_other, out, 0, 0)
+        one_lane(cp_async_bulk.wait_group, 0)
+
+
+@machine(
+    "store-source-reused",
+    r"write \(stmatrix\) writes SMEM.* while TMA store \(out\)",
+    gives=TWICE,
+    warpgroups=2,
+)
+def a_slot_that_another_role_still_stores(fixed, out):
+    """The two know that the first tile has been stored, not that it has been read."""
+    declared()
+    if current().warpgroup == 0:
+        put(1)
+        fence.proxy_async()
+        each_warp(mbarrier.arrive, FILLED)
+        mbarrier.wait(FREE, 0, -1)
+        put(2)
+        fence.proxy_async()
+        each_warp(mbarrier.arrive, FILLED)
+    else:
+        one_lane(issued_by_the_other, out, 0, 0)
+        if fixed:
+            one_lane(cp_async_bulk.wait_group_read, 0)
+        one_lane(mbarrier.arrive, FREE)
+        one_lane(stored_by_the_other, out, 64, 1)
+        one_lane(cp_async_bulk.wait_group, 0)

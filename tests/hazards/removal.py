@@ -1,8 +1,8 @@
-"""Where synchronising operations are called from, and runs in which one of these places is left
+"""Where synchronizing operations are called from, and runs in which one of these places is left
 out.
 
-`numpipe.testing.mutate` says what a place is. Places are found by running kernels (`places_of`),
-and beside that in the source (`written`), so that a place which no kernel comes to is seen.
+`numpipe.testing.mutate` defines a place. Places are found by running kernels (`places_of`), and
+also in the source (`written`), so that a place that no kernel reaches is detected.
 """
 
 from __future__ import annotations
@@ -71,13 +71,15 @@ OPERATIONS = (
     wgmma.wait_group,
     wgmma.wait,
 )
-"""The intrinsics that synchronise."""
+"""The intrinsics that synchronize."""
 
 
 # ---- while a kernel runs
 def users(file: Path, line: int) -> str:
-    """How a place calls lines that are not numpipe's: those of kernels as users write them, which
-    stand in a file that is read."""
+    """Return the name that places use for a line of user code.
+
+    It is "a kernel", except for pipeline loops and for lines in files that `written` reads.
+    """
     name = called_by_users(file, line)
     return (
         name
@@ -87,7 +89,7 @@ def users(file: Path, line: int) -> str:
 
 
 def lines_to(frame: FrameType | None) -> Iterator[str]:
-    """All lines of numpipe that led to a frame, as ``file:line``."""
+    """Yield all lines of numpipe that led to a frame, as ``file:line``."""
     while frame is not None:
         if line := _line(frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno):
             yield line
@@ -96,13 +98,15 @@ def lines_to(frame: FrameType | None) -> Iterator[str]:
 
 @functools.cache
 def _line(file: str, function: str, line: int) -> str:
-    """A line as ``file:line``, "" for machinery: a survey comes to each of them thousands of
-    times."""
+    """Return a line as ``file:line``, or "" for internal machinery.
+
+    Cached, because a survey visits each of them thousands of times.
+    """
     return f"{file}:{line}" if named(Path(file), function, line, users)[0] else ""
 
 
 def places_of(run: Callable[[], Any]) -> tuple[set[Place], set[str]]:
-    """The places that a run comes to, and all lines of numpipe on the way there."""
+    """Return the places that a run reaches, and all lines of numpipe on the way there."""
     places, lines = set(), set()
 
     def seen(operation: str, frame: FrameType) -> None:
@@ -116,7 +120,7 @@ def places_of(run: Callable[[], Any]) -> tuple[set[Place], set[str]]:
 
 @contextmanager
 def without(place: Place) -> Iterator[None]:
-    """While it lasts a place does nothing."""
+    """Disable a place within this context."""
 
     def seen(operation: str, frame: FrameType) -> Edit | None:
         return (
@@ -131,8 +135,8 @@ def without(place: Place) -> Iterator[None]:
 
 # ---- in the source
 def written() -> set[str]:
-    """``file:line`` of every line of numpipe's protocol, and of the examples, that names what
-    synchronises."""
+    """Return ``file:line`` of every line in numpipe's protocol and in the examples that names a
+    synchronizing operation."""
     modules = {
         path: _module(path)
         for path in sorted(ROOT.rglob("*.py"))
@@ -151,9 +155,12 @@ def written() -> set[str]:
 def _lines(
     node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str], line: int = 0
 ) -> Iterator[int]:
-    """Lines below a node; `bound`: names that are variables of a function there, whatever the
-    module has under them. `line`: where the call begins whose function or argument it is: a frame
-    is on that line while the call runs."""
+    """Yield the lines below a node that name a synchronizing operation.
+
+    `bound` has names that are local variables there, whatever they mean in the module. `line` is
+    the first line of the enclosing call, if the node is its function or argument: a frame is on
+    that line while the call runs.
+    """
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
         bound |= arguments | {
@@ -180,7 +187,8 @@ def _helper(name: str) -> Any:
 
 
 def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
-    """Whether an expression is such an operation; a method of the machine by its name alone."""
+    """Return whether an expression is a synchronizing operation; a machine's method by its name
+    alone."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         return _is_one(getattr(module, node.id, None), helpers)
     if not isinstance(node, ast.Attribute):
@@ -190,7 +198,7 @@ def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
     ):
         try:
             return _is_one(getattr(getattr(module, node.value.id), node.attr, None), helpers)
-        except TargetError:  # numpipe.torch where there is no PyTorch
+        except TargetError:  # numpipe.torch without PyTorch
             return False
     return node.attr in SYNCHRONISES
 

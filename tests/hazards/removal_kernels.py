@@ -1,5 +1,5 @@
-"""Kernels that between them come to every place where numpipe and the examples synchronise; each
-small, each with its result."""
+"""Kernels that together reach every place where numpipe and the examples synchronize; each is small
+and has an expected result."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import batched_gemm
 import copy_pipeline
 import gemm_single
 import numpy as np
+import w4a16
 
 import gemm
 import gemm_body
@@ -36,6 +37,7 @@ from tests.kernels import (
     single_kernels,
     split_kernels,
     steered_kernels,
+    store_role_kernels,
     turn_kernels,
     wish_kernels,
 )
@@ -52,7 +54,7 @@ RUNS: dict[str, Run] = {}
 
 
 def run(name: str, kernel: Any, *given: np.ndarray | int, **statics: Any) -> None:
-    """A run of a kernel that stores to its last arrays, or returns what it computes."""
+    """Register a run of a kernel that stores to its last arrays, or returns its result."""
 
     def simulated(seed: int | None) -> Any:
         arrays = [array.copy() if isinstance(array, np.ndarray) else array for array in given]
@@ -75,8 +77,10 @@ def out(*shape: int, dtype: Any = F16) -> np.ndarray:
 
 
 def drained(result: np.ndarray, trace: numpipe.Trace) -> Any:
-    """With drain=True loads begin behind all releases of the pipeline before: that is part of what
-    such a kernel does."""
+    """Return the result, and whether loads began after all releases of the previous pipeline.
+
+    CompilerParams(drain=True) promises the latter.
+    """
     return [result, np.array(test_drain.empty_between(trace))]
 
 
@@ -255,7 +259,7 @@ run(
 
 
 def on_gpus(name: str, case: gpu_kernels.Case, gpus: int = 2, ctas: int = 2) -> None:
-    """A run of a kernel of several GPUs."""
+    """Register a run of a kernel of several GPUs."""
 
     def simulated(seed: int | None) -> Any:
         made = case.kernel.simulate(
@@ -309,10 +313,10 @@ on_gpus(
 )
 
 
-# ---- what the others leave to automatic barriers, or do not do
+# ---- barriers that the other kernels leave to automatic barriers, or do not need
 @numpipe.kernel(grid=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 def by_hand(y):
-    """Stores a tile three times, with barriers said one by one."""
+    """Store a tile three times, with each barrier written explicitly."""
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(3):
         tile[...] = numpipe.zeros((64, 64), np.float32) + k
@@ -323,7 +327,7 @@ def by_hand(y):
 
 @numpipe.kernel(grid=1)
 def loaded_over(x, y):
-    """Loads a tile that the warps have read, then one that they have written."""
+    """Load over a tile that the warps have read, then over one that they have written."""
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
@@ -338,9 +342,28 @@ def loaded_over(x, y):
 
 
 @numpipe.kernel(grid=1)
+def unpacked(x, y):
+    """Unpacks rows that other warps have stored."""
+    tile = numpipe.scratch(SMEM((128, 64), np.uint8))
+    tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
+    tile[ds(8, 64), :] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 128)] = numpipe.unpack(tile.at[ds(0, 64), :], "uint4", np.float16)
+
+
+@numpipe.kernel(grid=1, compiler_params=CompilerParams(product="mma.sync"))
+def multiplied_by_warps(x, y):
+    """Each warp loads all of B, rows that other warps have stored."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = numpipe.mma(None, tile, tile.T)
+
+
+@numpipe.kernel(grid=1)
 def of_registers(x, y):
-    """Two products in flight, of a tile in registers and of one that the warps have written; what a
-    reduction gives."""
+    """Keep two products in flight: of a tile in registers, and of one that the warps have written.
+
+    Also store the result of a reduction.
+    """
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     first = x[ds(0, 64), ds(0, 64)]
     tile[...] = first
@@ -389,8 +412,7 @@ def casts_to_columns(x, y):
 
 @numpipe.kernel(grid=1)
 def casts_of_tiles(x, y):
-    """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by
-    all."""
+    """Let each warp keep its rows of a panel; all warps have read the sums exchanged before."""
     wide = x[ds(0, 64), ds(0, 64)]
     total = wide.sum()
     again = numpipe.layout_cast(numpipe.layout_cast(wide, "coalesced"), "accumulator")
@@ -398,8 +420,8 @@ def casts_of_tiles(x, y):
 
 
 def odd_output(order: Any) -> Run:
-    """Stores, to an array that TMA cannot write, through the bytes in which the warps have
-    exchanged sums."""
+    """Store to an array that TMA cannot write, through the bytes in which warps have exchanged
+    sums."""
 
     def simulated(seed: int | None) -> Any:
         y = np.zeros((128, 143), F16, order=order)
@@ -417,14 +439,14 @@ EXCHANGES = {
     "casts to columns": (casts_to_columns, 4),
     "casts of tiles": (casts_of_tiles, 3),
 }
-"""Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for
-that."""
+"""kernels whose warps exchange values through shared memory, and how many lines of numpipe they use
+for it"""
 
 
 def unused(ready: bool, consumed: bool) -> Any:
     @numpipe.kernel
     def sums(a, b, y):
-        """A body that neither uses b nor waits for it."""
+        """Ignore b in the body, without waiting for it."""
 
         def without_barriers(indices, x, y_, x_ready, y_ready, acc):
             numpipe.barrier_wait(x_ready)
@@ -463,6 +485,16 @@ run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
+run("a product by warps", multiplied_by_warps, A[:64], out(64, 64, dtype=F32))
+run("packed rows", unpacked, ints(64, 64, dtype=np.uint8), out(64, 128))
+for groups in (1, 2):
+    run(
+        f"examples/w4a16.py, {groups}",
+        w4a16.kernel(w4a16.Config(wgs=1, slots=2, groups=groups)),
+        ints(64, 256, dtype=np.uint8),
+        ints(4, 64),
+        ints(16, 512),
+    )
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 SHARED_ROW = row_softmax.long(1024, 2)
 run(
@@ -486,6 +518,35 @@ for consumed in (False, True):
         B,
         out(64, 64, dtype=F32),
     )
+
+# ---- stores by a warp next to the loading one
+run(
+    "outputs by a store role",
+    store_role_kernels.by_store_role(output_kernels.copy(2)),
+    A[:128],
+    out(128, 320),
+    cfg=output_kernels.Config(slots=2, outs=1),
+)
+run(
+    "reductions by a store role",
+    store_role_kernels.sums(True, 1),
+    ints(256, 128),
+    out(256, 64, dtype=F32),
+)
+run(
+    "tiles by a store role",
+    store_role_kernels.gemm(True, store_slots=2),
+    ints(128, 128),
+    ints(128, 128),
+    out(128, 128, dtype=F32),
+)
+run(
+    "tiles of turns by a store role",
+    store_role_kernels.gemm(True, persistent=True, schedule="pingpong", store_slots=1),
+    ints(256, 64),
+    ints(128, 64),
+    out(256, 128, dtype=F32),
+)
 
 # ---- clusters
 run(

@@ -1,4 +1,4 @@
-"""Shared memory element by element: parts of tiles, and atomics."""
+"""Hazards of element accesses to shared memory: slices of tiles, and atomics."""
 
 from __future__ import annotations
 

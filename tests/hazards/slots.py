@@ -1,5 +1,5 @@
-"""Slots: filled again while somebody reads, read before they are filled, read when they are
-somebody else's."""
+"""Hazards of slots: refilled while they are read, read before they are filled, and read after their
+release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = integers(64, 192)
 emit = numpipe.emit_pipeline_warp_specialized
 
 
-# ---- filled again
+# ---- refilled too early
 @kernel(
     A,
     B,

@@ -1,5 +1,5 @@
-"""Stores: sources written again too early, bytes that nobody wrote, arrays under way, ends that do
-not wait."""
+"""Hazards of stores: sources overwritten too early, uninitialized bytes, arrays with copies in
+flight, and CTAs that end without waiting."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
     numpipe.commit_smem_to_gmem_group()
 
 
-# ---- bytes that nobody wrote
+# ---- uninitialized bytes
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",

@@ -1,4 +1,4 @@
-"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its
+"""Every broken kernel of the catalogue is reported in every schedule by its hazard's name; its
 fixed twin is silent and right."""
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
+    # otherwise each livelock takes a second
+    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):
         monkeypatch.setattr(livelocks, bound, rounds_)
 
 
@@ -96,7 +97,7 @@ def test_every_hazard_is_in_the_catalogue() -> None:
     assert len(ENTRIES) >= 40
 
 
-def test_every_entry_stands_in_a_topic() -> None:
+def test_every_entry_is_in_a_topic() -> None:
     assert {entry.function.__module__ for entry in ENTRIES.values()} == {
         topic.__name__ for topic in TOPICS
     }

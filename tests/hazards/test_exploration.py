@@ -1,5 +1,5 @@
-"""All schedules of the kernels that between them come to every synchronisation, and of the
-catalogue's broken ones."""
+"""All schedules of the kernels that together reach every synchronization, and of the catalogue's
+broken ones."""
 
 from __future__ import annotations
 
@@ -30,26 +30,29 @@ EACH_RUN = (
     "a body's barriers (True, True)",
     "order tokens, two",
     "outputs of one slot",
+    "outputs by a store role",
+    "tiles by a store role",
     "a cluster that shares blocks of b",
     "a poll",
     "two GPUs, without a memory role",
     "two GPUs, tiles",
 )
 MEET_ONCE = {"a poll", "two GPUs, tiles"}
-"""kernels that ask whether a phase is over, and two warpgroups that signal one semaphore: their
-classes are several"""
+"""kernels with more than one class: some poll a phase, and some have two warpgroups that signal one
+semaphore"""
 BROKEN = [name for name, entry in ENTRIES.items() if not entry.verified]
 
 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
+    # otherwise each livelock takes a second
+    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):
         monkeypatch.setattr(livelocks, bound, rounds_)
 
 
 def classes(run: Callable[[Any], Any], seconds: float = MOST_SECONDS) -> list[list[Explored]]:
-    """The classes of each cluster; fails where they are not all found in time."""
+    """Return the classes of each cluster; fails if they are not all found in time."""
     end, found = time.perf_counter() + seconds, []
     while not found or len(found) < exploration.clusters:  # noqa: F821  # bound in the first round
         exploration = Exploration(run, len(found))
@@ -106,10 +109,14 @@ KINDS = {
         "a cluster that exchanges sums",
         "a cluster that passes tiles on",
     ),
+    "store role": (
+        "outputs by a store role",
+        "tiles by a store role",
+        "reductions by a store role",
+    ),
     "store ring": ("outputs", "outputs of one slot", "examples/gemm.py"),
 }
-"""kinds of pipelines -> their kernels among those that are explored whole; data that steer
-follow"""
+"""kind of pipeline -> its kernels that are explored completely; kernels steered by data follow"""
 
 
 def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
@@ -126,10 +133,10 @@ def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
         for slots, delay in ((1, 0), (2, 0), (2, 1))
     ],
 )
-def test_all_schedules_of_what_data_steer_leave_one_result(
+def test_all_schedules_of_kernels_steered_by_data_leave_one_result(
     name: str, slots: int, delay: int
 ) -> None:
-    """Who draws which tile is a part of the schedule; without a counter a CTA has one class."""
+    """A schedule includes which CTA draws which tile; without a counter, a CTA has one class."""
     given = arrays(np.random.default_rng(2), np.int32)
     result = numpipe.verify(
         KERNELS[name], *given, slots=slots, delay=delay, schedules="all", limit=MOST_SECONDS
@@ -140,7 +147,7 @@ def test_all_schedules_of_what_data_steer_leave_one_result(
 
 
 def hazards(run: Callable[[Any], Any], seeds: Any) -> set[str]:
-    """The hazards that random schedules find."""
+    """Return the hazards that random schedules find."""
     found = set()
     for seed in seeds:
         try:
@@ -152,7 +159,7 @@ def hazards(run: Callable[[Any], Any], seeds: Any) -> set[str]:
 
 
 def explored_hazards(run: Callable[[Any], Any]) -> list[set[str]]:
-    """The hazards of each class; "" where there is none."""
+    """Return the hazard of each class; "" if there is none."""
     return [
         {
             "" if one.error is None or one.error.report is None else one.error.report.hazard
@@ -173,13 +180,15 @@ def test_what_random_schedules_find_in_a_broken_kernel_is_found(name: str) -> No
     ) <= set().union(*found)
 
 
-# ---- a small ring stands for a large one
+# ---- a small ring in place of a large one
 MISTAKES = "", "early", "undrained", "never", "twice", "one of two"
 
 
 def ring(slots: int, delay: int, wgs: int, mistake: str) -> Any:
-    """A product of which the body releases the tiles: with a mistake, ahead of the product, before
-    it has drained, never, …"""
+    """Compute a product whose body releases the tiles.
+
+    A `mistake` releases them before the product, before it has drained, never, and so on.
+    """
 
     @numpipe.kernel(num_compute_wgs=wgs, grid=1)
     def product(a, b, c):

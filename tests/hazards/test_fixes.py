@@ -1,7 +1,6 @@
-"""The fix of every report of the catalogue, applied: by the twin, which is what the fix says, or to
-the broken source.
+"""The fix in every report of the catalogue, applied: as the twin does, or to the broken source.
 
-That the twins are silent and right `test_catalogue` shows.
+`test_catalogue` checks that the twins are silent and right.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.hazards import test_catalogue
 from tests.hazards.catalogue import ENTRIES
 from tests.hazards.fixes import changes, edited
 
-assert test_catalogue.TOPICS  # the entries are there when their files are imported
+assert test_catalogue.TOPICS  # importing these files registers the entries
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +46,8 @@ TWINS = (
         r"^barrier_arrive behind the store, on a ClusterBarrier",
         r"^\+ +numpipe\.barrier_wait\(there\)",
     ),
-    # ---- what a report's fix says, and what the twin has (+) or has not (-); {0} is what the fix's
-    # first group matched
+    # ---- the fix of a report, and what the twin has (+) or lacks (-); {0} is the fix's first
+    # matched group
     (
         r"wgmma_wait with few enough groups pending(?:: |, 0)",
         r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))",
@@ -74,13 +73,17 @@ TWINS = (
     ),
     (r"a kernel of its own for what reads the results of other CTAs", r"-.*(at \+ |x\[)"),
     (r"all CTAs use the same reduction_op", r"\+.*'add'"),
-    (r"look for what makes it: .* a root or logarithm below 0", r"\+.*np\.(maximum|where)"),
+    (
+        r"look for its origin: .* a root or logarithm of a negative number",
+        r"\+.*np\.(maximum|where)",
+    ),
     (r"numpipe.combine", r"\+    .*numpipe.combine"),
     (r"rows and columns of its own for each warpgroup", r"\+.*('wg'\) \* 64|y\[ds\(row, 64\))"),
     (r"the value that was stored in place of the load", r"\+.*= tile \+ "),
     (
         r"wait_smem_to_gmem\((\d), wait_read_only=True\)",
-        r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group)",
+        r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group"
+        r"|wait_group_read, {0}\))",
     ),
     (r"wait_smem_to_gmem\(0\)", r"\+.*(wait_smem_to_gmem\(0\)|lambda k: \(0, k \+ 1\))|^$"),
     (
@@ -190,7 +193,7 @@ TWINS = (
 
 @pytest.mark.variants(24)
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_twin_is_what_the_fix_says(name: str) -> None:
+def test_the_twin_applies_the_fix(name: str) -> None:
     fix, change = fix_of(name), changes(ENTRIES[name])
     rules = [(match, twin) for says, twin in TWINS if (match := re.search(says, fix))]
     assert rules, f"no rule for: {fix}"
@@ -202,8 +205,8 @@ def test_the_twin_is_what_the_fix_says(name: str) -> None:
 
 SUM = "numpipe.atomic_add(y.at[{}], numpipe.zeros((64, 64), np.float32) + 1.0)"
 OTHERS = {
-    # ---- the other things that fixes offer: what the fix says, edits of the source, and whether
-    # the result is the twin's
+    # ---- alternative fixes: the text, edits of the source, and whether the result equals the
+    # twin's
     "one_product_too_many_left_in_flight": (
         r"delay_release=2 and max_concurrent_steps of 3 or more",
         [

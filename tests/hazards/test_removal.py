@@ -1,11 +1,12 @@
-"""Every operation that synchronises, in numpipe and its examples, left out one at a time: each is
-missed, and reported.
+"""Every synchronizing operation in numpipe and its examples, left out one at a time: each removal
+is reported.
 
-What is left out on the simulated machine is found as some kernel runs (`removal_kernels`), or a
-rule makes it redundant (`numpipe.testing.mutate` has them). Two things are beyond the survey. The
-kernel's entry (mbarrier.init, its fence, the barrier of the CTA) is no call of an operation: the
-simulator's barriers appear as the entry leaves them. And the lanes of a simulated warp are never
-apart, where the GPU's meet behind each access to a tile (bar.warp.sync).
+A removal on the simulated machine is either detected in a kernel's run (`removal_kernels`), or a
+rule says that the operation is redundant (`numpipe.testing.mutate` has the rules). Two things are
+outside of the survey. The kernel's entry (mbarrier.init, its fence, the barrier of the CTA) does
+not call operations: the simulator's barriers start as the entry leaves them. And the lanes of a
+simulated warp are always in step, where a GPU's lanes meet after each access to a tile
+(bar.warp.sync).
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ SEEN_IN_THE_RESULT = {
     "mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < "
     "pipeline.steps.await_empty < pipeline.steps.finish_loads"
 }
-"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and
-does not keep the promise. In an order in which the slots happen to be free by then it is kept all
-the same."""
+"""CompilerParams(drain=True) promises when loads begin
+
+Without the wait the kernel is right but may break that promise, unless the slots happen to be free
+by then.
+"""
 
 
 @dataclass
 class Found:
-    """What a removal was found by: a run, and the hazard's name ("" for a wrong result); `run` is
-    "" where nothing found it."""
+    """How a removal was detected: a run, and the hazard's name ("" for a wrong result).
+
+    `run` is "" if nothing detects it.
+    """
 
     run: str = ""
     hazard: str = ""
@@ -44,7 +49,7 @@ class Found:
 
 @dataclass
 class Survey:
-    """The places that the runs come to, with the runs; their lines; and what each run computes."""
+    """The places that the runs reach, with their runs, their lines, and the result of each run."""
 
     places: dict[Place, list[str]] = field(default_factory=dict)
     lines: set[str] = field(default_factory=set)
@@ -57,13 +62,15 @@ class Survey:
         places, lines = places_of(kept)
         self.lines |= lines
         for place in places:
-            if place.calls == ("a kernel",):  # a test's own operation
+            if place.calls == ("a kernel",):  # an operation of the test itself
                 continue
             self.places.setdefault(place, []).append(name)
 
     def missed(self, place: Place, name: str, seed: int | None) -> str | None:
-        """The hazard that a run reports without a place, "" for another result; None if nothing
-        tells."""
+        """Return the hazard that a run reports without a place, or "" for a wrong result.
+
+        None if the removal is not detected.
+        """
         try:
             with without(place):
                 result = RUNS[name](seed)
@@ -80,7 +87,7 @@ class Survey:
         )
 
     def found(self, place: Place) -> Found:
-        """By the first run that tells."""
+        """Return how the first run that detects a removal did."""
         for name in self.places[place]:
             hazard = self.missed(place, name, None)
             if hazard is not None:
@@ -93,15 +100,14 @@ def survey() -> Survey:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMPIPE_COMPILE_CHECK", "0")
         made = Survey()
-        for name in reversed(RUNS):  # the small ones, which stand last, are tried first
+        for name in reversed(RUNS):  # the small ones come last, and are tried first
             made.add(name)
         return made
 
 
 @pytest.mark.thorough
 def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> None:
-    """What the ops of several GPUs come to beside the survey's runs is left out in
-    tests/ops/test_many_gpus.py."""
+    """Places that only multi-GPU ops reach are left out in tests/ops/test_many_gpus.py."""
     of_gpus = (places_of(call)[1] for call in calls(2).values())
     missing = sorted(written() - survey.lines.union(*of_gpus))
     assert not missing, "\n".join(missing)
@@ -109,7 +115,8 @@ def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> No
 
 def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     one = Survey()
-    one.add("a ring, two warpgroups")
+    for name in ("a ring, two warpgroups", "tiles by a store role"):
+        one.add(name)
     left = {line.rpartition("/")[2].partition(":")[0] for line in written() - one.lines}
     assert {
         "copies.py",
@@ -128,7 +135,7 @@ def test_every_removal_is_reported(survey: Survey) -> None:
     assert sorted(
         name for name in silent if not name.startswith(tuple(REDUNDANT))
     ) == [] and rules == set(REDUNDANT)
-    # row_softmax arrives on its own lines, as kernels of users do
+    # row_softmax arrives on its own lines, as users' kernels do
     twice = "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive"
     counts = Counter(rule for rule in REDUNDANT for name in silent if name.startswith(rule))
     assert len(REDUNDANT) <= 5 and counts == Counter([*REDUNDANT, twice])
@@ -144,8 +151,8 @@ def test_every_removal_is_reported(survey: Survey) -> None:
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_each_kind_of_exchange_has_the_barriers_that_it_needs(name: str) -> None:
-    """Reductions and layout casts through shared memory: before the bytes of the last one are
-    written, and before they are read."""
+    """Reductions and layout casts through shared memory wait before overwriting the previous
+    exchange, and before reading."""
     kernel, barriers = EXCHANGES[name]
     x = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float32)
 
@@ -177,9 +184,9 @@ def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
             )
 
 
-def test_left_out_is_what_is_asked_for_and_nothing_else() -> None:
-    """The seam itself is not what is found: without a place that a kernel does not come to, it is
-    as it was."""
+def test_only_the_requested_place_is_left_out() -> None:
+    """The hook itself changes nothing: without a place that a kernel does not reach, its result is
+    the same."""
     name, two = "a ring, two warpgroups", Survey()
     for each in (name, "outputs without a memory role"):
         two.add(each)

@@ -1,5 +1,5 @@
-"""Named barriers, instructions for whole warpgroups, registers, deadlocks, and operands that the
-hardware does not take."""
+"""Hazards of whole warpgroups and CTAs: named barriers, collective instructions, register
+reallocation, deadlocks, and operands that the hardware does not support."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def registers_given_back_by_one_lane(fixed, out):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="divergent-aligned",
-    says=r"a value that each of 128 lanes has its own of steers the code: .*use "
+    says=r"a value that differs between 128 lanes controls the code, .*use "
     r"one_lane\(function, …\)",
     gives=ONE,
     error=SimulationError,
@@ -186,7 +186,7 @@ def a_barrier_behind_a_branch_by_lane(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="divergent-aligned",
-    says=r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the "
+    says=r"elect_sync\(\) with lanes='all': a branch that only one lane takes diverges within the "
     r"warpgroup.*use numpipe's one_lane\(function, ...\) for the branch",
     gives=ONE,
     error=SimulationError,

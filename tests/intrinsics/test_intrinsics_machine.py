@@ -1,4 +1,4 @@
-"""Each intrinsic, called in CPython, is a request to the simulated SM: recorded here by a stand-in
+"""Each intrinsic, called in CPython, sends a request to the simulated SM, recorded here by a fake
 machine."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from numpipe.sim import simulate
 
 
 class InFlightValue:
-    """What the stand-in's wgmma returns."""
+    """The result of the fake machine's wgmma."""
 
     def __init__(self) -> None:
         self.array = np.full((64, 8), 5, np.float32)
@@ -49,7 +49,7 @@ class InFlightValue:
 
 
 class Recorder:
-    """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its
+    """A warpgroup that records its requests, which must be methods of `Machine` with its
     parameters."""
 
     warpgroup, role, cta, grid, rank, unit = 1, COMPUTE, (3, 2, 1), (10, 5, 2), 6, None
@@ -148,7 +148,7 @@ def test_operation_asks_the_machine(
 
 @pytest.mark.parametrize("call", [call for call, _ in REQUESTS], ids=[r[0] for _, r in REQUESTS])
 def test_operation_outside_a_kernel_says_so(call: Callable[[], Any]) -> None:
-    with pytest.raises(RuntimeError, match="inside a kernel only"):
+    with pytest.raises(RuntimeError, match="only works inside a kernel"):
         contextvars.Context().run(call)
 
 
@@ -206,7 +206,7 @@ def test_legal_n_are_the_multiples_of_eight_up_to_256(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("swizzle", "mode"), [(0, 0), (128, 1), (64, 2), (32, 3)])
-def test_descriptor_fields_stand_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
+def test_descriptor_fields_are_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
     word = wgmma.descriptor(np.int32(0x12340), 4096, 1024, swizzle)
     assert -(2**63) <= word < 2**63, "must fit the int64 that the GPU holds"
     fields = [
@@ -232,7 +232,7 @@ def test_statement_with_a_in_registers_has_no_flag_for_a() -> None:
 
 # ---- stmatrix ------------------------------------------------------------------------------------
 def stored(machine: Recorder) -> np.ndarray:
-    """Shared memory after the one recorded write, seen as 16-bit elements."""
+    """Return shared memory after the one recorded write, as 16-bit elements."""
     ((_, chunks, values, _),) = machine.requests
     assert values.dtype == np.uint8
     assert values.shape == (*chunks.shape, 16)
@@ -249,7 +249,7 @@ def test_stmatrix_puts_each_element_where_the_isa_says(
 ) -> None:
     # warp, matrix, row, column
     matrices = np.arange(1, 4 * count * 64 + 1, dtype=np.uint16).reshape(4, count, 8, 8)
-    # no two rows adjacent by rule
+    # no two rows follow a pattern
     where = np.random.default_rng(0).permutation(1024)[:128].astype(np.int32) * 16
     registers = np.zeros((count, 128), np.uint32)
     for warp in range(4):
@@ -271,8 +271,7 @@ def test_stmatrix_puts_each_element_where_the_isa_says(
 
 
 def test_documented_stmatrix_undoes_the_accumulator_layout(machine: Recorder) -> None:
-    """The example of store_x4 and the register layout that wgmma's docstring states belong
-    together."""
+    """The example of store_x4 matches the register layout in wgmma's docstring."""
     tile = np.arange(64 * 16, dtype=np.float32).reshape(64, 16) % 256
     machine.warpgroup = 0  # type: ignore[misc]
     thread, lane = special.thread_index(), special.lane_index()
@@ -411,7 +410,7 @@ def test_code_that_lanes_steer_apart_is_refused(
 ) -> None:
     machine.lanes = "warps"
     with pytest.raises(
-        SimulationError, match="a value that each of 4 lanes has its own of steers .*one_lane"
+        SimulationError, match="a value that differs between 4 lanes controls .*one_lane"
     ) as caught:
         steers(value())
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
@@ -427,12 +426,12 @@ PER_LANE = np.zeros(128, np.int32)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: setmaxnreg.inc(n=100), "100 registers; .* use 96"),
-        (lambda: setmaxnreg.dec(264), "264 registers; .* use 256"),
-        (lambda: cp_async_bulk.wait_group_read(-1), "n=-1"),
+        (lambda: setmaxnreg.inc(n=100), "multiple of 8 registers in 24 … 256, got 100: use 96"),
+        (lambda: setmaxnreg.dec(264), "got 264: use 256"),
+        (lambda: cp_async_bulk.wait_group_read(-1), "got -1"),
         (
             lambda: cp_async_bulk.reduce(A, (0, 0), 64, "mul"),
-            "operation='mul'; one of add, min, max",
+            "operation must be one of add, min, max.*, got 'mul'",
         ),
         (
             lambda: cp_async_bulk.load(0, A, (0, 0, 0), 64),
@@ -442,19 +441,25 @@ PER_LANE = np.zeros(128, np.int32)
             lambda: cp_async_bulk.store(A, (0,), 64),
             "1 coordinates .* for a, an array of 2 dimensions",
         ),
-        (lambda: cp_async_bulk.store(A, (), 64), "0 coordinates; a tensor map has 1 … 5"),
-        (lambda: wgmma.wait_group(8), "n=8; .* 0 … 7"),
-        (lambda: wgmma.wait(None, -1), "n=-1; .* 0 … 7"),
-        (lambda: wgmma.accumulators(12), "n=12 for bf16; .* multiple of 8 in 8 … 256"),
-        (lambda: wgmma.legal_n("s16"), "element type 's16'"),
+        (lambda: cp_async_bulk.store(A, (), 64), "expected 1 … 5 coordinates, got 0"),
+        (lambda: wgmma.wait_group(8), "in 0 … 7, .* got 8"),
+        (lambda: wgmma.wait(None, -1), "in 0 … 7, .* got -1"),
+        (lambda: wgmma.accumulators(12), "multiple of 8 in 8 … 256 for bf16, got 12"),
+        (lambda: wgmma.legal_n("s16"), "element type must be .*, got 's16'"),
         (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "s8", "k", "k"), "sums of s8 are int32"),
-        (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "f16", "k", "n"), "b_major='n'"),
-        (lambda: wgmma.descriptor(8, 16, 1024, 128), "addr=8; .* multiple of 16"),
-        (lambda: wgmma.descriptor(0, 16, 1 << 18, 128), "stride_bytes=262144; .* 0 … 262128"),
-        (lambda: wgmma.descriptor(0, 16, 1024, 256), "swizzle=256"),
+        (
+            lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "f16", "k", "n"),
+            "b_major must be .*, got 'n'",
+        ),
+        (
+            lambda: wgmma.descriptor(8, 16, 1024, 128),
+            "addr must be a multiple of 16 bytes .*, got 8",
+        ),
+        (lambda: wgmma.descriptor(0, 16, 1 << 18, 128), "stride_bytes .* 0 … 262128, got 262144"),
+        (lambda: wgmma.descriptor(0, 16, 1024, 256), "got 256"),
         (
             lambda: wgmma.statement(16, "f16", "k", "k", ["d"], "a", "b"),
-            "1 accumulator registers for n=16; m64n16 needs 8",
+            "m64n16 needs 8 accumulator registers, got 1",
         ),
         (
             lambda: wgmma.statement(8, "f16", "mn", "k", ["d"] * 4, "{a}", "b"),
@@ -462,12 +467,21 @@ PER_LANE = np.zeros(128, np.int32)
         ),
         (
             lambda: stmatrix.store_x1(0, PER_LANE),
-            r"addr is int64\[\]; .* for each of the 128 lanes",
+            r"addr must be an integer for each of the 128 lanes .*, got int64\[\]",
         ),
-        (lambda: stmatrix.store_x2(PER_LANE, PER_LANE, np.zeros(128)), r"r1 is float64\[128\]"),
-        (lambda: ldmatrix.load_x2(0), r"addr is int64\[\]; .* for each of the 128 lanes"),
-        (lambda: ldmatrix.load_x4(PER_LANE + 8), "row address 8 is no multiple of 16"),
-        (lambda: stmatrix.store_x1(PER_LANE + 8, PER_LANE), "row address 8 is no multiple of 16"),
+        (
+            lambda: stmatrix.store_x2(PER_LANE, PER_LANE, np.zeros(128)),
+            r"r1 must be .*, got float64\[128\]",
+        ),
+        (
+            lambda: ldmatrix.load_x2(0),
+            r"addr must be an integer for each of the 128 lanes .*, got int64\[\]",
+        ),
+        (lambda: ldmatrix.load_x4(PER_LANE + 8), "row address 8 is not a multiple of 16"),
+        (
+            lambda: stmatrix.store_x1(PER_LANE + 8, PER_LANE),
+            "row address 8 is not a multiple of 16",
+        ),
     ],
 )
 def test_illegal_operand_is_an_error_in_cpython(call: Callable[[], Any], message: str) -> None:
@@ -527,6 +541,6 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
             assert "Scope:" in scope or "read by a lane" in scope, f"{family}.{name}"
 
 
-def test_unknown_family_names_those_there_are() -> None:
-    with pytest.raises(AttributeError, match=r"no family 'tcgen05'; there are: barrier, .*wgmma"):
+def test_an_unknown_family_gives_an_error_with_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match=r"no family 'tcgen05': use one of barrier, .*wgmma"):
         intrinsics.tcgen05  # noqa: B018

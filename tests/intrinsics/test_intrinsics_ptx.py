@@ -1,4 +1,4 @@
-"""Each intrinsic, in a plain Numba kernel, is the PTX statement it is named after.
+"""Each intrinsic, in a plain Numba kernel, compiles to the PTX statement that it is named after.
 
 All of them share two kernels, generated from the table below: one calls them by position, one by
 keyword.
@@ -407,7 +407,8 @@ def test_coordinates_reach_ptx_innermost_first() -> None:
 
 
 def test_wait_may_be_unrolled() -> None:
-    """Its label is local to its braces: copies of the statement in one function do not collide."""
+    """Its label is local to its braces, so copies of the statement in one function do not
+    collide."""
     library = compiled(
         "for step in range(4):\n    mbarrier.wait(addr + 8 * step, step, step)", PARAMETERS
     )
@@ -416,8 +417,8 @@ def test_wait_may_be_unrolled() -> None:
 
 
 def test_thread_index_folds() -> None:
-    """LLVM knows that %tid.x does not change, so a guard inside the opposite guard leaves nothing
-    behind."""
+    """LLVM knows that %tid.x does not change, so nothing remains of a guard inside the opposite
+    guard."""
     ptx = nb.to_ptx(
         compiled(
             "if special.warpgroup_index() == 1:\n    mbarrier.inval(addr)\n"
@@ -486,7 +487,7 @@ def test_wgmma_loop_is_neither_serialised_nor_spilled(
 
 
 def test_missing_wait_is_what_the_link_log_reports() -> None:
-    """The check above sees something: without the wait, ptxas inserts one and says so."""
+    """Shows that the check above works: without the wait, ptxas inserts one and reports it."""
     source = MAINLOOP.format(n=64, dtype="bf16", a_major="k", b_major="k").replace(
         "acc = wgmma.wait(acc, n=0)", "pass"
     )
@@ -532,35 +533,38 @@ def test_immediate_must_be_a_compile_time_constant(call: str, message: str) -> N
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("setmaxnreg.inc(100)", "100 registers; .* multiple of 8 in 24 … 256: use 96"),
-        ("setmaxnreg.dec(16)", "16 registers; .* use 24"),
-        ("cp_async_bulk.wait_group(-1)", "n=-1"),
+        ("setmaxnreg.inc(100)", "multiple of 8 registers in 24 … 256, got 100: use 96"),
+        ("setmaxnreg.dec(16)", "got 16: use 24"),
+        ("cp_async_bulk.wait_group(-1)", "got -1"),
         (
             "cp_async_bulk.reduce(tmap, (0, 0), addr, 'mul')",
-            "operation='mul'; one of add, min, max",
+            "operation must be one of add, min, max.*, got 'mul'",
         ),
         (
             "cp_async_bulk.load(addr, tmap, (0, 0, 0, 0, 0, 0), bar)",
-            "6 coordinates; a tensor map has 1 … 5",
+            "expected 1 … 5 coordinates, got 6",
         ),
-        ("cp_async_bulk.load(addr, tmap, i, bar)", r"coords is int32; it needs a tuple"),
+        ("cp_async_bulk.load(addr, tmap, i, bar)", r"coords must be a tuple .*, got int32"),
         (
             "cp_async_bulk.store(tmap, (0, x), addr)",
-            r"coords is Tuple.*float32.*; it needs a tuple of 1 … 5 integers",
+            r"coords must be a tuple of 1 … 5 integers, .* got Tuple.*float32",
         ),
-        ("wgmma.wait_group(8)", "n=8; .* 0 … 7"),
-        ("wgmma.accumulators(260)", "n=260 for bf16; .* multiple of 8 in 8 … 256"),
-        ("wgmma.wait(x, 0)", r"wgmma\.wait: acc is float32; it needs an accumulator"),
+        ("wgmma.wait_group(8)", "in 0 … 7, .* got 8"),
+        ("wgmma.accumulators(260)", "multiple of 8 in 8 … 256 for bf16, got 260"),
+        ("wgmma.wait(x, 0)", r"wgmma\.wait: acc must be an accumulator .*, got float32"),
         (
             "wgmma.mma_async(wgmma.accumulators(8), big, big, 's16', 'k', 'k')",
-            "element type 's16'; .* 'bf16'",
+            "element type must be .*'bf16'.*, got 's16'",
         ),
         (
             "wgmma.mma_async(wgmma.accumulators(8), big, big, 'f16', 'row', 'k')",
-            "a_major='row'; it is 'k' .* or 'mn'",
+            "a_major must be 'k' .* or 'mn', got 'row'",
         ),
-        ("wgmma.descriptor(addr, 16, 1000, 128)", "stride_bytes=1000; it needs a multiple of 16"),
-        ("wgmma.descriptor(addr, 16, 1024, 48)", "swizzle=48; the hardware has 0"),
+        (
+            "wgmma.descriptor(addr, 16, 1000, 128)",
+            "stride_bytes must be a multiple of 16 bytes .*, got 1000",
+        ),
+        ("wgmma.descriptor(addr, 16, 1024, 48)", "swizzle must be 0 .*, got 48"),
     ],
 )
 def test_illegal_operand_is_an_error_at_compile_time(call: str, message: str) -> None:
@@ -573,8 +577,7 @@ SLOT = 8192
 
 
 def hand_written(out: Any, source: int, target: int, tiles: int) -> None:
-    """What a user without numpipe's pipelines writes: one slot, loaded by one lane, stored by
-    TMA."""
+    """A kernel without numpipe's pipelines: one slot, loaded by one lane, stored by TMA."""
     base = special.smem_base()
     ready = base + 2 * SLOT
     leader = special.thread_index() < 32 and elect.elect_sync()

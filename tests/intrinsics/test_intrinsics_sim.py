@@ -1,4 +1,4 @@
-"""A kernel of raw intrinsics on the simulated SM: load by TMA, multiply, store through stmatrix and
+"""A kernel of raw intrinsics on the simulated SM: load by TMA, multiply, store by stmatrix and
 TMA."""
 
 from __future__ import annotations

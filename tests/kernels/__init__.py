@@ -1,1 +1,2 @@
-"""What tests share: kernels, drawn pipelines, and stand-ins for arrays, drivers and libraries."""
+"""Helpers shared by tests: kernels, generated pipelines, and fakes of arrays, drivers and
+libraries."""

@@ -1,7 +1,7 @@
-"""Blocks of arrays beside whole tiles: vectors and single columns stored, reductions into arrays,
-elements gathered.
+"""Kernels that access arrays other than by whole tiles: stores of vectors and single columns,
+reductions into arrays, gathers.
 
-Each kernel has `arrays_of_…` and `wanted_of_…`; all values are small integers, so sums are exact in
+Each kernel has `arrays_of_…` and `wanted_of_…`. All values are small integers, so sums are exact in
 any order.
 """
 
@@ -21,8 +21,10 @@ CTAS = 3
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
 def vectors(x, rows, columns, halves, narrow, flat, turned):
-    """Row sums and the like of 128 x 40 blocks, by two warpgroups: 1-D, one column, one row, 16
-    bits; clipped at the ends."""
+    """Store row sums and similar vectors of 128 x 40 blocks, from two warpgroups.
+
+    Covers 1-D arrays, one column, one row, 16-bit elements, and stores clipped at the array's end.
+    """
     i, wg = numpipe.program_id(0), numpipe.axis_index("wg")
     first = i * 128 + wg * 64
     v = x[ds(first, 64), ds(0, 40)]
@@ -31,13 +33,15 @@ def vectors(x, rows, columns, halves, narrow, flat, turned):
     halves[0, 1, ds(first, 64)] = v.max(axis=1).astype(halves.dtype)
     narrow[ds(first, 64), ds(1, 1)] = v.min(axis=1, keepdims=True)
     turned[ds(2 * i + wg, 1), ds(0, 40)] = v.max(axis=0, keepdims=True).astype(turned.dtype)
-    # where nothing says how it lies
+    # an index with no known alignment
     flat[ds(first, 64)] = x[2, ds(0, 64)] + iota(64).astype(np.float32)
 
 
 def arrays_of_vectors(rows: int = 333) -> dict[str, np.ndarray]:
-    """The last block of 64 rows is cut: nothing outside the arrays may change, so that they lie in
-    larger ones."""
+    """Return the arrays of `vectors`. The last block of 64 rows is partial.
+
+    The arrays are slices of larger ones, which show whether anything outside them changes.
+    """
     rng = np.random.default_rng(5)
     return {
         "x": rng.integers(-9, 10, (rows, 64)).astype(F32),
@@ -68,14 +72,14 @@ def wanted_of_vectors(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
 def sums(x, n, panels, halves, shifted, line, column, counts, top, bits):
-    """Every CTA and warpgroup reduces to the same blocks: through the store ring and by the
+    """Reduce blocks of every CTA and warpgroup into the same blocks, by the store ring and by
     lanes."""
     wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
     first = i * 128 + wg * 64
     v, k = x[ds(first, 64), ds(0, 64)], n[ds(first, 64), ds(0, 64)]
     numpipe.atomic_add(panels.at[ds(0, 64), ds(0, 64)], v)
     numpipe.atomic_max(halves.at[1, ds(0, 64), ds(0, 64)], v.astype(np.float16))
-    numpipe.atomic_add(shifted.at[ds(0, 64), ds(1, 64)], v)  # rows that do not lie in one piece
+    numpipe.atomic_add(shifted.at[ds(0, 64), ds(1, 64)], v)  # rows that are not contiguous
     numpipe.atomic_add(line.at[ds(0, 64)], v.sum(axis=0))
     numpipe.atomic_add(
         column.at[ds(0, 64), ds(0, 1)], v.sum(axis=1, keepdims=True).astype(column.dtype)
@@ -108,7 +112,7 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     found["halves"][1] = v.max(0).astype(F16)
     found["shifted"][:, 1:] += v.sum(0)[:60, :62]
     found["line"] += v.sum((0, 1))[:50]
-    found["column"][:, 0] += v.sum((0, 2)).astype(BF16)  # of at most 8 bits
+    found["column"][:, 0] += v.sum((0, 2)).astype(BF16)  # at most 8 bits
     found["counts"] += (v > 0).sum(0).astype(I32)
     found["top"][0] = np.minimum(-50, k.min((0, 1)))
     found["bits"] = np.bitwise_or.reduce(1 << (k.max(2) & 15), axis=0)
@@ -117,7 +121,8 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel
 def gathered(table, wide, rows, found, picked, cut, numbers):
-    """Rows, columns and elements at indices of which some are outside, and are 0."""
+    """Gather rows, columns and elements at indices some of which are out of bounds, and read as
+    0."""
     v = numpipe.index(rows[ds(0, 64)], "zero")
     found[ds(0, 64), ds(0, 64)] = table[v, ds(2, 64)]
     picked[ds(0, 64), ds(0, 64)] = wide[1, ds(0, 64), v]
@@ -160,7 +165,7 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def casts(x, out, halves, masks):
-    """Vectors of each type from one layout to the other, in both warpgroups, one behind the
+    """Convert vectors of each type from one layout to the other, in both warpgroups, one after the
     other."""
     wg = numpipe.axis_index("wg")
     a = x[ds(64 * wg, 64), ds(0, 64)]
@@ -198,8 +203,8 @@ def wanted_of_casts(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def lines(x, h, n, doubled, rounded, sums, shifted, mixed, counts):
-    """Coalesced tiles: of whole rows, of rows and columns that are cut, from where 16 bytes are not
-    aligned; and back."""
+    """Load and store coalesced tiles: whole rows, clipped rows and columns, and starts that are not
+    aligned to 16 bytes."""
     wg = numpipe.axis_index("wg")
     first = 128 * wg
     a = numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)])
@@ -270,7 +275,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 
 
 def differing(name: str, target: str) -> list[str]:
-    """The arrays of a case that hold something else than NumPy makes of them."""
+    """Return the names of the arrays of a case that differ from NumPy's result."""
     kernel, make, wanted = CASES[name]
     arrays = make()
     right = wanted(arrays)

@@ -1,5 +1,7 @@
-"""Arrays of libraries that are not installed here: JAX, Numba's, CuPy's, and an exporter of DLPack.
-Their memory is NumPy's."""
+"""Fakes of arrays of libraries that may not be installed: JAX, Numba, CuPy, and a DLPack exporter.
+
+Their memory is NumPy's.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ ON_GPU, ON_CPU = Sharding(GPU), Sharding(CPU)
 
 
 class JaxArray:
-    """What is read of a jax.Array; `waited` counts how often it was waited for."""
+    """The attributes of a jax.Array that numpipe reads; `waited` counts the waits for it."""
 
     def __init__(self, memory: np.ndarray[Any, Any], sharding: Any = ON_GPU) -> None:
         self.memory, self.sharding = memory, sharding
@@ -77,7 +79,7 @@ Traced.__module__ = "jax._src.interpreters.partial_eval"
 
 
 def jax_module() -> Any:
-    """``jax``, as far as outputs need it."""
+    """Return a fake of the ``jax`` module, with what outputs need."""
 
     def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
         if np.dtype(dtype).kind == "b":
@@ -134,7 +136,7 @@ def numba_module() -> Any:
 
 
 class CupyArray:
-    """What is read and copied of a cupy.ndarray."""
+    """The attributes and methods of a cupy.ndarray that numpipe reads and copies with."""
 
     def __init__(self, memory: np.ndarray[Any, Any]) -> None:
         self.memory = memory
@@ -201,8 +203,10 @@ BFLOAT, FLOAT8_E4M3FN = 4, 10
 
 
 class Exporter:
-    """An object with DLPack and nothing else; strides in elements. `streams` has the streams it was
-    asked to be ordered with."""
+    """An object that has DLPack and nothing else.
+
+    Strides are in elements. `streams` lists the streams that consumers asked for.
+    """
 
     def __init__(
         self,

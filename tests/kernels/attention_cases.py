@@ -1,4 +1,4 @@
-"""Attention of every kind that numpipe.ops.attention has, at small sizes, for both executions."""
+"""Cases of every kind of numpipe.ops.attention, at small sizes, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpipe.ops.attention import Config
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 BOUND = {"float16": 1e-3, "bfloat16": 6e-3}
-"""relative error, Frobenius norm: of P and of the result, rounded"""
+"""relative error in the Frobenius norm, from rounding P and the result"""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Case:
     diagonal: int = 0
     scale: float | None = None
     size: float = 1.0
-    """of q: the larger, the fewer keys have all of the weight"""
+    """scale of q: the larger it is, the fewer keys carry all of the weight"""
 
     def arrays(self) -> list[np.ndarray]:
-        """q, k, v as (batches, heads, positions, depth)."""
+        """Return q, k, v of shape (batches, heads, positions, depth)."""
         rng = np.random.default_rng(self.queries + self.keys)
         q, k, v = (
             rng.standard_normal((self.batches, heads, rows, self.depth))
@@ -52,7 +52,7 @@ class Case:
     def run(
         self, target: str, config: Config | None = None, exact: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(result, sums) where neither array is what it was before."""
+        """Run attention into poisoned arrays and return (result, sums)."""
         q, k, v = map(self.laid, self.arrays())
         out = (
             np.full_like(q, np.nan),
@@ -75,7 +75,7 @@ class Case:
         return (out[0] if self.layout == "bhsd" else out[0].swapaxes(1, 2)), out[1]
 
     def wrong(self, o: np.ndarray, sums: np.ndarray, more: float = 1.0) -> str:
-        """What is not as in float64; "" where all is. `more` times the error is right."""
+        """Return how the result differs from float64, or "". `more` multiplies the tolerance."""
         exact, logs = flash_attention.exactly(
             *self.arrays(), causal=self.causal, diagonal=self.diagonal, scale=self.scale
         )

@@ -1,5 +1,5 @@
-"""Loops that wait for, and release, their operands themselves, in all that a pipeline can stand in;
-with what NumPy computes."""
+"""Loops that wait for their operands and release them explicitly, in every construct that can
+contain a pipeline, with NumPy's results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from numpipe import BlockSpec, cdiv, ds
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0):
-    """o = the sum of (q @ k_j.T) @ v_j over blocks j, as attention issues it: the product of block
-    j - 1 behind the scores of block j, K released while V is in use. The second warpgroup leaves
-    out the last `less` steps."""
+    """Compute o = the sum of (q @ k_j.T) @ v_j over blocks j, in the order attention issues it.
+
+    The product of block j - 1 comes after the scores of block j, and K is released while V is in
+    use. The second warpgroup leaves out the last `less` steps.
+    """
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(
@@ -54,7 +56,8 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
 
 @numpipe.kernel(grid=1)
 def nested(a, b, c):
-    """Rows of blocks, each times a block of its own; both loops wait and release by hand."""
+    """Multiply rows of blocks by a block each, in nested loops that both wait and release
+    explicitly."""
     outer = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 64),),
         manual_ready_barriers=True,
@@ -80,8 +83,8 @@ def nested(a, b, c):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def in_parts(q, k, v, o):
-    """`rotated` over tiles of q, in three loops on the same slots: the first step, those between,
-    the last product."""
+    """Compute `rotated` over tiles of q in three loops on the same slots: first step, middle, last
+    product."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     for m, _ in numpipe.tiles(q.shape[0] // 128, 1):
@@ -148,8 +151,8 @@ def in_parts(q, k, v, o):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def held(a, b, c):
-    """b changes with every second step only: arriving does nothing but in the last step that uses a
-    block."""
+    """Use a b that changes only every second step: arriving has no effect except in a block's last
+    step."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -174,7 +177,7 @@ def held(a, b, c):
 def product(
     schedule: str = "cooperative", cluster: int = 1, dynamic: bool = False, delay: int = 0
 ) -> Any:
-    """c = a @ b.T in tiles of 64 rows a warpgroup."""
+    """Compute c = a @ b.T in tiles of 64 rows per warpgroup."""
     options: dict[str, Any] = (
         {"cluster": (cluster,), "cluster_names": ("cluster",)} if cluster > 1 else {}
     )
@@ -220,7 +223,7 @@ def product(
 
 @dataclass(frozen=True)
 class Case:
-    """A call and what it gives; the output is the last argument."""
+    """A call and its result; the output is the last argument."""
 
     kernel: Any
     inputs: tuple[np.ndarray, ...]
@@ -238,7 +241,7 @@ def integers(*shape: int) -> np.ndarray:
 
 
 def cases() -> dict[str, Case]:
-    """By name."""
+    """Return the cases, by name."""
     q = integers(128, 64)
     k = integers(192, 64)
     v = integers(192, 64)

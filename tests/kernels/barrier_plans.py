@@ -1,9 +1,9 @@
-"""Pipelines that wait for, and release, their operands one by one, in either form: written as text
-from a plan, with what NumPy computes.
+"""Pipelines that wait for operands and release them one by one, generated as source text from a
+plan, with NumPy's results.
 
-Each tile of 64 rows a warpgroup is a chain link: the ring's counter runs on from one to the next.
-With a carry a tile is the sum over its steps, without one every step stores its own product.
-Numbers are small integers, so that sums are exact.
+Plans cover both forms. Each tile of 64 rows per warpgroup is a link of a chain: the ring's counter
+runs on from one tile to the next. With a carry, a tile is the sum over its steps; without one,
+every step stores its own product. Numbers are small integers, so sums are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TK = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """A kernel: c = sum of a @ b.T, and of a @ d.T with three operands."""
+    """A kernel: c = the sum of a @ b.T, plus a @ d.T with three operands."""
 
     ready: bool = True
     consumed: bool = True
@@ -30,11 +30,11 @@ class Plan:
     carry: bool = True
     operands: int = 2
     skip: bool = False
-    """the first `delay` releases are left out; else they are written and do nothing"""
+    """leave out the first `delay` releases; otherwise they are written and have no effect"""
     backwards: bool = False
-    """waits for, and releases, the operands in the other order"""
+    """wait for and release the operands in reverse order"""
     loop: bool = False
-    """written in the loop form; else in the body form"""
+    """use the loop form instead of the body form"""
 
     @property
     def arrays(self) -> list[str]:
@@ -55,8 +55,8 @@ def releases(plan: Plan, names: list[str]) -> list[str]:
 
 
 def body(plan: Plan) -> list[str]:
-    """The body's lines: each operand is waited for where it is used first, and released where it
-    was used last."""
+    """Return the body's lines: each operand is waited for at its first use and released at its
+    last."""
     names = plan.arrays
     lines = ["k, = indices"] * (not plan.loop)
     if not plan.carry:
@@ -73,7 +73,7 @@ def body(plan: Plan) -> list[str]:
         lines.append(f"acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], {name}_tile.T)")
     if plan.consumed:
         left = plan.delay * (len(names) - 1) if plan.carry else 0
-        # products end in the order they began: b is free before d
+        # products complete in the order they began, so b is free before d
         if left == 0 and len(names) == 3:
             lines += ["acc = numpipe.wgmma_wait(acc, 1)", *releases(plan, ["b"])]
             names = ["a", "d"]
@@ -89,7 +89,7 @@ def body(plan: Plan) -> list[str]:
 
 
 def source(plan: Plan) -> str:
-    """The kernel's file."""
+    """Return the source of the kernel's file."""
     names = plan.arrays
     options = (
         f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, "
@@ -150,14 +150,14 @@ def source(plan: Plan) -> str:
 
 
 def groups(plan: Plan) -> list[str]:
-    """What a loop unpacks behind the indices."""
+    """Return what a loop unpacks after the indices."""
     return [
         f"({', '.join(f'{name}_{kind}' for name in plan.arrays)})" for kind in ("tile", *plan.kinds)
     ]
 
 
 def inputs(plan: Plan, tiles: int, steps: int, seed: int = 0) -> list[np.ndarray]:
-    """The kernel's arguments, the output poisoned."""
+    """Return the kernel's arguments, with a poisoned output."""
     rng = np.random.default_rng(seed)
     rows = {"a": tiles * plan.tm}
     arrays = [
@@ -170,7 +170,7 @@ def inputs(plan: Plan, tiles: int, steps: int, seed: int = 0) -> list[np.ndarray
 
 
 def expected(plan: Plan, arrays: list[np.ndarray]) -> np.ndarray:
-    """What the output is, from float64."""
+    """Return the expected output, computed in float64."""
     a, *others = (x.astype(np.float64) for x in arrays[:-1])
     if plan.carry:
         return np.asarray(sum(a @ b.T for b in others))
@@ -181,7 +181,7 @@ def expected(plan: Plan, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def load(text: str) -> Any:
-    """The kernel of a source."""
+    """Return the kernel defined by a source."""
     return module_of(text, "barriers").kernel
 
 
@@ -193,5 +193,5 @@ def check(plan: Plan, tiles: int, steps: int, **how: Any) -> None:
 
 
 MANUAL = [(True, False), (False, True), (True, True)]
-"""who gets barriers: (ready, consumed)"""
+"""(ready, consumed): which barriers are explicit"""
 RINGS = [(slots, delay) for slots in (1, 2, 3, 4) for delay in (0, 1, 2) if delay < slots]

@@ -1,5 +1,4 @@
-"""Kernels over arrays of any rank: squeezed and element dimensions, and what NumPy says they
-compute."""
+"""Kernels over arrays of any rank, with squeezed and element dimensions, and NumPy's results."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ HALF = np.dtype(np.float16)
 
 
 def halves(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Small integers: sums of products are exact in every order."""
+    """Return small integers: sums of products are exact in every order."""
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float16)
 
 
@@ -36,7 +35,7 @@ class Config:
     wg_axis="wg",
 )
 def batched_gemm(a, b, c, *, cfg: numpipe.Static = Config()):
-    """c[i] = a[i] @ b[i].T"""
+    """Compute c[i] = a[i] @ b[i].T."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for i, m, n in numpipe.tiles(a.shape[0], cdiv(a.shape[1], cfg.tm), cdiv(b.shape[1], cfg.tn)):
@@ -60,8 +59,7 @@ def batched_gemm(a, b, c, *, cfg: numpipe.Static = Config()):
     grid_names="i",
 )
 def batched_sum(a, b, c):
-    """The first 64 x 64 elements of each product, in the body form and over a grid of two
-    dimensions."""
+    """Compute the first 64 x 64 elements of each product, in the body form over a 2-D grid."""
     i = numpipe.axis_index("i")
 
     def body(indices, a_tile, b_tile, acc):
@@ -91,8 +89,10 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     grid=numpipe.persistent(),
 )
 def scores(q, k, c):
-    """c[b, s, h] = k[b, :, h] @ q[b, s, h], for q (batch, rows, heads, depth) and k (batch,
-    columns, heads, depth)."""
+    """Compute c[b, s, h] = k[b, :, h] @ q[b, s, h].
+
+    q is (batch, rows, heads, depth) and k is (batch, columns, heads, depth).
+    """
     for b, m, n in numpipe.tiles(q.shape[0], cdiv(q.shape[1], 64), cdiv(k.shape[1], 64)):
         for h in range(q.shape[2]):
             acc = numpipe.zeros((64, 64), np.float32)
@@ -115,8 +115,10 @@ def all_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 # ---- blocks that start at elements ---------------------------------------------------------------
 @dataclass(frozen=True)
 class Taps:
-    """Rows that a convolution looks at, the row itself in the middle; blocks of x by batch, row and
-    channel."""
+    """The number of rows that a convolution reads, centered on the row itself.
+
+    Blocks of x are indexed by batch, row and channel.
+    """
 
     taps: int = 3
     block: tuple[Any, ...] = (None, Element(64), 64)
@@ -128,8 +130,10 @@ class Taps:
     grid=numpipe.persistent(),
 )
 def convolution(x, w, y, *, cfg: numpipe.Static = Taps()):
-    """y[i, l] = sum over t of w[t] @ x[i, l + t - taps // 2], for x (batch, rows, channels) and w
-    (taps, outputs, channels)."""
+    """Compute y[i, l] = the sum over t of w[t] @ x[i, l + t - taps // 2].
+
+    x is (batch, rows, channels) and w is (taps, outputs, channels).
+    """
     for i, m, n in numpipe.tiles(x.shape[0], cdiv(x.shape[1], 64), cdiv(w.shape[1], 64)):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
@@ -158,8 +162,10 @@ WINDOW = Element(64)
 
 @numpipe.kernel
 def windows(a, b, c, steps, first):
-    """c = sum over overlapping windows of 64 columns, each 16 behind the one before, of a[:,
-    window] @ b[:, window].T"""
+    """Compute c = the sum of a[:, window] @ b[:, window].T over windows of 64 columns.
+
+    Each window starts 16 columns after the previous one.
+    """
     rows = Element(64)
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -184,7 +190,7 @@ def windowed(a: np.ndarray, b: np.ndarray, steps: int, first: int) -> np.ndarray
 
 @numpipe.kernel
 def at_origin(a, b, c, *, fill: numpipe.Static = "zeros"):
-    """c = a[0, :64, :64] @ b.T"""
+    """Compute c = a[0, :64, :64] @ b.T."""
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (x, y) in numpipe.pipeline(
         grid=(1,),
@@ -201,7 +207,7 @@ WITHOUT_ELEMENTS = [(0, 64, 64), (2, 0, 64), (2, 64, 0), (0, 0, 0), (0, 1000, 40
 
 
 def check_arrays_without_elements(shape: tuple[int, ...], fill: str, **named: Any) -> None:
-    """All of such an array lies outside of it."""
+    """Check that reads of an array without elements are all out of bounds."""
     c = np.full((64, 64), 7, np.float32)
     at_origin(np.zeros(shape, np.float16), np.ones((64, 64), np.float16), c, fill=fill, **named)
     assert (np.isnan(c) if fill == "nan" else c == 0).all()
@@ -209,7 +215,7 @@ def check_arrays_without_elements(shape: tuple[int, ...], fill: str, **named: An
 
 # ---- copies: every rank --------------------------------------------------------------------------
 def copier(function: Any) -> Any:
-    """A kernel that copies a to c, tile by tile."""
+    """Return a kernel that copies a to c, tile by tile."""
     return numpipe.kernel(function, grid=numpipe.persistent())
 
 
@@ -250,12 +256,13 @@ def copy5(a, c):
 
 COPIES = {2: copy2, 3: copy3, 4: copy4, 5: copy5}
 TILED = {2: (0, 1), 3: (1, 2), 4: (0, 3), 5: (2, 4)}
-"""the dimensions along which the copies have tiles, by rank"""
+"""the dimensions along which copies have tiles, by rank"""
 
 
 @copier
 def first_last(a, c):
-    """c[m, n, i] = a[i, m, n]: the columns of a stored tile do not lie along the last dimension."""
+    """Compute c[m, n, i] = a[i, m, n]; the columns of a stored tile are not along the last
+    dimension."""
     for i, m, n in numpipe.tiles(a.shape[0], cdiv(a.shape[1], 64), cdiv(a.shape[2], 64)):
         spec = BlockSpec((None, 64, 64), lambda _: (i, m, n))
         for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
@@ -264,7 +271,7 @@ def first_last(a, c):
 
 @copier
 def columns_first(a, c):
-    """c = a, of a column-major array, whose first dimension is contiguous."""
+    """Copy a column-major array, whose first dimension is contiguous."""
     for m, n, j in numpipe.tiles(cdiv(a.shape[0], 64), cdiv(a.shape[1], 64), a.shape[2]):
         spec = BlockSpec((64, 64, None), lambda _: (m, n, j))
         for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
@@ -273,13 +280,13 @@ def columns_first(a, c):
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def ones_at(c, i, row, column):
-    """Ones in c[i, row : row + 128, column : column + 64], the rows shared by two warpgroups."""
+    """Store ones in c[i, row : row + 128, column : column + 64]; two warpgroups share the rows."""
     wg = numpipe.axis_index("wg")
     c[i, ds(row + wg * 64, 64), ds(column, 64)] = numpipe.zeros((64, 64), np.float32) + 1
 
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def ones_by_warpgroup(c):
-    """The warpgroup is the index along the first dimension."""
+    """Store ones with the warpgroup as the index along the first dimension."""
     wg = numpipe.axis_index("wg")
     c[wg, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (wg + 1)

@@ -1,5 +1,5 @@
-"""Kernels whose tables name squeezed indices, elements and rows, inside their arrays and outside;
-what NumPy makes of them."""
+"""Kernels whose tables name squeezed indices, elements and rows inside and outside of their arrays,
+with NumPy's results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLANES, ROWS, STEPS = 3, 160, 6
 
 @numpipe.kernel
 def taken(a, table, c, *, mode: numpipe.Static):
-    """Step k copies the rows from table[k, 1] on of plane table[k, 0] of a to plane k of c."""
+    """Copy the rows from table[k, 1] on of plane table[k, 0] of a to plane k of c, in step k."""
     pipe = numpipe.pipeline(
         grid=(table.shape[0],),
         max_concurrent_steps=3,
@@ -30,8 +30,11 @@ def taken(a, table, c, *, mode: numpipe.Static):
 
 @numpipe.kernel
 def put(a, table, c, *, mode: numpipe.Static):
-    """Step k copies rows 0 … 64 of plane k of a to the rows from table[k, 1] on of plane table[k,
-    0] of c, if it is there."""
+    """Copy the first 64 rows of plane k of a to the rows from table[k, 1] on of plane table[k, 0]
+    of c, in step k.
+
+    Nothing is stored where that plane does not exist.
+    """
     pipe = numpipe.pipeline(
         grid=(table.shape[0],),
         max_concurrent_steps=3,
@@ -45,13 +48,16 @@ def put(a, table, c, *, mode: numpipe.Static):
 
 
 def places(mode: str | None, dtype: Any) -> np.ndarray:
-    """(plane, first row), of which no two overlap, but the last with "clip"; with a mode some are
-    outside. None that is stored with "zero" starts at a negative row."""
+    """Return places (plane, first row) for a bounds mode, some of them out of bounds.
+
+    No two overlap, except the last with "clip". A place that is stored to with "zero" never starts
+    at a negative row.
+    """
     inside = [(0, 0), (1, 10), (2, 36), (0, 64), (1, 80), (2, 100)]
     outside = {
         None: inside,
         "zero": [(0, 0), (3, 0), (1, 160), (2, 100), (900, 0), (0, 2000)],
-        # the last goes where another goes
+        # the last place is the same as another one
         "clip": [(0, 0), (7, -5), (1, 10), (-1, 159), (2, 2**30), (-(2**30), 99)],
     }
     return np.array(outside[mode], dtype)
@@ -84,7 +90,7 @@ KERNELS = {"taken": taken, "put": put}
 
 
 def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """a and c."""
+    """Return a and c."""
     a = (
         np.random.default_rng(seed)
         .standard_normal((PLANES if name == "taken" else STEPS, ROWS, 64))
@@ -95,8 +101,7 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @numpipe.kernel
 def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
-    """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i,
-    with a mode."""
+    """Gather and scatter rows, and load and store a plane and an element, at indices v and i."""
     rows = numpipe.index(v[ds(0, 64)], mode)
     y[ds(0, 64), ds(0, 64)] = x[0, rows, ds(0, 64)]
     y[ds(64, 64), ds(0, 64)] = x[numpipe.index(i[0], mode), ds(0, 64), ds(0, 64)]
@@ -107,7 +112,7 @@ def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
 
 
 def indices(mode: str, dtype: Any = np.int32) -> tuple[np.ndarray, ...]:
-    """x, v, i, and the arrays that are stored to."""
+    """Return x, v, i, and the arrays that are stored to."""
     x = np.random.default_rng(1).standard_normal((PLANES, 64, 64)).astype(np.float32)
     v = np.concatenate(
         [np.random.default_rng(2).permutation(64), np.random.default_rng(3).permutation(64)]
@@ -115,7 +120,7 @@ def indices(mode: str, dtype: Any = np.int32) -> tuple[np.ndarray, ...]:
     v[[5, 9]] = (64, -(2**31)) if mode == "zero" else (v[5] if v[5] in (0, 63) else 63, v[9])
     v[[70, 80]] = (100, -7) if mode == "zero" else v[[70, 80]]
     i = np.array([7, -1, 5, 9] if mode == "zero" else [7, -1, 50, -3], dtype)
-    if mode == "clip":  # rows that are scattered differ after they are clipped
+    if mode == "clip":  # scattered rows are distinct after clipping
         v[:64], v[64:] = (
             np.arange(64) - (np.arange(64) == 0) * 9 + (np.arange(64) == 63) * 100,
             v[64:],

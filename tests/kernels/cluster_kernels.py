@@ -1,5 +1,5 @@
-"""Kernels of clusters, for the simulated SM and for a GPU: products whose blocks are multicast
-along M, along N and both."""
+"""Kernels of clusters, for the simulator and the GPU: products whose blocks are multicast along M,
+along N and along both."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, cdiv, ds
 
 @dataclass(frozen=True)
 class Config:
-    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, or
-    along N, which share those of a."""
+    """Tile, schedule and cluster of a product.
+
+    CTAs of a cluster along M share blocks of b; CTAs along N share blocks of a.
+    """
 
     along_m: int = 1
     along_n: int = 1
@@ -32,7 +34,7 @@ SMALL = Config(tm=64, tn=64, tk=64, slots=2)
 
 @functools.cache
 def product(cfg: Config) -> numpipe.Kernel:
-    """``c = a @ b.T`` over tiles that are dealt to clusters."""
+    """Compute ``c = a @ b.T`` over tiles that are assigned to clusters."""
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
@@ -84,7 +86,8 @@ def product(cfg: Config) -> numpipe.Kernel:
     out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
 )
 def four(a, b, c):
-    """A tile a CTA, in clusters of 2 x 2: blocks of a are shared along y, those of b along x."""
+    """Compute one tile per CTA in clusters of 2 x 2, which share blocks of a along y and of b along
+    x."""
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
@@ -102,8 +105,10 @@ def four(a, b, c):
 
 @functools.cache
 def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
-    """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and
-    release each of them."""
+    """Compute a product in the body form, whose body may wait for each operand and release it.
+
+    Blocks of a belong to one CTA; blocks of b are shared.
+    """
 
     @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair")
     def product(a, b, c):
@@ -157,10 +162,10 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
 
 @numpipe.kernel(grid=lambda y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair")
 def rounds(y):
-    """CTAs of a cluster meet five times at ClusterBarriers, then each stores who it is."""
+    """Let the CTAs of a cluster meet five times at ClusterBarriers, then store each CTA's rank."""
     met = numpipe.scratch(ClusterBarrier("pair", num_barriers=2))
     for number in range(5):
-        numpipe.barrier_arrive(met.at[number // 2 % 2])  # twice on one of them, then on the other
+        numpipe.barrier_arrive(met.at[number // 2 % 2])  # twice on one barrier, then on the other
         numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
     y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = (
@@ -172,8 +177,10 @@ def rounds(y):
     grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair"
 )
 def loaded_together(x, y):
-    """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand,
-    through two slots."""
+    """Load a row of tiles by hand from both CTAs through two slots.
+
+    CTA m of a cluster stores m + 1 times the sum of the row.
+    """
     tiles, landed, free = numpipe.scratch(
         (SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2))
     )
@@ -182,7 +189,7 @@ def loaded_together(x, y):
     for k in range(steps):
         slot = k % 2
         if k >= 2:
-            numpipe.barrier_wait(free.at[slot])  # both have read what was there
+            numpipe.barrier_wait(free.at[slot])  # both CTAs have read the previous tile
         numpipe.copy_gmem_to_smem(
             x.at[ds(m // 2 * 64, 64), ds(k * 64, 64)],
             tiles.at[slot],
@@ -204,8 +211,11 @@ def loaded_together(x, y):
     warp_specialized=False,
 )
 def multiplied_together(a, b, c):
-    """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b,
-    and all four a bias."""
+    """Compute a product by hand.
+
+    CTAs that differ in y share tiles of a, CTAs that differ in x share tiles of b, and all four
+    share a bias.
+    """
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
     a_tile, b_tile, ones = numpipe.scratch(
         (SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype))
@@ -233,8 +243,7 @@ def multiplied_together(a, b, c):
 
 @functools.cache
 def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kernel:
-    """Tiles of the CTAs of a cluster go round, from each to the next: in the end each CTA stores
-    the sum of all of them."""
+    """Pass tiles around the CTAs of a cluster until each can store the sum of all tiles."""
     kind = SMEM(shape, dtype), Barrier(), ClusterBarrier("ring")
     rows, columns = shape
 
@@ -254,7 +263,7 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
             tile = buffer[...]
             numpipe.barrier_arrive(free)
             total = total + tile
-            numpipe.barrier_wait(free)  # all have read, so the next one has
+            numpipe.barrier_wait(free)  # all have read their tile, so the next CTA has
         y[ds(m * rows, rows), ds(0, columns)] = total
 
     made: numpipe.Kernel = passed_round
@@ -269,8 +278,8 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
     num_compute_wgs=2,
 )
 def summed_by_all(x, y):
-    """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what
-    has come: all have the sum."""
+    """Send each warpgroup's half of a tile to every CTA of the cluster, and store the sum in each
+    CTA."""
     parts, landed = numpipe.scratch((SMEM((4, 128, 32), np.float32), Barrier(num_arrivals=8)))
     m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
     tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
@@ -289,8 +298,8 @@ def summed_by_all(x, y):
     grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2
 )
 def times_row_sums(x, y):
-    """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of
-    its half."""
+    """Multiply rows by their sums; each CTA of a cluster has half of the columns and sends the sums
+    of its half."""
     sums, landed = numpipe.scratch((SMEM((256,), x.dtype), Barrier(num_arrivals=4)))
     n, m, wg = numpipe.axis_index("columns"), numpipe.program_id(1), numpipe.axis_index("wg")
     tile = x[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)]
@@ -306,8 +315,10 @@ def times_row_sums(x, y):
 
 @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"))
 def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
-    """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that
-    they have read the last one."""
+    """Send tiles from the first CTA of a cluster to all, which add them up.
+
+    The first CTA waits until all have read the previous tile.
+    """
     buffer, landed, free = numpipe.scratch(
         (SMEM((64, 32), np.float32), Barrier(), ClusterBarrier(("a", "b"), leader_tracked=True))
     )
@@ -321,7 +332,7 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
             tile = x[ds(numpipe.program_id(1) // 2 * 64, 64), ds(k * 32, 32)]
             numpipe.async_store_smem(tile, forward, there, cluster_idx=0, cluster_dim="b")
             numpipe.async_store_smem(tile, forward, there, cluster_idx=1, cluster_dim="b")
-        if i == 0:  # each of the first column sends it on along the row
+        if i == 0:  # each CTA of the first column forwards it along its row
             numpipe.barrier_wait(there)
             for to in range(2):
                 numpipe.async_store_smem(
@@ -336,15 +347,17 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
 
 
 def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
-    """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the
-    sum of theirs."""
+    """Return what each CTA of a cluster of `size` stores.
+
+    Each CTA has `rows` rows of x, and all of them store the sum.
+    """
     return np.repeat(
         x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1
     ).reshape(x.shape)
 
 
 def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:
-    """Small integers: products are exact in any order."""
+    """Return small integers: products are exact in any order."""
     random = np.random.default_rng(m + n + k)
     return random.integers(-2, 3, (m, k)).astype(dtype), random.integers(-2, 3, (n, k)).astype(
         dtype
@@ -356,7 +369,7 @@ def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 def pair(body: Any) -> numpipe.Kernel:
-    """A kernel of two CTAs, one cluster, for functions that are refused or reported."""
+    """Return a kernel of one cluster of two CTAs, for functions that are rejected or reported."""
     made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair")
     return made
 
@@ -369,8 +382,8 @@ def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def read_by_all(
     size: int, dtype: Any, shape: tuple[int, int], memory_role: bool = True
 ) -> numpipe.Kernel:
-    """Each CTA stores its tiles, one after another, in shared memory; all CTAs of the cluster load
-    them from there, and add up."""
+    """Store a CTA's tiles in shared memory, one after another; all CTAs of the cluster load and add
+    them."""
     kind = SMEM(shape, dtype), ClusterBarrier("ring", orders_stores=True), ClusterBarrier("ring")
     rows, columns = shape
 
@@ -394,7 +407,7 @@ def read_by_all(
                 total = total + other[...].astype(np.float32)
             y[ds(m * rows, rows), ds(k * columns, columns)] = total
             numpipe.barrier_arrive(read)
-            numpipe.barrier_wait(read)  # all have read
+            numpipe.barrier_wait(read)  # all have read it
 
     made: numpipe.Kernel = read_by_all
     return made
@@ -404,8 +417,10 @@ def read_by_all(
     grid=lambda x, y: x.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair"
 )
 def halos(x, y):
-    """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two
-    further on, and its row sums."""
+    """Read parts of a tile and a vector of the neighbor CTA.
+
+    y is x plus the neighbor's columns, shifted by two, and its row sums.
+    """
     tile, sums, there = numpipe.scratch(
         (
             SMEM((64, 64), np.float32),

@@ -1,4 +1,5 @@
-"""The mark of tests that compile kernels: skipped where the CUDA compiler is not installed."""
+"""A mark for tests that compile kernels; they are skipped where the CUDA compiler is not
+installed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Covering arrays: few rows in which all pairs of factor values meet, as far as rules between
-factors allow them to.
+"""Covering arrays: few rows in which all pairs of factor values occur, as far as rules between
+factors allow them.
 
-A greedy one-row-at-a-time construction (AETG; Cohen, Dalal, Fredman, Patton 1997): a row begins
-with a pair that no row has yet, and each further factor takes the value that meets most of the
-pairs still missing. Everything is deterministic.
+The construction is greedy, one row at a time (AETG; Cohen, Dalal, Fredman, Patton 1997): a row
+begins with a pair that no row has yet, and each further factor takes the value that completes the
+most missing pairs. Everything is deterministic.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What rows must fulfil: a predicate of the factors that its parameters name."""
+    """A constraint on rows: a predicate of the factors that its parameters name."""
 
     holds: Callable[..., bool]
     mildest: Mapping[str, Any] = field(default_factory=dict)
-    """values that make it hold whenever any do; of factors without one all values are tried before
-    a rule is given up"""
+    """factor values that satisfy the rule whenever any values do
+
+    For a factor without one, all values are tried before a rule is given up.
+    """
     of: tuple[str, ...] = ()
-    """its factors, where they are not the parameters of `holds`"""
+    """the rule's factors, if they are not the parameters of `holds`"""
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -46,12 +48,12 @@ Needs = Mapping[tuple[str, Any], Factors]
 
 
 def leaves(name: str, value: Any, other: str, few: tuple[Any, ...]) -> Rule:
-    """The rule that a factor's value leaves some values to another factor."""
+    """Return the rule that a value of one factor allows only some values of another."""
     return Rule(lambda one, another: one != value or another in few, of=(name, other))
 
 
 def rules_of(needs: Needs) -> Rules:
-    """The rules that say so."""
+    """Return the rules of these predicates."""
     return tuple(
         leaves(*key, other, few) for key, left in needs.items() for other, few in left.items()
     )
@@ -59,25 +61,26 @@ def rules_of(needs: Needs) -> Rules:
 
 @functools.cache
 def about(rules: Rules, *names: str) -> Rules:
-    """The rules that all of these factors stand in."""
+    """Return the rules that mention all of these factors."""
     return tuple(rule for rule in rules if set(names) <= set(rule.names))
 
 
 @functools.cache
 def joined(rules: Rules, name: str) -> tuple[str, ...]:
-    """The factors that rules join to one."""
+    """Return the factors that share a rule with a factor."""
     return tuple(dict.fromkeys(n for rule in about(rules, name) for n in rule.names if n != name))
 
 
 @functools.cache
 def may_hold(rule: Rule, *choices: tuple[Any, ...]) -> bool:
-    """Whether a rule holds for any of these values, a tuple of them for each of its factors."""
+    """Return whether a rule holds for any combination of values, given as a tuple for each
+    factor."""
     return any(rule.holds(*values) for values in itertools.product(*choices))
 
 
 def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
-    """Whether all rules may hold in a row, each with any values for the factors that have none
-    yet."""
+    """Return whether all rules can hold in a row, with any values for the factors not yet
+    assigned."""
     return all(
         may_hold(
             rule,
@@ -91,7 +94,7 @@ def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
 
 
 def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str) -> Factors:
-    """What is `left` when `name` has got a value."""
+    """Return what is left of `left` once `name` has a value."""
     found = {n: values for n, values in left.items() if n != name}
     for n in joined(rules, name):
         if n in found:
@@ -104,7 +107,7 @@ def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str)
 
 
 def open_values(row: Row, factors: Factors, rules: Rules) -> Factors:
-    """The values that factors may have that have none yet."""
+    """Return the values that unassigned factors can still take."""
     return {
         name: tuple(
             value for value in values if keeps(row | {name: value}, factors, about(rules, name))
@@ -122,10 +125,11 @@ def completed(
     order: Sequence[str],
     best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values,
 ) -> Row | None:
-    """The row with values for the factors that are `left`, such that all rules hold; None if there
-    are none (all have been tried).
+    """Return the row completed with values for the factors in `left` that satisfy all rules, or
+    None.
 
-    A factor that has one value left, or none, comes before its turn: contradictions are met early.
+    The search is exhaustive. A factor with at most one value left is assigned first, so that
+    contradictions are found early.
     """
     if not left:
         return row
@@ -141,7 +145,7 @@ def completed(
 
 
 def pairs(row: Row, factors: Factors) -> Iterator[Pair]:
-    """The pairs of a row, names in the factors' order."""
+    """Return the pairs of a row, names in the factors' order."""
     return itertools.combinations([(name, row[name]) for name in factors], 2)
 
 
@@ -152,7 +156,7 @@ def all_pairs(factors: Factors) -> Iterator[Pair]:
 
 
 def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
-    """Whether any row has this pair."""
+    """Return whether any valid row has this pair."""
     row = dict(pair)
     left = open_values(row, factors, rules)
     return (
@@ -164,8 +168,10 @@ def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
 def covering_array(
     factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3
 ) -> list[Row]:
-    """Rows that keep all rules, and have every pair of values that any such row has; other ones for
-    each `seed`."""
+    """Return rows that satisfy all rules and contain every pair that any valid row has.
+
+    Each `seed` gives other rows.
+    """
     shuffled = random.Random(seed)
     names = list(factors)
     missing = {pair: None for pair in all_pairs(factors)}  # a dict keeps its order
@@ -208,10 +214,10 @@ def covering_array(
 
 
 def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test over its arguments: any two values of different ones meet in one of the
-    tests, where rules allow it.
+    """Parametrize a test over its arguments so that any two values of different arguments meet in a
+    test.
 
-    Values need not be hashable.
+    Pairs that the rules exclude are left out. Values need not be hashable.
     """
     positions = {name: tuple(range(len(values))) for name, values in factors.items()}
     about_positions = tuple(_of_positions(rule, factors) for rule in rules)
@@ -231,6 +237,8 @@ def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Rule:
 
 
 def examples(number: int) -> int:
-    """Return how many examples a test draws: all with ``--hypothesis-profile all``, half with
-    ``thorough``, as in .ci/run, else 20 %."""
+    """Return how many examples a test draws.
+
+    All with ``--hypothesis-profile all``, half with ``thorough`` as in .ci/run, else 20 %.
+    """
     return settings.default.max_examples * number // 100

@@ -1,5 +1,5 @@
-"""One kernel that divides tiles and numbers, with and without approx_math; for tests in both
-executions."""
+"""A kernel that divides tiles and numbers, with and without approx_math, for the simulator and the
+GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpipe.core.op import helper
 
 @helper
 def quotient(x, y):  # type: ignore[no-untyped-def]
-    """Compiled once for all kernels: nothing in its types names one."""
+    """Divide, in a function compiled once for all kernels, as no type in it names a kernel."""
     return numpipe.core.arith.truediv(x, y)
 
 
@@ -32,14 +32,14 @@ fast = numpipe.kernel(compiler_params=CompilerParams(approx_math=True))(divide)
 
 
 def quotients(a: np.ndarray, x: np.float32, y: np.float32) -> np.ndarray:
-    """What the kernel stores where every division is rounded correctly."""
+    """Return what the kernel stores if every division is rounded correctly."""
     acc = a.astype(np.float32) @ a.astype(np.float32).T
     found: np.ndarray = acc / (x / y) + y / x
     return found
 
 
 def divide_by(a: Any, c: Any, x: Any) -> None:
-    """c = (a @ a.T) / x, one division an element."""
+    """Compute c = (a @ a.T) / x, one division per element."""
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (a_tile,) in numpipe.pipeline(
         grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)

@@ -1,5 +1,5 @@
-"""Compiles many kernels in this process, each of a source of its own, drops them, and prints the
-resident MiB at two moments."""
+"""A program that compiles many kernels, each from its own source, drops them, and prints the
+resident memory in MiB at two points."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kernel_{number}(a, c, scale):
 
 
 def defined(number: int) -> Any:
-    """Return a kernel as a module or a cell of a notebook of this number would define it."""
+    """Return a kernel, defined as a module or notebook cell with this number would define it."""
     name, text = f"<source {number}>", SOURCE.format(number=number)
     linecache.cache[name] = len(text), None, text.splitlines(True), name
     namespace: dict[str, Any] = {"__name__": f"source_{number}"}
@@ -44,13 +44,13 @@ def defined(number: int) -> Any:
 
 
 def resident() -> float:
-    """Return the MiB of memory that this process has."""
+    """Return the resident memory of this process in MiB."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE / 2**20
 
 
 def main(count: int, first: int) -> None:
-    """Print what is resident behind the first kernels, and behind all."""
+    """Print the resident memory after the first kernels and after all of them."""
     found = []
     for number in range(1, count + 1):
         defined(number).inspect(

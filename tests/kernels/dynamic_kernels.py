@@ -1,8 +1,7 @@
-"""Kernels whose CTAs take their tiles from a counter, in all forms that loops over tiles have: ``c
-= a @ b.T`` or a part of it.
+"""Kernels whose CTAs take tiles from a counter, in every form of a loop over tiles: ``c = a @ b.T``
+or a part of it.
 
-`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output
-must hold.
+`cases` gives calls of them: a kernel, its arguments with the output last, and the expected output.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.kernels.turn_kernels import (
 
 DYNAMIC = replace(CFG, dynamic=True)
 STEP_A_TILE = Config(64, 64, 64, 8, order="row", dynamic=True)
-"""for few blocks of K: with so many slots the ring of tickets alone holds the memory role back"""
+"""for few blocks of K: with this many slots, only the ring of tickets holds back the memory role"""
 gemm = kernels_for_tests.gemm().function
 by_trip_count = kernels_for_tests.by_trip_count().function
 
@@ -53,9 +52,12 @@ def made(
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Loops one behind the other, which go on with the ticket, and the turn, that is left: of bands
-    of rows in turn, a static one each third time, then one of fewer than no tiles, and one without
-    pipelines."""
+    """Loop over bands of rows, one tile loop after another, which continue with the remaining
+    ticket and turn.
+
+    Every third loop is static. Then comes a loop with a negative number of tiles and one without
+    pipelines.
+    """
     all_steps = cdiv(a.shape[1], cfg.tk)
     for m in range(cdiv(a.shape[0], cfg.tm)):
         if m % 3 == 2:
@@ -70,11 +72,11 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
                     a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg
                 )
                 c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn) - 7, dynamic=True):  # none
+    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn) - 7, dynamic=True):  # no tiles
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros(
             (cfg.tm, cfg.tn), np.float32
         ).astype(c.dtype)
-    # without pipelines: no turns
+    # no pipelines, so no turns
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):
         ones = numpipe.zeros((cfg.tm, cfg.tn), np.float32) + 1.0
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = ones.astype(c.dtype)
@@ -97,15 +99,14 @@ def band(a, b, c, first, rows, cfg):
 
 
 def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The loop is in a function that is called twice, for the first rows of tiles and for the
-    others."""
+    """Call a function with the tile loop twice, for the first rows of tiles and for the rest."""
     band(a, b, c, 0, 2, cfg)
     band(a, b, c, 2, cdiv(a.shape[0], cfg.tm) - 2, cfg)
 
 
 @functools.cache
 def cases() -> dict[str, Case]:
-    """Calls by name; K has an odd number of steps, so that tiles begin at any slot."""
+    """Return calls by name; K has an odd number of steps, so that tiles begin at any slot."""
     a, b = operands(192, 128, 5 * 64)
     wide, tall = operands(192, 320, 5 * 64), operands(512, 64, 3 * 64)
     sums, more, rows = product(a, b), product(*wide), product(*tall)

@@ -1,5 +1,5 @@
-"""Products and conversions of 8-bit types and tf32: kernels, arrays of random shapes, and what
-NumPy makes of them."""
+"""Products and conversions of 8-bit types and tf32: kernels, arrays of random shapes, and NumPy's
+results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ PAIRS = {
     f"{a} x {b}": (a, b) for kinds in ((E4M3, E5M2), (S8, U8), (F32,)) for a in kinds for b in kinds
 }
 TOLERANCE = {1: 2.0**-7, 4: 2.0**-16}
-"""By bytes of an element, in parts of the sum of magnitudes. A tensor core adds float8 products
-with some 14 bits of the largest; those of tf32 in float32, truncated."""
+"""By bytes per element, relative to the sum of magnitudes.
+
+A tensor core adds float8 products with about 14 bits of the largest one, and tf32 products in
+float32, truncated.
+"""
 
 
 @numpipe.kernel(
@@ -29,7 +32,7 @@ with some 14 bits of the largest; those of tf32 in float32, truncated."""
     num_compute_wgs=2,
 )
 def product(a, b, c, *, depth: numpipe.Static):
-    """c = a @ b.T, tiles of 128 x 64, two compute warpgroups with 64 rows each."""
+    """Compute c = a @ b.T in tiles of 128 x 64, with 64 rows for each of two compute warpgroups."""
     m = numpipe.axis_index("m")
     n = numpipe.axis_index("n")
     own = numpipe.axis_index("wg") * 64
@@ -52,7 +55,7 @@ def product(a, b, c, *, depth: numpipe.Static):
 def operands(
     pair: str, shape: tuple[int, int, int], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """a (M, K) and b (N, K) of ordinary size, or of any integers."""
+    """Return a (M, K) and b (N, K), of moderate values or of arbitrary integers."""
     m, n, k = shape
     return tuple(
         rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, (rows, k)).astype(t)
@@ -64,14 +67,14 @@ def operands(
 
 
 def shapes(count: int, seed: int) -> Iterator[tuple[int, int, int]]:
-    """(M, N, K): most are cut by the edges of tiles."""
+    """Draw (M, N, K); most are not multiples of the tile."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         yield tuple(int(rng.integers(1, most)) for most in (260, 140, 500))  # type: ignore[misc]
 
 
 def seen(x: np.ndarray) -> np.ndarray:
-    """What the tensor core sees, in float64: of float32 the upper 19 bits."""
+    """Return what the tensor core computes with, in float64: the upper 19 bits of a float32."""
     if x.dtype == F32:
         x = (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)
     return x.astype(np.float64)
@@ -80,8 +83,10 @@ def seen(x: np.ndarray) -> np.ndarray:
 def wrong(
     pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any
 ) -> str:
-    """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within
-    `TOLERANCE` (and a rounding)."""
+    """Run a product and return how it differs from NumPy's, or "".
+
+    Integers must agree exactly (in their low bits), floats within `TOLERANCE` plus one rounding.
+    """
     a, b = operands(pair, shape, rng)
     whole = a.dtype.kind in "iu"
     c = np.zeros(shape[:2], to or (np.int32 if whole else F32))
@@ -110,8 +115,10 @@ def wrong(
 
 @numpipe.kernel
 def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
-    """To n's type from float32, int32 and float16, stored by TMA, by lanes, as a vector and
-    coalesced; and from n's type."""
+    """Convert float32, int32 and float16 to n's type, and from n's type.
+
+    Results are stored by TMA, by lanes, as a vector and coalesced.
+    """
     own = numpipe.scratch(SMEM((64, 64), n.dtype))
     tile = x[ds(0, 64), ds(0, 64)].astype(n.dtype)
     made[ds(0, 64), ds(0, 64)] = tile
@@ -138,7 +145,8 @@ def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
 
 
 def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
-    """Numbers of all sizes, ties between neighbours, infinities and NaN; of n all patterns."""
+    """Return numbers of all sizes, ties between neighbors, infinities and NaN; n has all bit
+    patterns."""
     rng = np.random.default_rng(5)
     n = np.tile(np.arange(256, dtype=np.uint8), 16).reshape(64, 64).view(dtype)
     grid = np.sort(n.reshape(-1)[:256].astype(F32)[np.isfinite(n.reshape(-1)[:256].astype(F32))])
@@ -183,7 +191,7 @@ def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
     i = (rng.integers(-(2**31), 2**31, (64, 64)) >> rng.integers(0, 31, (64, 64))).astype(np.int32)
     with np.errstate(all="ignore"):
         h = x.astype(F16)
-    columns = np.zeros((64, 128), dtype).T  # a column-major array: lanes store to it
+    columns = np.zeros((64, 128), dtype).T  # a column-major array, so lanes store to it
     return {
         "x": x.astype(F32),
         "i": i,
@@ -199,7 +207,7 @@ def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
 
 
 def narrowed(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """What a conversion to an 8-bit type gives, said once more."""
+    """Convert to an 8-bit type by an independent implementation."""
     with np.errstate(all="ignore"):
         if dtype.kind in "iu" and x.dtype.kind == "i":
             return x.astype(dtype)
@@ -211,7 +219,7 @@ def narrowed(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def conversions_wrong(dtype: np.dtype, **how: Any) -> list[str]:
-    """Names of the results that are not those of `narrowed`; NaN is NaN, of any pattern."""
+    """Return the names of the results that differ from `narrowed`; NaNs of any bits are equal."""
     arrays = conversion_arrays(dtype)
     conversions(*arrays.values(), **how)
     x, i, h, n = (arrays[name] for name in "xihn")
@@ -234,7 +242,7 @@ def conversions_wrong(dtype: np.dtype, **how: Any) -> list[str]:
 
 
 def same(got: np.ndarray, wanted: np.ndarray) -> bool:
-    """The same bits, or both NaN."""
+    """Return whether the bits are the same, or both are NaN."""
     if got.dtype.kind in "iu":
         return bool((got == wanted).all())
     bits = np.dtype(f"u{got.dtype.itemsize}")

@@ -1,5 +1,5 @@
-"""One product, c = a @ b.T, in the loop form and in all ways the body form can say it; for tests in
-both executions."""
+"""One product, c = a @ b.T, in the loop form and in every variant of the body form, for the
+simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def gemm_body(a, b, c, *, cfg: numpipe.Static = Config()):
 
 @gemm
 def gemm_coroutine(a, b, c, *, cfg: numpipe.Static = Config()):
-    """The functions stand outside the tile loop; the tile is a captured tuple."""
+    """Compute the product with functions defined outside of the tile loop, which capture the tile
+    as a tuple."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
 
@@ -111,20 +112,20 @@ def gemm_coroutine(a, b, c, *, cfg: numpipe.Static = Config()):
 
 @numpipe.function
 def share(cfg, parts):
-    """Rows of a tile that a warpgroup has: a compile-time constant where the arguments are."""
+    """Return the rows of a tile per part: a compile-time constant if both arguments are."""
     return cfg.tm // parts
 
 
 @numpipe.function
 def accumulate(indices, a_tile, b_tile, acc):
-    """A body of another module than the kernel's could be like this one."""
+    """Accumulate a step, as a body imported from another module would."""
     rows = acc.shape[0]
     return numpipe.wgmma(acc, a_tile.at[ds(numpipe.axis_index("wg") * rows, rows), :], b_tile.T)
 
 
 @numpipe.function
 def tile_product(a, b, c, m, n, *, cfg, slots=3):
-    """A whole tile, with a pipeline of its own: its ring belongs to the kernel that calls."""
+    """Compute a whole tile with a pipeline of its own, whose ring belongs to the calling kernel."""
     wg, rows = numpipe.axis_index("wg"), share(cfg, numpipe.axis_size("wg"))
 
     def compute(pipeline):

@@ -1,5 +1,5 @@
-"""All orders of a simulated run, one by one, to compare an exploration with: no two are taken for
-equivalent."""
+"""Exhaustive enumeration of the orders of a simulated run, as a reference for exploration, which
+skips equivalent orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpipe.sim.exploration import Exploration, Explored, _Node
 
 
 class EveryOrder(Exploration):
-    """Runs whoever can run at each step."""
+    """A scheduler that runs every runnable warpgroup at each step, one order after another."""
 
     def _choose(self, number: int, enabled: tuple[Agent, ...], usual: int) -> int:
         path = self._path
@@ -22,12 +22,12 @@ class EveryOrder(Exploration):
         return enabled.index(path[number].chosen)
 
     def _reverse(self, first: int, later: int) -> None:
-        """All come anyway."""
+        """Return nothing to reverse: all orders are tried anyway."""
 
 
 def class_of(explored: Explored) -> frozenset[Any]:
-    """Each step, with those that come before it in all schedules of the class; what says only that
-    it waits is left out."""
+    """Return each step with the steps that precede it in all schedules of the class, leaving out
+    pure waits."""
     numbers = Counter[Agent]()
     names = []
     for step in explored.steps:
@@ -41,7 +41,7 @@ def class_of(explored: Explored) -> frozenset[Any]:
 
 
 def outcome(explored: Explored) -> Any:
-    """What a schedule leaves, or the hazard and the operation that was reported."""
+    """Return the result of a schedule, or the hazard and operation that it reports."""
     if explored.error is None:
         return explored.result
     report = explored.error.report
@@ -57,8 +57,8 @@ def explored(
     most: int = 10**9,
     **options: Any,
 ) -> list[Explored] | None:
-    """Explore ``body, result = make()``, made anew for each run; None where there are more than
-    `most` classes."""
+    """Explore ``body, result = make()``, created again for each run; None for more than `most`
+    classes."""
 
     def run(guide: Guide) -> Any:
         body, result = make()

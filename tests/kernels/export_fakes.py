@@ -1,5 +1,4 @@
-"""A driver and a compiler of nothing for kernels in files: what calls of two kernels launch can be
-compared."""
+"""A fake driver and compiler for exported kernels, to compare the launches of two kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +25,10 @@ from tests.kernels.launch_kernels import image
 
 
 class Noting(FakeDriver):
-    """A driver that notes the parameters of each launch; the sizes of a kernel's parameters stand
-    in its name."""
+    """A driver that records the parameters of each launch.
+
+    The name of a kernel gives the sizes of its parameters.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Noting(FakeDriver):
         )
 
     def encode_tiled(self, *what: Any) -> bytes:
-        """Bytes that say what is asked for."""
+        """Return bytes that encode the request."""
         words = repr(
             [self.allocated.get(part, part) if isinstance(part, int) else part for part in what]
         )
@@ -66,7 +67,7 @@ class Noting(FakeDriver):
 
 
 class Torch(TorchTensor):
-    """A tensor on the GPU; memory for another one comes at rising addresses."""
+    """A tensor on the GPU; further tensors are allocated at increasing addresses."""
 
     made = 0
 
@@ -90,12 +91,12 @@ class Torch(TorchTensor):
 
 @contextlib.contextmanager
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
-    """Make all kernels ones that are not compiled, and launched by the driver that is yielded."""
+    """Replace the compile of all kernels, and yield the fake driver that launches them."""
     fake = Noting()
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
     monkeypatch.setattr(Variant, "_build", built)
-    # which other tests compile
+    # other tests compile `scaled`
     monkeypatch.setattr(scaled, "_calls", Calls(scaled.definition, Table()))
 
     def empty(shape: Any, dtype: Any = None, device: Any = None, **_: Any) -> Torch:
@@ -131,7 +132,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
 
 
 def built(self: Variant) -> Any:
-    """A compile, to an image of nothing that says of which types it is."""
+    """Return a fake image, which names the types it was compiled for."""
     arrays = self.arrays
     maps = tuple(
         launch.MapRequest(number, (64, 32), 0, "zeros", array.output)
@@ -156,7 +157,7 @@ def built(self: Variant) -> Any:
 
 
 def did(fake: Noting, kernel: Any, call: Callable[[Any], Any]) -> Any:
-    """What a call of a kernel makes the driver do, and returns or raises."""
+    """Return what a call of a kernel makes the driver do, and what it returns or raises."""
     launch.encode.cache_clear()
     launch.buffers._workspaces.clear()
     fake.calls.clear(), fake.seen.clear(), fake.allocated.clear()
@@ -191,7 +192,7 @@ def same(
     calls: list[Callable[[Any], Any]],
     **options: Any,
 ) -> Any:
-    """Export the kernel, load it, and compare the calls of both; returns the loaded one."""
+    """Export the kernel, load it, compare calls of both, and return the loaded kernel."""
     kernel.export("k.numpipe", *signatures, **options)
     loaded = numpipe.load("k.numpipe")
     for number, call in enumerate(calls):

@@ -1,5 +1,5 @@
-"""Kernels for tests of `Kernel.export` and `numpipe.load`, in a module that a command line imports,
-and that loading never does."""
+"""Kernels for tests of `Kernel.export` and `numpipe.load`, in a module that the command line
+imports and loading never does."""
 
 from __future__ import annotations
 
@@ -52,5 +52,6 @@ def thrice(value):
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
 def scaled(x, y, *, scale: numpipe.Static = 2.0, cfg: numpipe.Static = Config()):
-    """y = x * scale; its steps along columns are sequential, so it passes itself their number."""
+    """Compute y = x * scale; the steps along columns are sequential, and the kernel passes itself
+    their number."""
     y[...] = x[...] * scale

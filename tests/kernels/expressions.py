@@ -1,10 +1,10 @@
-"""Whole expressions as source text, made up by Hypothesis, and what they are worth by an
-interpreter of its own.
+"""Generated expressions as source text, drawn by Hypothesis, with their values from an independent
+interpreter.
 
 `integers` and `floats` draw the text of an expression in the run-time scalars p, q, r (int32) and
-x, y (float32). `worth` says what a kernel must make of it: integers exactly, with `Undefined` where
-a kernel leaves their range, floats as float32 with a bound on what a fused multiply-add may change.
-`load` makes a kernel of many expressions.
+x, y (float32). `worth` gives the value that a kernel must compute: exact integers, with `Undefined`
+for an operation outside their range, and float32 with a bound on what a fused multiply-add may
+change. `load` makes a kernel of many expressions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 SCALARS = ("p", "q", "r", "x", "y")
 F32 = np.float32
 ULP = 2.0**-23
-"""of float32, relative: more than a rounding that did not happen changes"""
+"""relative, of float32: more than one omitted rounding can change"""
 
 
 class Undefined(Exception):
-    """An integer result beyond int32, a division by zero, a shift too far: an error simulated."""
+    """An integer overflow, a division by zero or a shift too far: an error in the simulator."""
 
 
 class Uncertain(Exception):
@@ -52,7 +52,7 @@ def _fractions() -> st.SearchStrategy[str]:
 
 @st.composite
 def drawn(draw: st.DrawFn, real: bool, depth: int = 4) -> str:
-    """A float or int expression that a kernel may have."""
+    """Draw a float or int expression that a kernel may contain."""
     for _ in range(5):
         text = draw(floats(depth) if real else integers(depth))
         if acceptable(text):
@@ -62,7 +62,7 @@ def drawn(draw: st.DrawFn, real: bool, depth: int = 4) -> str:
 
 @functools.cache
 def integers(depth: int = 4) -> st.SearchStrategy[str]:
-    """Expressions whose value is an int32; depth counts operators on top of each other."""
+    """Draw expressions whose value is an int32; depth is the nesting of operators."""
     leaves = st.one_of(
         st.sampled_from(["p", "q", "r"]), st.sampled_from(["p", "q", "r"]), _literals()
     )
@@ -95,7 +95,7 @@ def integers(depth: int = 4) -> st.SearchStrategy[str]:
 
 @functools.cache
 def floats(depth: int = 4) -> st.SearchStrategy[str]:
-    """Expressions whose value is a float32."""
+    """Draw expressions whose value is a float32."""
     names = st.sampled_from(["x", "y"])
     if depth == 0:
         return names
@@ -122,7 +122,7 @@ def floats(depth: int = 4) -> st.SearchStrategy[str]:
 
 @functools.cache
 def truths(depth: int = 3) -> st.SearchStrategy[str]:
-    """Comparisons and what is made of them."""
+    """Draw comparisons and boolean expressions."""
     less = st.deferred(lambda: integers(max(depth - 1, 0)))
     real = st.deferred(lambda: floats(max(depth - 1, 0)))
     compared = st.one_of(
@@ -162,7 +162,7 @@ def _chosen(arm: st.SearchStrategy[str], depth: int) -> st.SearchStrategy[str]:
 
 
 def scalars() -> st.SearchStrategy[dict[str, Any]]:
-    """Values of the run-time scalars, small ones and those at the ends of their ranges."""
+    """Draw values of the run-time scalars, small ones and the limits of their ranges."""
     whole = st.one_of(
         st.integers(-10, 10),
         st.integers(-10, 10),
@@ -180,7 +180,7 @@ def scalars() -> st.SearchStrategy[dict[str, Any]]:
 # ---- what it is worth ----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Real:
-    """A float32, and how far from it the GPU's may be."""
+    """A float32 and the maximum error of the GPU's result."""
 
     value: Any
     error: float = 0.0
@@ -190,15 +190,18 @@ Value = int | bool | Real
 
 
 def worth(text: str, values: dict[str, Any]) -> Value:
-    """What a kernel computes for an expression: an exact int, a bool, or a Real; Undefined,
-    Uncertain."""
+    """Return a kernel's value of an expression: an exact int, a bool or a Real.
+
+    Raises Undefined or Uncertain.
+    """
     given = {name: Real(F32(v)) if name in "xy" else v for name, v in values.items()}
     with np.errstate(all="ignore"):
         return _evaluate(ast.parse(text, mode="eval").body, given)
 
 
 def known(node: ast.AST) -> bool:
-    """Whether an expression is made of constants: the AST pass computes it, as Python does."""
+    """Return whether an expression is constant, so that the AST pass evaluates it as Python
+    does."""
     return not any(isinstance(part, ast.Name) and part.id in SCALARS for part in ast.walk(node))
 
 
@@ -210,8 +213,10 @@ def _folded(node: Any) -> Any:
 
 
 def acceptable(text: str) -> bool:
-    """Whether a kernel may have an expression: no constant fails or leaves int32, no function is
-    called between two comparisons."""
+    """Return whether a kernel may contain an expression.
+
+    No constant may fail or overflow int32, and no function may be called between two comparisons.
+    """
     chains = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare))
     if any("sum_of" in ast.unparse(part) for chain in chains for part in chain.comparators[:-1]):
         return False
@@ -351,7 +356,7 @@ def _power(a: Value, n: int) -> Value:
     if not isinstance(a, Real):
         return _int32(int(a) ** n)
     result: Value = a if n else Real(F32(1))
-    for _ in range(n - 1):  # n <= 3: a a, (a a) a
+    for _ in range(n - 1):  # for n <= 3: a a, (a a) a
         result = _operate("Mult", result, a)
     return result
 
@@ -368,7 +373,7 @@ def _float_operation(op: str, a: Real, b: Real) -> Real:
     if op in ("Add", "Sub"):
         error = before
     elif op == "Mult":
-        # perhaps never rounded
+        # the product may not be rounded (fused multiply-add)
         error = a.error * right + b.error * left + a.error * b.error + ULP * abs(float(value))
     else:
         if before and right <= 2 * b.error:
@@ -399,7 +404,7 @@ def _compare(op: str, a: Value, b: Value) -> bool:
 
 # ---- kernels of them -----------------------------------------------------------------------------
 WIDTH = 16
-"""columns of the output for each expression: 8 for the high and 8 for the low half of an int32"""
+"""output columns per expression: 8 for the high half and 8 for the low half of an int32"""
 
 HEAD = """
 import numpy as np
@@ -420,8 +425,10 @@ def expressions(c, which, p, q, r, x, y):
 
 
 def source(texts: Sequence[str], real: Sequence[bool]) -> str:
-    """A kernel that stores the values of expressions (`real`: which are floats), of one of them
-    with ``which >= 0``."""
+    """Return the source of a kernel that stores the values of expressions.
+
+    `real` says which are floats. With ``which >= 0`` only that expression is stored.
+    """
     lines = [HEAD]
     for i, (text, is_real) in enumerate(zip(texts, real, strict=True)):
         text = text.replace("sum_of(*divmod", "sum_of(divmod")
@@ -439,7 +446,7 @@ def source(texts: Sequence[str], real: Sequence[bool]) -> str:
 
 
 def load(text: str) -> Any:
-    """The kernel of a source text, which is where errors find it."""
+    """Return the kernel of a source text, registered so that errors can show its lines."""
     filename = f"<expressions {hashlib.sha1(text.encode()).hexdigest()[:12]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": filename}
@@ -448,7 +455,7 @@ def load(text: str) -> Any:
 
 
 def result(c: np.ndarray, i: int, is_real: bool) -> Any:
-    """The value of expression i in what a kernel stored."""
+    """Return the value of expression i from a kernel's output."""
     column = WIDTH * i
     if is_real:
         return c[0, column]
@@ -456,7 +463,7 @@ def result(c: np.ndarray, i: int, is_real: bool) -> Any:
 
 
 def agrees(found: Any, value: Value, *, exactly: bool) -> bool:
-    """Whether a result is the value, on the GPU up to its error."""
+    """Return whether a result equals the value, on the GPU within its error."""
     if not isinstance(value, Real):
         return bool(found == value)
     if np.isnan(value.value):

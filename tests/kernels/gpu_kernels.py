@@ -1,4 +1,4 @@
-"""Kernels of several GPUs, each with what it computes on GPU r of n, for GPUs of any number."""
+"""Kernels of several GPUs, each with its expected result on GPU r of n, for any number of GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
 def shift(x, y, ready):
-    """y of the next GPU: x of this one, by TMA stores."""
+    """Store x to y of the next GPU by TMA."""
     other, wg = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu"), numpipe.axis_index("wg")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 128)):
         rows = ds(i * 128 + wg * 64, 64)
@@ -41,8 +41,8 @@ def shift(x, y, ready):
     ),
 )
 def exchanged(x, y, sums, total, copied, ready):
-    """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes,
-    in both roles."""
+    """Store to the next GPU by TMA and by lanes, then load it there by TMA and by lanes, in both
+    roles."""
     gpus = numpipe.axis_size("gpu")
     other = (numpipe.axis_index("gpu") + 1) % gpus
     before = (numpipe.axis_index("gpu") + gpus - 1) % gpus
@@ -72,7 +72,7 @@ def exchanged(x, y, sums, total, copied, ready):
     out_type=lambda x, gpus: ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype),
 )
 def ring_gather(x, y, arrived, *, gpus: numpipe.Static):
-    """y: x of all GPUs; each block goes from GPU to GPU around the ring."""
+    """Gather x of all GPUs into y; each block goes from GPU to GPU around the ring."""
     me, rows = numpipe.axis_index("gpu"), x.shape[0]
     following = (me + 1) % gpus
     for (i,) in numpipe.tiles(cdiv(rows, 64)):
@@ -98,7 +98,7 @@ def ring_gather(x, y, arrived, *, gpus: numpipe.Static):
     ),
 )
 def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
-    """y: the sum of all GPUs' rows for this one, added in the order of the GPUs."""
+    """Sum all GPUs' rows for this GPU into y, in the order of the GPUs."""
     me, wg, rows = numpipe.axis_index("gpu"), numpipe.axis_index("wg"), y.shape[0]
     tiles = cdiv(rows, 128)
     for turn, i in numpipe.tiles(gpus, tiles):
@@ -122,7 +122,8 @@ def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
     out_type=lambda a, b, gpus: ArrayType((gpus * a.shape[0], b.shape[1]), np.float32),
 )
 def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
-    """c: all GPUs' a, by rows, times this one's b; peers' blocks are loaded by a pipeline."""
+    """Compute c = the rows of a from all GPUs, times this GPU's b; a pipeline loads the peers'
+    blocks."""
     me, wg = numpipe.axis_index("gpu"), numpipe.axis_index("wg")
     rows, columns = a.shape[0] // 128, b.shape[1] // 64
     for turn, i, j in numpipe.tiles(gpus, rows, columns):
@@ -150,8 +151,7 @@ def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
 def copied_by_hand(x, y, arrived):
-    """y of the next GPU: x of the one before this one, by copies of the kernel's own, without a
-    memory role."""
+    """Copy x of the previous GPU to y of the next one by explicit copies, without a memory role."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
@@ -172,14 +172,14 @@ def copied_by_hand(x, y, arrived):
     grid=numpipe.persistent(), semaphores=1, out_type=lambda x, counts: ArrayType(x.shape, x.dtype)
 )
 def taken_by_count(x, counts, y, done):
-    """y: of the GPU before this one as many blocks of x as its count says, which steers what is
-    loaded."""
+    """Copy blocks of x from the previous GPU to y, as many as its count says; the count controls
+    the loads."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before = (me + gpus - 1) % gpus
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         many = numpipe.peer(counts, before)[0]
         acc = numpipe.zeros((64, 64), np.float32)
-        # at least one: so the compute role knows that the memory role has read the count
+        # at least one step, so the compute role knows that the memory role has read the count
         pipe = numpipe.pipeline(
             grid=(2 if i < many else 1,), in_specs=(BlockSpec((64, 64), lambda k: (i * k, 0)),)
         )
@@ -197,7 +197,7 @@ def taken_by_count(x, counts, y, done):
     out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype)),
 )
 def around_the_ctas(x, y, z, ready):
-    """z: x, where each CTA takes the blocks that the next one has stored to y, on one GPU."""
+    """Compute z = x on one GPU; each CTA takes the blocks that the next CTA stored to y."""
     me, cta, ctas = numpipe.axis_index("gpu"), numpipe.program_id(0), numpipe.num_programs(0)
     blocks = x.shape[0] // 64
     for i in range(cdiv(blocks, ctas)):
@@ -214,7 +214,7 @@ def around_the_ctas(x, y, z, ready):
 
 @numpipe.function
 def doubled(tiles: Any, source: Any, target: Any) -> None:
-    """Twice the tiles of one array go to another one, by a pipeline."""
+    """Store twice the tiles of one array to another, by a pipeline."""
     pipe = numpipe.pipeline(
         grid=(tiles,),
         in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
@@ -228,8 +228,8 @@ def doubled(tiles: Any, source: Any, target: Any) -> None:
     grid=numpipe.persistent(1), semaphores=2, out_type=lambda x: ArrayType(x.shape, x.dtype)
 )
 def piped(x, y, arrived):
-    """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline,
-    in a function."""
+    """Store twice the x of the previous GPU to y of the next one; one pipeline in a function loads
+    and stores."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     doubled(x.shape[0] // 64, numpipe.peer(x, before), numpipe.peer(y, other))
@@ -247,7 +247,8 @@ def piped(x, y, arrived):
     out_type=lambda a, b, gpus: ArrayType((a.shape[0], b.shape[1]), np.float32),
 )
 def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
-    """c of the next GPU: a times b of this one, tiles by warpgroups in turn, from a counter."""
+    """Store a @ b of this GPU to c of the next one; warpgroups take turns on tiles from a
+    counter."""
     other, columns = (numpipe.axis_index("gpu") + 1) % gpus, b.shape[1] // 64
     for i, j in numpipe.tiles(a.shape[0] // 64, columns, dynamic=True):
         pipe = numpipe.pipeline(
@@ -270,7 +271,7 @@ def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
     out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), np.float32),
 )
 def in_clusters(a, b, c, done):
-    """c: a of the GPU before this one times b, where two CTAs share the blocks of b."""
+    """Compute c = a of the previous GPU @ b, where two CTAs share the blocks of b."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before, cta = (me + gpus - 1) % gpus, numpipe.axis_index("pair")
     pipe = numpipe.pipeline(
@@ -290,7 +291,7 @@ def in_clusters(a, b, c, done):
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, its inputs on `gpus` GPUs, and what it returns on each of them."""
+    """A kernel, its inputs on `gpus` GPUs, and its results on each of them."""
 
     kernel: Any
     inputs: Callable[[int], Sequence[list[np.ndarray]]]
@@ -302,12 +303,13 @@ class Case:
 
 
 def blocks(gpus: int, *shape: int, dtype: Any = F16) -> list[np.ndarray]:
-    """Small integers, other ones on each GPU: sums and products are exact."""
+    """Return small integers, different on each GPU, whose sums and products are exact."""
     return [np.random.default_rng(gpu).integers(-3, 4, shape).astype(dtype) for gpu in range(gpus)]
 
 
 def before(arrays: list[np.ndarray], by: int = 1) -> list[np.ndarray]:
-    """What each GPU has when the array of the one before it (`by` before it) has come."""
+    """Return what each GPU has after it receives the array of the previous GPU (or of `by` GPUs
+    before)."""
     return [arrays[(gpu - by) % len(arrays)] for gpu in range(len(arrays))]
 
 

@@ -1,8 +1,8 @@
-"""GPU tests in several processes at once: compiling takes most of their time, and a kernel that
-fails takes its context with it.
+"""Run GPU tests in several processes at once.
 
-A file of tests/gpu that uses it is also a program, ``python test_x_on_gpu.py N``, which runs shard
-N and prints what fails.
+Compiling takes most of their time, and a kernel that fails takes its CUDA context with it. A file
+of tests/gpu that uses this module is also a program: ``python test_x_on_gpu.py N`` runs shard N and
+prints what fails.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 SHARDS = 14
 LIMIT = 270
-"""seconds that a shard may take, below the limit of a GPU file"""
+"""seconds that a shard may run, less than the limit of a GPU file"""
 
 
 def run(file: str, shard: int) -> str:
-    """What a shard printed; AssertionError unless it ended well."""
+    """Return the output of a shard; AssertionError unless it exits normally."""
     root = Path(__file__).parents[2]
     paths = [str(root), str(root / "examples"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -47,6 +47,6 @@ def run(file: str, shard: int) -> str:
 
 @contextmanager
 def started(file: str) -> Iterator[list[Future[str]]]:
-    """All shards of a file, as many at once as there are cores."""
+    """Start all shards of a file, at most one per core at a time."""
     with ThreadPoolExecutor(min(SHARDS, os.cpu_count() or 1)) as pool:
         yield [pool.submit(run, file, shard) for shard in range(SHARDS)]

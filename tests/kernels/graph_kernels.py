@@ -1,4 +1,4 @@
-"""Kernels whose launches must come one after the other: each adds 1."""
+"""Kernels whose launches must run one after another: each adds 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpipe.intrinsics import special
 
 
 def step(**options: Any) -> Any:
-    """c = a + 1 for float32 matrices, 64 rows a CTA; a new kernel, which nobody has called."""
+    """Return a new kernel, never called before: c = a + 1 for float32 matrices, 64 rows per CTA."""
     options = {
         "grid": lambda a: (cdiv(a.shape[0], 64),),
         "grid_names": "cta",
@@ -34,7 +34,7 @@ def step(**options: Any) -> Any:
 
 
 def ranks(**options: Any) -> Any:
-    """Each CTA stores its rank in its cluster to its 64 rows of c, float32 with 32 columns."""
+    """Store each CTA's rank in its cluster to its 64 rows of c, float32 with 32 columns."""
     options = {
         "grid": lambda c: (cdiv(c.shape[0], 64),),
         "grid_names": "cta",

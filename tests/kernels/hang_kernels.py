@@ -1,5 +1,7 @@
-"""Kernels that never end: each waits for an mbarrier whose phase does not complete. Simulated a
-deadlock, and on the GPU too where they are built with ``debug=True``."""
+"""Kernels that never end: each waits for an mbarrier phase that does not complete.
+
+The simulator reports a deadlock, and so does the GPU for kernels built with ``debug=True``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ STEPS = 4
 
 
 def hang(warpgroups: int = 1, **options: Any) -> Callable[[Any], Any]:
-    """Enter a kernel over arrays x and y of (64, 64 * STEPS) float16."""
+    """Register a kernel over arrays x and y of (64, 64 * STEPS) float16."""
 
     def enter(function: Any) -> Any:
         made = numpipe.kernel(
@@ -147,7 +149,7 @@ def polling_for_ever(x, y):
 
 @numpipe.kernel(compiler_params=DEBUG)
 def never(x, y):
-    """Waits for ever, and then again."""
+    """Wait forever, and then wait again."""
     told = numpipe.scratch(Barrier())
     k = x.shape[0]
     while k > 0:
@@ -157,7 +159,7 @@ def never(x, y):
 
 @numpipe.kernel(compiler_params=DEBUG)
 def healthy(x, y):
-    """y = x"""
+    """Copy x to y."""
     pipe = numpipe.pipeline(
         grid=(STEPS,),
         in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
@@ -167,7 +169,7 @@ def healthy(x, y):
         y_tile[...] = x_tile[...]
 
 
-# ---- rings, clusters and other CTAs: each is called with x and y alone, or with what `given` says
+# ---- rings, clusters and other CTAs: called with x and y alone, or with the arguments from `given`
 CLUSTER: dict[str, Any] = {
     "grid": 2,
     "grid_names": "cta",
@@ -219,8 +221,11 @@ def a_cta_that_releases_a_shared_slot_never(x, y):
 
 @numpipe.kernel(grid=numpipe.persistent(2), compiler_params=DEBUG)
 def a_tile_of_a_counter_that_is_not_left(x, y):
-    """The memory role draws tiles from the launch's counter, and waits for room in the ring of
-    their numbers."""
+    """Hang the memory role, which draws tiles from the launch's counter, in the ring of tile
+    numbers.
+
+    It waits for room in the ring.
+    """
     never = numpipe.scratch(Barrier())
     for (m,) in numpipe.tiles(64, dynamic=True):
         for (k,), (tile,) in numpipe.pipeline(
@@ -260,7 +265,7 @@ def a_step_that_is_released_once_too_few_for_two_operands(x, y):
 
 @numpipe.kernel(num_compute_wgs=2, warp_specialized=False, compiler_params=DEBUG)
 def a_turn_that_one_warpgroup_leaves_out(x, y):
-    """At a named barrier."""
+    """Hang at a named barrier, where one warpgroup leaves out its turn."""
     for k in range(STEPS):
         if numpipe.axis_index("wg") == 0:
             with numpipe.turn("store"):
@@ -282,7 +287,7 @@ MORE: dict[str, Any] = {
 
 
 def given(name: str) -> tuple[np.ndarray, ...]:
-    """The arguments of a kernel that hangs."""
+    """Return the arguments of a kernel that hangs."""
     return (
         (np.zeros((64, 64), np.float32),) if name == "a_part_that_nobody_hands_over" else arrays()
     )
@@ -318,4 +323,4 @@ TWELVE = {
         "the flag of (another part of 'work'|work)",
     ),
 }
-"""hangs -> the kind of barrier, the role that waits there, and the barrier's name"""
+"""hangs -> (kind of barrier, role that waits there, name of the barrier)"""

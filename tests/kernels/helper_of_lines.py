@@ -1,4 +1,4 @@
-"""A helper of another module, whose lines a line table names."""
+"""A helper function in another module, whose lines appear in a line table."""
 
 from __future__ import annotations
 

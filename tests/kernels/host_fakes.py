@@ -1,4 +1,4 @@
-"""A driver whose copies happen as late as a GPU's may: when somebody waits for them."""
+"""A fake driver whose copies run as late as a GPU's may: when they are waited for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.kernels.launch_fakes import FakeDriver, view
 
 
 class QueuedDriver(FakeDriver):
-    """Copies of page-locked memory, kernels and frees wait in their stream until an event behind
-    them, or the stream, is awaited.
+    """A driver whose copies of page-locked memory, kernels and frees are queued.
 
-    So staging memory that is used again too early, or read too early, shows as wrong data, every
-    time. Pageable memory is read when the copy is queued, and written when the call returns, as the
-    CUDA driver does.
+    They run when the stream, or an event recorded after them, is waited for. Staging memory that is
+    reused or read too early therefore always gives wrong data. As with the CUDA driver, pageable
+    memory is read when the copy is queued and written when the call returns.
     """
 
     def __init__(self, locks: bool = True) -> None:
@@ -32,7 +31,7 @@ class QueuedDriver(FakeDriver):
         self.queues: dict[int, list[Callable[[], None]]] = {}
         self.events: dict[int, tuple[int, Any]] = {}
         self.before: Callable[[str], None] = lambda call: None
-        """called with the name of each copy that is asked for; may raise"""
+        """called with the name of each requested copy; may raise"""
         self.most_locked = 0
         self._one = threading.RLock()
 
@@ -47,7 +46,7 @@ class QueuedDriver(FakeDriver):
 
     def unlock_pages(self, address: int, ordinal: int) -> None:
         with self._one:
-            if address in self.locked:  # else an array of another test, collected late
+            if address in self.locked:  # otherwise an array of another test, collected late
                 self.calls.append(("unlock_pages", self.locked.pop(address)))
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
@@ -99,7 +98,7 @@ class QueuedDriver(FakeDriver):
             self._run(stream)
             super().synchronize(stream, ordinal)
 
-    # ---- what waits in a stream
+    # ---- queued work
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
         with self._one:
             self.calls.append(("launch", config.hStream))
@@ -171,7 +170,7 @@ def rows(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height:
 def doubling(
     cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any]
 ) -> tuple[launch.Prepared, list[launch.ArrayInfo]]:
-    """A kernel c = 2 a on what its parameters say, for two arrays of one shape."""
+    """Compute c = 2 a on the arrays that the parameters name, both of one shape."""
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     kernel = types.SimpleNamespace(
         name="scale",
@@ -213,7 +212,7 @@ def install(
     limit: int = 1 << 30,
     chunk: int = 64,
 ) -> QueuedDriver:
-    """This driver, and chunks so small that little arrays have many."""
+    """Install this driver, with chunks so small that little arrays take many."""
     patch.setattr(driver, "_opened", cuda)
     patch.setattr(pinned, "POOL", pinned.Pool())
     patch.setattr(pinned, "limit", lambda: limit)

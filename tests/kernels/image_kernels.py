@@ -1,8 +1,8 @@
-"""Kernels of every kind of image, and, as a script, the launch of one from a file, in a process
-that compiles nothing.
+"""Kernels of every kind of image, and a program that launches one from a file in a process that
+compiles nothing.
 
-``python image_kernels.py KIND FILE`` prints, as JSON, what the driver was asked to load and to
-launch, what `inspect` says, and which compilers were imported.
+``python image_kernels.py KIND FILE`` prints as JSON what the driver was asked to load and launch,
+what `inspect` returns, and which compilers were imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("plain", "cluster", "dynamic", "split", "debug", "profile")
 
 @functools.cache
 def kernel(kind: str) -> tuple[Any, int, dict[str, Any]]:
-    """(kernel, how many matrices it takes, Statics)"""
+    """Return (kernel, its number of matrices, Statics)."""
     if kind == "cluster":
         return cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)), 3, {}
     if kind == "dynamic":
@@ -50,13 +50,13 @@ def kernel(kind: str) -> tuple[Any, int, dict[str, Any]]:
 
 
 def arguments(kind: str) -> tuple[list[CudaArray], dict[str, Any]]:
-    """Matrices on a GPU that is not there."""
+    """Return matrices on a fake GPU."""
     _, count, statics = kernel(kind)
     return [CudaArray((number + 1) << 24, (SIDE, SIDE), "<f2") for number in range(count)], statics
 
 
 class Driver(FakeDriver):
-    """With what kernels that are watched, or that record, need of it."""
+    """A fake driver with what kernels in debug mode, or with a profile, need."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Kernels for tests of `numpipe.jit` and `numpipe.warmup`, in a module that worker processes
+"""Kernels for tests of `numpipe.jit` and `numpipe.warmup`, in a module that worker processes can
 import."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def misspelt(x, y):
 
 
 def make(number):
-    """A kernel that no other process can import."""
+    """Return a kernel that no other process can import."""
 
     @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def local(x, y):

@@ -1,9 +1,8 @@
-"""Kernels that several tests use: GEMMs of every configuration, nested pipelines, a host table,
-trip counts by tile.
+"""Kernels used by several tests: GEMMs of every configuration, nested pipelines, a host table, trip
+counts per tile.
 
-All compute ``c = a @ b.T`` (unless they say otherwise) for a (M, K) and b (N, K). What a kernel's
-options fix (warpgroups, staging) is an argument of the factory, what one compile fixes is a
-`Static`.
+All compute ``c = a @ b.T`` for a (M, K) and b (N, K), unless noted. What a kernel's options fix
+(warpgroups, staging) is an argument of the factory; what one compile fixes is a `Static`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Config:
     order: str = "grouped"
     group: int = 16
     dynamic: bool = False
-    """whether CTAs take their tiles from a counter"""
+    """whether CTAs take tiles from a counter"""
 
 
 SMALL = Config(tm=128, tn=64, tk=64, slots=2)
@@ -47,7 +46,7 @@ def product_type(a: Any, b: Any) -> ArrayType:
 
 @functools.cache
 def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None) -> Any:
-    """The kernel of examples/gemm.py; c may have any dtype that `astype` gives."""
+    """Return the kernel of examples/gemm.py; c may have any dtype that `astype` supports."""
 
     @numpipe.kernel(
         out_type=product_type,
@@ -83,7 +82,7 @@ def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None
 
 @functools.cache
 def gemm_by_table(ctas: int = 2) -> Any:
-    """Tiles in the order of a host table: int32 rows (m, n)."""
+    """Compute tiles in the order of a host table of int32 rows (m, n)."""
 
     @numpipe.kernel(grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
     def matmul_by_table(a, b, table, c, *, cfg: numpipe.Static = Config()):
@@ -109,8 +108,8 @@ def gemm_by_table(ctas: int = 2) -> Any:
 
 @functools.cache
 def nested_gemm(ctas: int = 2) -> Any:
-    """K in blocks of 128 for a; inside each, b comes in two steps of 64 through a ring of its
-    own."""
+    """Loop over blocks of 128 columns of a; in each, b comes in two steps of 64 through a ring of
+    its own."""
 
     @numpipe.kernel(
         out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg"
@@ -151,7 +150,7 @@ def operands(
     b_order: str = "row",
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Small integers: every product and sum of them is exact, in any order."""
+    """Return small integers: all products and sums of them are exact, in any order."""
     rng = np.random.default_rng(seed)
 
     def one(shape: tuple[int, int], order: str) -> np.ndarray:
@@ -162,14 +161,14 @@ def operands(
 
 
 def product(a: np.ndarray, b: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
-    """``a @ b.T`` in float64, rounded to `dtype` (that of a)."""
+    """Return ``a @ b.T`` computed in float64 and rounded to `dtype` (default: a's)."""
     return (a.astype(np.float64) @ b.astype(np.float64).T).astype(dtype or a.dtype)
 
 
 @functools.cache
 def by_trip_count(ctas: int = 2) -> Any:
-    """Tile (m, n) of a host table with rows (m, n, steps) sums over that many blocks of K: 0 gives
-    zeros."""
+    """Sum tile (m, n) over `steps` blocks of K, from rows (m, n, steps) of a host table; 0 steps
+    give zeros."""
 
     @numpipe.kernel(grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
     def matmul_by_trip_count(a, b, counts, c, *, cfg: numpipe.Static = Config()):

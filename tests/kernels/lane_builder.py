@@ -1,5 +1,7 @@
-"""A stand-in for LLVM's builder whose values are NumPy arrays, one element per lane: shows which
-address each lane computes, without a compiler."""
+"""A fake of LLVM's IR builder whose values are NumPy arrays with an element per lane.
+
+It shows which address each lane computes, without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from numpipe.core import numba as nb
 
 
 class LaneInts(np.ndarray):
-    """An LLVM int32, by lane."""
+    """An LLVM int32 with a value per lane."""
 
     type = nb.i32
 
 
 def _instruction(operation: Callable[..., Any]) -> Any:
-    """Return an instruction of the builder; its operands may be constants of LLVM."""
+    """Return an instruction of the builder; its operands may be LLVM constants."""
 
     def built(*operands: Any) -> Any:
         found = operation(*(getattr(each, "constant", each) for each in operands))

@@ -1,4 +1,4 @@
-"""Kernels whose bodies are code for each lane; for tests in both executions."""
+"""Kernels whose bodies are per-lane code, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
 
 try:
     from numba import cuda
-except ImportError:  # where no CUDA wheel exists, kernels use numpipe's names
+except ImportError:  # without CUDA wheels, kernels use numpipe's names
     from numpipe.language.memory import per_lane as cuda  # type: ignore[no-redef]
 
 LANE = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
@@ -24,8 +24,10 @@ def by_lane(function: Any = None, **options: Any) -> Any:
 
 @by_lane
 def column_sums(x, y):
-    """y[i, j] = the sum of column j of x, in each row: every lane sums half of a column, two meet
-    in the scratch tile."""
+    """Store the sum of column j of x to y[i, j] in each row.
+
+    Every lane sums half of a column, and two lanes combine their sums in the scratch tile.
+    """
     partial = numpipe.scratch(SMEM((64, 64), np.float32))
     partial[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -53,8 +55,10 @@ def column_sums(x, y):
 
 @by_lane
 def warp_sums(x, y):
-    """y[w, j] for warp w: 32 columns summed by a butterfly of shuffles; row 4 + w the running
-    maximum by shfl_down."""
+    """Store the sum of 32 columns to y[w, j] for warp w, by a butterfly of shuffles.
+
+    Row 4 + w is the running maximum, by shfl_down.
+    """
     out = numpipe.scratch(SMEM((64, 64), np.float32))
     out[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -77,8 +81,7 @@ def warp_sums(x, y):
 
 @by_lane
 def mirrored(x, y):
-    """y = x with each row's two halves exchanged within the warp that wrote them: needs a
-    syncwarp."""
+    """Exchange the halves of each row of x, within the warp that wrote them; needs a syncwarp."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
 
     def body(indices, x_tile):
@@ -99,8 +102,10 @@ def mirrored(x, y):
 
 @numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
 def scaled(x, y, factor: float = 2.0):
-    """y = x * factor, an element at a time: each warpgroup has half of the rows of a block, every
-    lane a column of them."""
+    """Compute y = x * factor element by element.
+
+    Each warpgroup has half of the rows of a block, and each lane a column of them.
+    """
     wg = numpipe.axis_index("wg")
     tile = numpipe.scratch(SMEM((128, 64), y.dtype))
 
@@ -121,8 +126,10 @@ def scaled(x, y, factor: float = 2.0):
 
 @by_lane(warp_specialized=False)
 def alone(x, y):
-    """The sums of columns, single-stream: a carry of two numbers for each lane, one of them the
-    same in all."""
+    """Sum columns in a single-stream pipeline.
+
+    The carry holds two numbers per lane, one of them the same in all lanes.
+    """
     out = numpipe.scratch(SMEM((64, 64), np.float32))
     out[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -149,7 +156,7 @@ def alone(x, y):
 
 @by_lane
 def slotted(x, y):
-    """y = x, through slots of a scratch tile that the body chooses from."""
+    """Copy x to y through slots of a scratch tile that the body selects."""
     slots = numpipe.scratch(SMEM((2, 64, 64), x.dtype))
 
     def body(indices, x_tile):
@@ -165,7 +172,7 @@ def slotted(x, y):
 
 @by_lane
 def looked_up(x, index, y):
-    """y[i, j] = x[index[i], j]: lanes read elements of arrays."""
+    """Compute y[i, j] = x[index[i], j]; lanes read elements of arrays."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
 
     def body(indices, x_tile):
@@ -180,8 +187,10 @@ def looked_up(x, index, y):
 
 @by_lane
 def handed_out(x, places, y, counts, last):
-    """Row places[i] of y = 2 x[i], an element at a time; counts[k]: elements of x that are k; last:
-    the greatest of each column."""
+    """Store 2 x[i] to row places[i] of y, element by element.
+
+    counts[k] is the number of elements of x equal to k, and last is the maximum of each column.
+    """
 
     def body(indices, x_tile):
         (k,) = indices
@@ -223,7 +232,7 @@ def check_handed_out(dtype: Any = np.float32, **options: Any) -> None:
 
 
 def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
-    """Small ones: their sums are exact."""
+    """Return small integers: their sums are exact."""
     return np.asarray(
         np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order
     )
@@ -274,8 +283,8 @@ def check_slotted(**options: Any) -> None:
 
 @numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
 def shifted(x, y, by: int = 1):
-    """y[i, j] = x[i, j] + by * j, element by element: the tiles that lanes write are stored by the
-    pipeline."""
+    """Compute y[i, j] = x[i, j] + by * j element by element; the pipeline stores the tiles that
+    lanes write."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x_tile, y_tile):

@@ -1,20 +1,20 @@
-"""The rows of docs/python_inside_a_kernel.md, and kernels made of them.
+"""The rows of docs/python_inside_a_kernel.md, and kernels generated from them.
 
 A row is one of
 
 * ``| `code` | `value` | note |`` in a table headed *Python, gives*: an expression and its value;
 * ``| `code` | `error` | `value` |`` in a table headed *Python, simulated, on the GPU*: an error in
   the simulator; on a GPU a value, where one is given in backticks;
-* ``| `code` | `error` |`` in a table headed *Python, the error says*: refused in both executions;
-  headed *Python, compiled, the error says*: refused when compiled. A ``…`` in an error stands for
+* ``| `code` | `error` |`` in a table headed *Python, the error says*: rejected by both executions;
+  headed *Python, compiled, the error says*: rejected when compiled. A ``…`` in an error matches
   any text;
 * a paragraph of a block fenced as ``py`` (blank lines next to its functions do not end it), with
-  comments that check it, behind the code or below it:
+  comments that check it, after the code or below it:
   ``expression  # gives value``, ``statement  # then condition`` on the arrays after the run,
   ``call  # prints line``.
 
-Code in a table has a line for each of its code spans, which ``<br>`` separates. What checks nothing
-is no row: `parse` raises.
+Code in a table has a line for each of its code spans, separated by ``<br>``. A row that checks
+nothing makes `parse` raise `Unchecked`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HEADERS = {
     ("Python", "compiled, the error says"): "compiled",
 }
 EXACT = 2**24
-"""float32 holds all integers up to here"""
+"""float32 represents all integers up to this one"""
 _CELL = re.compile(r"(?<!\\)\|")
 _SPANS = re.compile(r"`([^`]+)`(?:<br>|$)")
 _MARK = re.compile(r"^(.*?\S)? *# (gives|then|prints) (.+)$")
 
 
 class Unchecked(Exception):
-    """A row of the page that says nothing to check."""
+    """A row of the page has nothing to check."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Row:
     code: list[str]
     kind: str = "gives"
     values: list[tuple[str, Any]] = field(default_factory=list)
-    """expressions, computed behind `code`, and their values"""
+    """expressions, evaluated after `code`, and their values"""
     then: list[str] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
     error: str = ""
@@ -67,7 +67,7 @@ class Row:
         return f"line {self.line}: {shown[:40]}"
 
     def raises(self, told: str) -> bool:
-        """Whether the first line of an error is what the row says, behind ``file:line: kernel
+        """Return whether the first line of an error matches the row, after ``file:line: kernel
         example: ``."""
         text = ".*".join(map(re.escape, self.error.split("…")))
         start = r".*:\d+: kernel example(: (`.*` cannot be compiled: )?|, pipeline at [^:]*:\d+: )"
@@ -76,7 +76,7 @@ class Row:
 
 # ---- the page ------------------------------------------------------------------------------------
 def parse(text: str) -> list[Row]:
-    """The rows of a page; Unchecked for one without a check."""
+    """Return the rows of a page; raises Unchecked for a row without a check."""
     rows: list[Row] = []
     lines = text.split("\n")
     number = 0
@@ -99,7 +99,7 @@ def parse(text: str) -> list[Row]:
 
 
 def tables(rows: Sequence[Row], kind: str) -> list[list[Row]]:
-    """The rows of each table of a kind: those that stand below each other."""
+    """Return the rows of all tables of a kind, joined."""
     found: list[list[Row]] = []
     for row in rows:
         if row.kind == kind:
@@ -142,8 +142,8 @@ def _paragraphs(lines: list[str], first: int) -> Iterator[Row]:
 
 
 def _between_definitions(lines: list[str], start: int, blank: int) -> bool:
-    """Return whether the formatter put this blank line into a paragraph: next to a function, above
-    the first check."""
+    """Return whether the formatter inserted this blank line: next to a function, above the first
+    check."""
     if any(_MARK.match(line) for line in lines[start:blank]):
         return False
     above = next((line for line in reversed(lines[start:blank]) if line), "")
@@ -178,8 +178,10 @@ def _value(text: str, number: int) -> Any:
 
 # ---- kernels -------------------------------------------------------------------------------------
 def head(text: str) -> tuple[str, str]:
-    """What the page defines for its rows, and the first lines of their kernel, which gets one more
-    parameter: `results`."""
+    """Return the page's definitions for its rows, and the first lines of their kernel.
+
+    The kernel gets one more parameter: `results`.
+    """
     block = next(
         b for b in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "def example(" in b
     )
@@ -189,12 +191,12 @@ def head(text: str) -> tuple[str, str]:
 
 
 class Program:
-    """A kernel of some rows, and the arrays that it is called on."""
+    """A kernel made of some rows, and the arrays that it is called with."""
 
     def __init__(self, rows: Sequence[Row], page: str) -> None:
         self.rows = rows
         self.places: list[tuple[Row, str, Any, int]] = []
-        """row, expression, value, column of the results"""
+        """(row, expression, value, column of the results)"""
         prelude, kernel = head(page)
         body: list[str] = []
         column = 0
@@ -229,7 +231,7 @@ class Program:
         return (*self.arrays.values(), 7, 0.5, self.results)
 
     def wrong(self, *, exactly: bool) -> list[str]:
-        """What is not as the page says, after a run."""
+        """Return what differs from the page, after a run."""
         found = []
         for row, expression, value, column in self.places:
             got = self.results[:, column : column + 8]
@@ -256,8 +258,10 @@ class Program:
 
 
 def _delivered(name: str, value: Any) -> list[str]:
-    """What is stored to prove that `name` has this value: that the kernel compiles proves an
-    integer to be one."""
+    """Return code that stores a proof that `name` has this value.
+
+    An integer needs none at run time: that the kernel compiles proves its type.
+    """
     if isinstance(value, bool):
         return [f"int({name})"]
     if isinstance(value, float):

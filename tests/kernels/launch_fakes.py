@@ -1,5 +1,5 @@
-"""A driver and arrays that need no GPU: "device" memory is host memory, a kernel a Python
-function."""
+"""A fake driver and fake arrays that need no GPU: "device" memory is host memory, and a kernel is a
+Python function."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from numpipe.launch import current_gpu, driver
 
 
 class FakeDriver:
-    """What `numpipe.launch.driver.Driver` does, on host memory; `calls` has what was asked for, in
-    order.
+    """A fake of `numpipe.launch.driver.Driver` on host memory; `calls` lists the requests in order.
 
     Memory is filled with 0xAB when allocated and when freed. `kernel` runs at each launch with the
     list of parameter addresses; `code` is what launches return.
@@ -37,16 +36,16 @@ class FakeDriver:
         self.sizes: list[int] = []
         self.code = 0
         self.captured: set[int] = set()
-        """streams that are captured, in the mode that lets no other call through"""
+        """streams being captured, in the mode that allows no other calls"""
         self.relaxed = False
         self.streams: dict[int, int] = {}
         """stream -> GPU"""
         self.at_once = 132
-        """CTAs, or clusters, that run at once"""
+        """the number of CTAs, or clusters, that run at once"""
         self.live: dict[int, Any] = {}
         self.freed: dict[int, list[Any]] = {}
         self.apart: set[tuple[int, int]] = set()
-        """GPUs that cannot reach each other"""
+        """pairs of GPUs that cannot access each other"""
         self.maps: list[tuple[Any, ...]] = []
         self.events: list[Any] = []
         self.failure_at_sync: driver.DriverError | None = None
@@ -175,7 +174,7 @@ class FakeDriver:
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        # memory that was freed last is handed out again, as by the driver's pools
+        # like the driver's pools, reuse the memory that was freed last
         freed = self.freed.get(nbytes + 256)
         storage = freed.pop() if freed else (ctypes.c_uint8 * (nbytes + 256))()
         ctypes.memset(storage, 0xAB, len(storage))
@@ -188,7 +187,7 @@ class FakeDriver:
         return 1 << 12
 
     def counter(self, ordinal: int) -> int:
-        """8 bytes of zeros; `live` has them."""
+        """Return the address of 8 zero bytes, kept alive by `live`."""
         storage = (ctypes.c_uint64 * 1)()
         self.calls.append(("counter", ordinal))
         self.live[ctypes.addressof(storage)] = storage
@@ -257,8 +256,8 @@ class FakeDriver:
         return False
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
-        """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver
-        that locks it."""
+        """Fail to lock pages, so that the driver makes all copies; the driver of `host_fakes` locks
+        them."""
         raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
     # ---- several GPUs
@@ -330,7 +329,7 @@ TORCH_DTYPES = {name: TorchDtype(name) for name in ("float16", "bfloat16", "floa
 
 
 class TorchTensor:
-    """What describe reads of a torch.Tensor; strides in elements, as PyTorch gives them."""
+    """The attributes of a torch.Tensor that describe reads; strides in elements, as in PyTorch."""
 
     def __init__(
         self,
@@ -357,7 +356,7 @@ class TorchTensor:
 def view(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
 ) -> np.ndarray[Any, Any]:
-    """Fake device memory as a NumPy array."""
+    """Return fake device memory as a NumPy array."""
     extent = (
         sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
     )
@@ -369,10 +368,10 @@ def view(
 
 @contextlib.contextmanager
 def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
-    """Make `fake` the driver, with the wheels for CUDA 13, and forget GPUs and tensor maps before
+    """Install `fake` as the driver, with the wheels for CUDA 13; reset GPUs and tensor maps before
     and after.
 
-    Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake
+    Simulated calls do not compile kernels, and nothing is cached on disk: tests count or fake
     compiles.
     """
     monkeypatch.setattr(driver, "_opened", fake)
@@ -389,7 +388,7 @@ def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
 
 
 def raising(error: Exception) -> Callable[[], Any]:
-    """In the place of what opens the driver."""
+    """Return a replacement for the function that opens the driver, which raises."""
 
     def fail() -> Any:
         raise error
@@ -401,8 +400,10 @@ def raising(error: Exception) -> Callable[[], Any]:
 def pretended(
     monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]
 ) -> Iterator[Callable[[str], None]]:
-    """Gives a function that makes this one of `machines`, which are what opens the driver; the
-    wheels are for CUDA 13."""
+    """Yield a function that pretends to be one of `machines`, which are what opens the driver.
+
+    The wheels are for CUDA 13.
+    """
 
     def become(name: str) -> None:
         monkeypatch.setattr(driver, "_opened", None)

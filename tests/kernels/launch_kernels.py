@@ -1,4 +1,4 @@
-"""Kernels whose compiled form is a stand-in: calls run up to a fake driver, in microseconds."""
+"""Kernels with a fake compiled form: calls run up to a fake driver, in microseconds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def image(
     majors: tuple[Any, ...] | None = None,
     **fields: Any,
 ) -> launch.Image:
-    """What the compiler returns for `doubled`, or for a kernel of other arrays."""
+    """Return the compiler's output for `doubled`, or for a kernel of other arrays."""
     name = fields.setdefault("name", "doubled")
     used = Resources(168, 0, 0, 200_000, 384, 40, 232, ())
     given: dict[str, Any] = {
         "entry": f"{name}_entry",
         "cubin": b"cubin",
         "threads": 384,
+        "parts": ("compute", "compute", "memory"),
         "smem_bytes": 200_000,
         "target": "sm_90a",
         **fields,
@@ -35,8 +36,10 @@ def image(
 
 
 def compiled_as(kernel: Any, compiled: Any) -> Any:
-    """The kernel, whose variants are not compiled: `compiled` gives their images, by their key and
-    what TMA cannot address."""
+    """Return the kernel with fake variants that are never compiled.
+
+    `compiled` returns the image for a variant's key and for the arrays that TMA cannot address.
+    """
 
     class Variants(dict[Any, Any]):
         def setdefault(self, key: Any, variant: Any) -> Any:
@@ -48,12 +51,12 @@ def compiled_as(kernel: Any, compiled: Any) -> Any:
 
 
 SIZES = [128] + [8] * 10
-"""bytes of its parameters"""
+"""bytes of each kernel parameter"""
 
 
 def doubled(compiled: Any = None, **options: Any) -> Any:
-    """A kernel of two arrays of two dimensions, the second an output; `compiled` is called where it
-    is compiled."""
+    """Return a kernel of two 2-D arrays, the second an output; `compiled` is called to compile
+    it."""
 
     @numpipe.kernel(**options)
     def doubled(a, c):
@@ -63,7 +66,7 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
 
 
 def arrays(place: int = 0) -> tuple[CudaArray, CudaArray]:
-    """Two float32 arrays (64, 64) on the GPU; `place` moves them."""
+    """Return two float32 arrays (64, 64) on the GPU; `place` moves them."""
     return CudaArray((1 << 20) + place, (64, 64), "<f4"), CudaArray(
         (1 << 22) + place, (64, 64), "<f4"
     )

@@ -1,5 +1,5 @@
-"""Kernels whose vectors begin in either layout, and get one where control flow joins them with
-vectors that have it."""
+"""Kernels whose vectors start in either layout, and get a fixed one where control flow merges
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ grid = numpipe.kernel(grid=lambda x: (cdiv(x.shape[0], 64),))
 
 @grid
 def row_sums(x, y, scale):
-    """``y = x.sum(axis=1) * scale``, as a first writer of it would write it."""
+    """Compute ``y = x.sum(axis=1) * scale``, as a newcomer would write it."""
     m = numpipe.program_id(0)
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[1], 64),),
@@ -30,8 +30,11 @@ def row_sums(x, y, scale):
 
 @grid
 def row_sums_by_a_body(x, y, scale):
-    """The body form: the second vector of the carry takes over the first one's layout a step later,
-    the third one a step after."""
+    """Compute row sums in the body form, where layouts propagate along the carry.
+
+    The second vector of the carry takes the layout of the first one step later, the third one step
+    after that.
+    """
     m = numpipe.program_id(0)
 
     def body(indices, tile, carry):
@@ -56,7 +59,7 @@ ROW_SUMS = [row_sums, row_sums_by_a_body]
 
 
 def arrays_of_row_sums() -> tuple[np.ndarray, np.ndarray, np.float32]:
-    """Small integers: sums are exact in any order."""
+    """Return small integers: sums are exact in any order."""
     x = np.random.default_rng(3).integers(-9, 9, (200, 136)).astype(np.float16)
     return x, np.full(200, 7, np.float32), np.float32(0.5)
 
@@ -67,7 +70,7 @@ def wanted_of_row_sums(x: np.ndarray, scale: np.float32) -> Any:
 
 @numpipe.function
 def largest(x, n, bias):
-    """A function that returns a vector in either layout, or one along the rows."""
+    """Return a vector in either layout, or one along the rows."""
     if n > 3:
         return bias
     return x.max(axis=1)
@@ -75,8 +78,8 @@ def largest(x, n, bias):
 
 @numpipe.kernel
 def joined(x, bias, n, y):
-    """Each row of y is a vector that is in either layout on one path, and along the rows or the
-    columns on another."""
+    """Make each row of y from a vector in either layout on one path, and in a fixed layout on
+    another."""
     tile, b = x[ds(0, 64), ds(0, 64)], bias[ds(0, 64)]
     column = b
     if n > 3:

@@ -1,4 +1,4 @@
-"""Kernels whose loads and stores end at a run-time row or column; for tests in both executions."""
+"""Kernels whose loads and stores end at a run-time row or column, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMITS = (64, 64), (5, 64), (64, 9), (0, 3), (-4, 64), (200, 200), (7, 31)
 
 @numpipe.kernel
 def limited(x, y, z, n, k, *, m: numpipe.Static = 64):
-    """To y a block up to row n and column k; to z what a load has before them."""
+    """Store a block to y up to row n and column k, and store to z what a load reads before them."""
     tile = x[ds(0, m), ds(0, 64)]
     y[ds(0, m, stop=n), ds(0, 64, k)] = tile
     z[ds(0, m), ds(0, 64)] = x[ds(0, m, n), ds(0, 64, stop=k)]
@@ -20,8 +20,11 @@ def limited(x, y, z, n, k, *, m: numpipe.Static = 64):
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def grouped(a, b, c, first, end):
-    """The product of some rows of a with b: the last tile ends where the rows do, and the next
-    group's rows stay as they are."""
+    """Multiply groups of rows of a by b.
+
+    The last tile of a group ends where its rows end, and leaves the rows of the next group
+    unchanged.
+    """
     wg = numpipe.axis_index("wg")
     for m in range((end - first + 127) // 128):
         acc = numpipe.zeros((64, 64), np.float32)
@@ -39,5 +42,5 @@ def grouped(a, b, c, first, end):
 
 @numpipe.kernel
 def scattered(x, y, n):
-    """Columns before n of rows in another order."""
+    """Scatter rows to another order, columns before n only."""
     y[63 - numpipe.iota(64), ds(0, 64, stop=n)] = x[ds(0, 64), ds(0, 64)]

@@ -1,8 +1,8 @@
-"""A rank of torch.distributed with a GPU: goes through scenarios of the ops of several GPUs, and
-prints what failed, as JSON.
+"""A torch.distributed rank with a GPU, which runs scenarios of the multi-GPU ops and prints
+failures as JSON.
 
-``python -m tests.kernels.many_gpu_ops_ranks RANK RANKS FILE``; the ranks meet through the file.
-They end at the first error that is raised, for after it they would not meet any more.
+``python -m tests.kernels.many_gpu_ops_ranks RANK RANKS FILE``; the ranks rendezvous through the
+file. A rank ends at its first exception, because after it the ranks would not meet again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASES = (
     (136, 77, 91, F16, False),
     (520, 136, 328, F16, True),
 )
-"""rows of a GPU, K, N, the type, and whether b is given by columns"""
+"""(rows of a GPU, K, N, type, whether b is stored by columns)"""
 TOLERANCES = {F16: 1e-3, BF16: 5e-3}
 SMALL = CASES[0]
 SCENARIOS: dict[str, Callable[[numpipe.Mesh], Iterator[str]]] = {}
@@ -42,7 +42,7 @@ SCENARIOS: dict[str, Callable[[numpipe.Mesh], Iterator[str]]] = {}
 def scenario(
     function: Callable[[numpipe.Mesh], Iterator[str]],
 ) -> Callable[[numpipe.Mesh], Iterator[str]]:
-    """A scenario yields what failed: texts, empty ones where nothing did."""
+    """Register a scenario: a generator that yields failures as text, empty where nothing failed."""
     SCENARIOS[function.__name__] = function
     return function
 
@@ -50,7 +50,7 @@ def scenario(
 def operands(
     name: str, case: tuple[Any, ...], gpus: int, seed: int = 0
 ) -> tuple[list[Any], list[Any]]:
-    """a and b of all GPUs for a product."""
+    """Return a and b of all GPUs for a product."""
     rows, depth, columns, dtype, by_columns = case
     height = rows * gpus if name == "matmul_reduce_scatter" else rows
     a, b = shards(
@@ -73,7 +73,7 @@ PRODUCTS = ("all_gather_matmul", "matmul_reduce_scatter")
 
 @scenario
 def products(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Products of odd sizes, b by rows and by columns, against float64."""
+    """Check products of odd sizes, b by rows and by columns, against float64."""
     for case in CASES:
         for name in PRODUCTS:
             a, b = operands(name, case, mesh.size)
@@ -86,7 +86,8 @@ def products(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Copies are exact, sums those of float64; all_gather to any memory and to symmetric memory."""
+    """Check that copies are exact and sums equal float64; all_gather to ordinary and to symmetric
+    memory."""
     gpus, me = mesh.size, mesh.rank
     for shape, dtype in (((37, 24), BF16), ((9, 40), F16)):
         (x,) = shards(shape, dtype=dtype, gpus=gpus, device=DEVICE)
@@ -117,8 +118,11 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
-    """The same bits, 20 times; calls that were made before are found by their arrays, but not those
-    that PyTorch would record."""
+    """Check that results have the same bits 20 times, and that repeated calls are found by their
+    arrays.
+
+    Calls that PyTorch would record for gradients are not reused.
+    """
     me = mesh.rank
     (x,) = shards((2 * 37, 24), dtype=BF16, gpus=mesh.size, device=DEVICE)
     counts = torch.tensor([41, 33], dtype=torch.int32, device=DEVICE)
@@ -139,7 +143,7 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
     numbers.copy_(counts)
     calls["all_to_all"] = lambda: ops.all_to_all(rows, numbers, mesh=mesh)[0]  # neither is copied
     for name, call in calls.items():
-        for _ in range(4):  # at the addresses that the allocator gives in turns
+        for _ in range(4):  # at the addresses that the allocator returns alternately
             call()
         with mock.patch.object(several, "Shards", wraps=several.Shards) as anew:
             for _ in range(8):
@@ -153,7 +157,8 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def thousand(mesh: numpipe.Mesh) -> Iterator[str]:
-    """1,000 launches in a row, of two inputs in turns: rows of the launch before would be seen."""
+    """Launch 1,000 times in a row, alternating between two inputs: rows of the previous launch
+    would show."""
     both = [
         [each[mesh.rank] for each in operands("all_gather_matmul", SMALL, mesh.size, seed)]
         for seed in range(2)
@@ -171,7 +176,7 @@ def thousand(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Both products and a collective in one graph, replayed on 10 inputs."""
+    """Replay both products and a collective in one graph, on 10 inputs."""
     _, _, columns, dtype, _ = SMALL
     a, b = operands("all_gather_matmul", SMALL, mesh.size)
     (down,) = shards((columns, 64), dtype=dtype, gpus=mesh.size, device=DEVICE)
@@ -185,7 +190,7 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        run()  # compiles, and allocates what the stream's launches share
+        run()  # compile, and allocate what the stream's launches share
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
@@ -212,8 +217,7 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def gradients(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Of both products by numpipe.torch, of sizes whose rows have to be padded to be gathered, and
-    of large ones."""
+    """Check the gradients of both products by numpipe.torch, for padded and for large sizes."""
     import numpipe.torch
 
     me = mesh.rank
@@ -253,7 +257,7 @@ def main(rank: int, ranks: int, file: str) -> None:
             break
     print(json.dumps(found), flush=True)
     if any("Traceback" in failure for failures in found.values() for failure in failures):
-        os._exit(0)  # without the other rank nothing of torch.distributed ends in order
+        os._exit(0)  # torch.distributed does not shut down cleanly without the other rank
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""What ops of several GPUs have to give, by PyTorch in float64, and the shards that tests pass."""
+"""Expected results of the multi-GPU ops, by PyTorch in float64, and the shards that tests pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shards(
     device: str = "cpu",
     seed: int = 0,
 ) -> list[list[Any]]:
-    """A list of a tensor for each GPU, for each shape; the same in all processes."""
+    """Return for each shape a list with a tensor per GPU, the same in all processes."""
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)) + 9973 * seed)
     return [
         [
@@ -28,7 +28,7 @@ def shards(
 
 
 def in_full(tensors: list[Any]) -> list[Any]:
-    """The tensors in float64, leaves whose gradients are computed."""
+    """Return the tensors in float64, as leaves that require gradients."""
     return [tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
@@ -37,7 +37,7 @@ def scattered(whole: Any, gpus: int) -> list[Any]:
 
 
 def exchanged(x: list[Any], counts: list[Any]) -> list[Any]:
-    """What all_to_all brings to each GPU."""
+    """Return what all_to_all delivers to each GPU."""
     parts = [
         torch.split(each[: sum(count.tolist())], count.tolist())
         for each, count in zip(x, counts, strict=True)
@@ -54,12 +54,11 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
     "reduce_scatter": lambda x: scattered(sum(x), len(x)),
     "all_to_all": exchanged,
 }
-"""of all GPUs' tensors, for each GPU"""
+"""the expected result of each GPU, from all GPUs' tensors"""
 
 
 def differs(got: Any, wanted: Any, tolerance: float) -> str:
-    """How a tensor differs from another one by more than a part of the largest value; "" if it does
-    not."""
+    """Return how two tensors differ by more than a fraction of the largest value, or ""."""
     if got.shape != wanted.shape:
         return f"{tuple(got.shape)}, not {tuple(wanted.shape)}"
     apart = (

@@ -1,5 +1,5 @@
-"""Compiles many kernels in this process and prints, as JSON, what the code of each holds and what
-it cost."""
+"""A program that compiles many kernels and prints as JSON what the code of each contains and
+costs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def shifted(x, by):
 
 
 def printing(number: int) -> Any:
-    """A kernel with its number among its constants: in a nested function, and passed to one that
-    all kernels share."""
+    """Return a kernel with its number among its constants.
+
+    The number is used in a nested function and passed to a function that all kernels share.
+    """
     value = float(1 << 16 | number)
 
     def prints(a, c, scale):
@@ -36,7 +38,7 @@ def printing(number: int) -> Any:
 
 
 def multiplying(number: int) -> Any:
-    """The same on tiles, with a pipeline and a store."""
+    """Return a similar kernel on tiles, with a pipeline and a store."""
     value = float(1 << 16 | number)
 
     def multiplies(a, c, scale):
@@ -54,8 +56,8 @@ def multiplying(number: int) -> Any:
 
 
 def constants(text: str) -> list[int]:
-    """The numbers of kernels whose constants a PTX text (float32 in hexadecimal) or LLVM text
-    (float64) holds."""
+    """Return the kernel numbers among the constants of PTX text (float32 in hexadecimal) or LLVM IR
+    (float64)."""
     values = [
         float(np.uint32(int(bits, 16)).view(np.float32))
         for bits in re.findall(r"\b0[fF]([0-9A-F]{8})\b", text)
@@ -68,8 +70,11 @@ def constants(text: str) -> list[int]:
 
 
 def main(count: int, full_every: int) -> None:
-    """One kernel in `full_every` is built down to machine code, for both roles; of the others only
-    the LLVM IR of one role is made: names and types live there."""
+    """Compile the kernels: one in `full_every` down to machine code for both roles, the others less
+    far.
+
+    For the others only the LLVM IR of one role is built, which is where names and types are kept.
+    """
     from numpipe.compile.build import front_end
 
     types = ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32)

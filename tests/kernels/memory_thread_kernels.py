@@ -1,4 +1,4 @@
-"""Kernels whose memory role is any of the CTA's warpgroups; for tests in both executions."""
+"""Kernels whose memory role is any of the CTA's warpgroups, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ emit, emit_ws = numpipe.emit_pipeline, numpipe.emit_pipeline_warp_specialized
 
 
 def kernel(index: int | None) -> Any:
-    """All that depends on a warpgroup's number: its part of tiles, stores, outputs, and rings of
-    its own."""
+    """Return a kernel with everything that depends on a warpgroup's number.
+
+    That is its part of tiles, its stores, outputs, and rings of its own.
+    """
 
     @numpipe.kernel(num_compute_wgs=2, grid=(2,), grid_names="m")
     def anywhere(a, b, c, d):

@@ -1,9 +1,8 @@
-"""A rank of torch.distributed with a GPU: goes through one scenario, and prints what it gave, as
-JSON.
+"""A torch.distributed rank with a GPU, which runs one scenario and prints the result as JSON.
 
-``python -m tests.kernels.mesh_gpu_ranks SCENARIO RANK RANKS FILE``; the ranks meet through the
-file. Nothing here waits for a rank for longer than numpipe does, but for PyTorch's own rendezvous;
-who starts it ends it after a minute.
+``python -m tests.kernels.mesh_gpu_ranks SCENARIO RANK RANKS FILE``; the ranks rendezvous through
+the file. Nothing here waits longer for a rank than numpipe does, except PyTorch's own rendezvous;
+the caller kills the process after a minute.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ def scenario(function: Callable[[numpipe.Mesh], Any]) -> Callable[[numpipe.Mesh]
 
 
 def arrays(mesh: numpipe.Mesh) -> tuple[Any, Any]:
-    """x of this rank and an empty y, in symmetric memory."""
+    """Return x of this rank and an empty y, in symmetric memory."""
     return mesh.to_device(inputs(mesh.size, ROWS)[mesh.rank or 0]), mesh.zeros(
         (ROWS, 64), np.float32
     )
 
 
 def before(mesh: numpipe.Mesh) -> Any:
-    """The x of the rank before this one."""
+    """Return the x of the previous rank."""
     return torch.from_numpy(inputs(mesh.size, ROWS)[((mesh.rank or 0) - 1) % mesh.size]).cuda()
 
 
 @scenario
 def results(mesh: numpipe.Mesh) -> Any:
-    """Stores to and loads from the other rank, the same bits in 20 calls each."""
+    """Store to and load from the other rank; 20 calls of each must give the same bits."""
     x, y = arrays(mesh)
     wanted, found = before(mesh) + 1, []
     everything = torch.cat([torch.from_numpy(each).cuda() for each in inputs(mesh.size, ROWS)])
@@ -66,7 +65,7 @@ def results(mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def thousand(mesh: numpipe.Mesh) -> Any:
-    """1,000 launches without a wait of the host, and what a call costs it."""
+    """Launch 1,000 times without waiting on the host, and report the time of a call."""
     x, y = arrays(mesh)
     shift(x, y, mesh=mesh)
     mesh.check()
@@ -82,13 +81,13 @@ def thousand(mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def graph(mesh: numpipe.Mesh) -> Any:
-    """A graph of two launches, replayed 200 times."""
+    """Replay a graph of two launches 200 times."""
     x, y = arrays(mesh)
     shift(x, y, mesh=mesh)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        shift(x, y, mesh=mesh)  # the stream's control block is made ahead of the capture
+        shift(x, y, mesh=mesh)  # allocates the stream's control block before the capture
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
@@ -109,7 +108,8 @@ def graph(mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def wrong(mesh: numpipe.Mesh) -> Any:
-    """Shapes that differ, and an array that is not symmetric: named on each rank."""
+    """Call with shapes that differ, and with an array that is not symmetric; each rank must name
+    them."""
     x, y = arrays(mesh)
     told = []
     for call in (
@@ -130,7 +130,7 @@ def wrong(mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def unsignalled(mesh: numpipe.Mesh) -> Any:
-    """A kernel whose GPU 1 does not signal; with debug=True it is named."""
+    """Run a kernel whose GPU 1 does not signal; with debug=True the report names GPU 1."""
     x, y = arrays(mesh)
     os.environ["NUMPIPE_DEBUG_TIMEOUT"] = "4"
     kernel = forgetful(compiler_params=numpipe.CompilerParams(debug=True))
@@ -144,7 +144,7 @@ def unsignalled(mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def killed(mesh: numpipe.Mesh) -> Any:
-    """Rank 1 is killed after some launches; rank 0 goes on, and is told within 10 s."""
+    """Kill rank 1 after some launches; rank 0 continues, and must raise within 10 s."""
     x, y = arrays(mesh)
     for _ in range(10):
         shift(x, y, mesh=mesh)
@@ -155,7 +155,7 @@ def killed(mesh: numpipe.Mesh) -> Any:
     time.sleep(0.5)
     begun = time.perf_counter()
     try:
-        for _ in range(5):  # queued behind each other: none of them waits for itself
+        for _ in range(5):  # queued one after another: none of them waits for itself
             shift(x, y, mesh=mesh)
         mesh.check()
     except numpipe.PipelineDeadlock as error:
@@ -171,7 +171,7 @@ def main(name: str, rank: int, ranks: int, file: str) -> None:
     result = SCENARIOS[name](numpipe.Mesh.torch())
     print(json.dumps({"rank": rank, "result": result}), flush=True)
     if name == "killed":
-        os._exit(0)  # without the killed rank nothing of torch.distributed ends in order
+        os._exit(0)  # torch.distributed does not shut down cleanly without the killed rank
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -1,5 +1,4 @@
-"""Kernels of several GPUs for tests: arrays have 64 columns of float32, and a multiple of 64
-rows."""
+"""Multi-GPU kernels for tests; arrays are float32 with 64 columns and a multiple of 64 rows."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ BLOCK = (64, 64)
 
 @numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64))
 def shift(x, y, ready):
-    """y of the next GPU is x + 1; a GPU ends when its y is there."""
+    """Store x + 1 to y of the next GPU; a GPU ends when its own y has arrived."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
         numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)] + 1
@@ -23,7 +22,7 @@ def shift(x, y, ready):
 
 @numpipe.kernel(grid=numpipe.persistent(), semaphores=1)
 def gather(x, y, done):
-    """y is the x of all GPUs, in order; a GPU ends when all have read its x."""
+    """Gather the x of all GPUs into y, in order; a GPU ends when all have read its x."""
     me, gpus, rows = numpipe.axis_index("gpu"), numpipe.axis_size("gpu"), cdiv(x.shape[0], 64)
     for (t,) in numpipe.tiles(rows * gpus):
         rank, i = (me + t // rows) % gpus, t % rows
@@ -37,7 +36,7 @@ def gather(x, y, done):
 
 
 def forgetful(**options):  # type: ignore[no-untyped-def]
-    """A kernel whose GPU 1 does not signal: GPU 0 waits in vain."""
+    """Return a kernel whose GPU 1 does not signal, so that GPU 0 waits in vain."""
 
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=2, **options)
     def forgetful(x, y, ready):
@@ -54,8 +53,7 @@ def forgetful(**options):  # type: ignore[no-untyped-def]
 
 
 def inputs(gpus: int, rows: int = 256) -> list[np.ndarray]:
-    """An array for each GPU; their elements are small integers, and those of each row differ from
-    all others."""
+    """Return an array for each GPU, with small integers that differ between all rows."""
     return [
         (np.arange(rows * 64).reshape(rows, 64) % 4096 + 5000 * gpu).astype(np.float32)
         for gpu in range(gpus)

@@ -1,7 +1,7 @@
-"""A rank of torch.distributed without a GPU: goes through the scenarios below, and prints what each
-of them gave, as JSON.
+"""A torch.distributed rank without a GPU, which runs the scenarios below and prints their results
+as JSON.
 
-``python -m tests.kernels.mesh_ranks RANK RANKS FILE``; the ranks meet through the file.
+``python -m tests.kernels.mesh_ranks RANK RANKS FILE``; the ranks rendezvous through the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def tensors(torch: Any, rows: int = 64) -> list[Any]:
 
 @scenario
 def alike(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """The ranks agree, and then each says that its tensors are on the host."""
+    """Agree with the other ranks; then each rank reports that its tensors are on the host."""
     shift(*tensors(torch), mesh=mesh)
 
 
@@ -78,7 +78,7 @@ def absent(torch: Any, mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def compiles(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """One rank cannot compile another variant: the others are told."""
+    """Fail to compile another variant on one rank; the others must be notified."""
     for rows in ("64", "128"):
         with compiling(mesh, "kernel shift", {"rows": rows}):
             if rows == "128" and mesh.rank == 1:
@@ -101,10 +101,10 @@ def no_member(torch: Any, mesh: numpipe.Mesh) -> Any:
     return numpipe.Mesh.torch(group).size
 
 
-# ---- with symmetric memory and a driver that are the host's
+# ---- with host-side fakes of symmetric memory and the driver
 class Symmetric:
-    """What `torch.distributed._symmetric_memory` does, on the host: another rank's memory lies a
-    GiB above."""
+    """A host-side fake of `torch.distributed._symmetric_memory`; another rank's memory is one GiB
+    higher."""
 
     APART = 1 << 30
 
@@ -148,7 +148,7 @@ def on_gpu(tensor: Any) -> ArrayInfo:
 
 @scenario
 def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """Another shape on one rank; then memory that is symmetric, of which a part is too, until it is
+    """Request another shape on one rank, then use symmetric memory and parts of it until it is
     freed."""
     with_gpus(torch, mesh)
     gpus: Any = mesh.gpus
@@ -173,8 +173,7 @@ def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """Each rank launches for itself, with its peers' addresses; a launch on memory that was freed
-    is not made again."""
+    """Launch in each rank with its peers' addresses; a launch on freed memory is not repeated."""
     with_gpus(torch, mesh)
     fake = FakeDriver(count=2, gpus=(("NVIDIA H200", (9, 0)),) * 2)
     fake.sizes = [128 + 128 + 2 * 128, *[8] * 13]

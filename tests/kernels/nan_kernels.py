@@ -1,4 +1,4 @@
-"""Kernels that store a NaN where their input has a negative number, by each kind of store."""
+"""Kernels that store a NaN where their input is negative, by each kind of store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 CHECK = CompilerParams(debug=True, check_nan=True)
 STORES: dict[str, Any] = {}
 ROW, COLUMN = 19, 38
-"""where the input is negative"""
+"""the position of the negative input"""
 
 
 def stores(**options: Any) -> Any:
@@ -99,4 +99,4 @@ PLACES = {
     "coalesced": (r"y\[…\]", _TILE),
     "a_number": (r"y\[…\]", ""),
 }
-"""kernels -> what is stored to, and what is said of the element, as regular expressions"""
+"""kernel -> (what is stored to, how the report names the element), as regular expressions"""

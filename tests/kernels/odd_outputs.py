@@ -1,5 +1,7 @@
-"""Outputs whose rows TMA cannot write, as arrays of other libraries have them: simulated, where
-each array is on the host, too."""
+"""Outputs whose rows TMA cannot write, as arrays of other libraries may have them.
+
+Simulated calls can pretend to have such outputs, too.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ F16, F32, I32, BF16 = (np.dtype(t) for t in (np.float16, np.float32, np.int32, m
 
 @contextmanager
 def odd_outputs() -> Iterator[None]:
-    """While it lasts, calls take no output for one that TMA can write."""
+    """Make calls treat every output as one that TMA cannot write, within this context."""
 
     def described(*given: Any, **named: Any) -> ArrayArg:
         array = ArrayArg(*given, **named)
@@ -34,8 +36,11 @@ def odd_outputs() -> Iterator[None]:
 
 
 class Odd:
-    """A matrix on a GPU, for compiles, whose rows (`order` "F": columns) of an odd number of
-    elements TMA cannot address."""
+    """A matrix on a GPU, for compiles, whose rows TMA cannot address: they have an odd number of
+    elements.
+
+    With `order` "F" it is the columns.
+    """
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype, order: str = "C") -> None:
         size = dtype.itemsize
@@ -49,14 +54,16 @@ class Odd:
 
 
 def values(*shape: int, dtype: Any = F32) -> np.ndarray:
-    """Small integers that differ from their neighbours in all directions."""
+    """Return small integers that differ from their neighbors in all directions."""
     return (np.arange(np.prod(shape)).reshape(shape) % 251 - 125).astype(dtype)
 
 
 @functools.cache
 def copied(rows: int, columns: int, limited: bool = False) -> Any:
-    """c[row:, column:] = a, for a (rows, columns), a tile; before elements (row_end, column_end) of
-    c if `limited`."""
+    """Compute c[row:, column:] = a, for a tile a of (rows, columns).
+
+    If `limited`, only elements of c before (row_end, column_end) are stored.
+    """
 
     @numpipe.kernel(grid=1)
     def copies(a, c, row, column, row_end, column_end):
@@ -72,7 +79,7 @@ def copied(rows: int, columns: int, limited: bool = False) -> Any:
 def expected(
     a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """What `copied` makes of c."""
+    """Return c after `copied`."""
     made, stop = c.copy(), np.minimum(c.shape, ends or c.shape)
     part = made[row : stop[0], column : stop[1]][: a.shape[0], : a.shape[1]]
     part[...] = a[: part.shape[0], : part.shape[1]]
@@ -81,8 +88,7 @@ def expected(
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, wg_axis="wg")
 def behind_a_reduction(x, y):
-    """Warps tell each other sums, then store through the same bytes, then tell each other sums
-    again."""
+    """Exchange sums between warps, store through the same bytes, then exchange sums again."""
     wg = numpipe.axis_index("wg")
     wide = x[ds(wg * 64, 64), ds(0, 72)].astype(np.float32)
     y[ds(wg * 64, 64), ds(0, 72)] = wide - wide.sum(axis=0)
@@ -91,13 +97,14 @@ def behind_a_reduction(x, y):
 
 @numpipe.kernel(grid=1)
 def in_batches(x, y, i):
-    """y[i] = x"""
+    """Compute y[i] = x."""
     y[i, ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
 
 @functools.cache
 def between_rings(memory_role: bool) -> Any:
-    """A store before a second ring, which takes all of shared memory that the first one leaves."""
+    """Store before a second ring, which takes all of the shared memory that the first one
+    leaves."""
 
     @numpipe.kernel(grid=1, warp_specialized=memory_role)
     def rings(a, c):

@@ -1,4 +1,4 @@
-"""Kernels that write a tile's number where its order puts it; for tests in both executions."""
+"""Kernels that write a tile's number where its order places it, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpipe
 from numpipe import ds, orders
 
 ROWS, COLUMNS = 64, 8
-"""of a tile in the output"""
+"""size of a tile in the output"""
 ORDERS: list[Any] = ["row", "column", orders.Grouped(3), orders.Snake(2), "hilbert"]
 
 
@@ -30,7 +30,7 @@ walker = numpipe.kernel(grid=numpipe.persistent(ctas=3))
 
 @walker
 def numbered(c, planes, rows, columns, *, order: numpipe.Static = "row"):
-    """Tile t of planes x rows x columns in an order: at its place, t + 1."""
+    """Store t + 1 in the place of tile t, of planes x rows x columns in an order."""
     t = numpipe.program_id(0) + 1
     for p, m, n in numpipe.tiles(planes, rows, columns, order=order):
         put(c, p * rows + m, n, t)
@@ -63,7 +63,7 @@ def by_table(table, c, rows, columns):
 
 @walker
 def some_rows(table, c, rows):
-    """The first so many rows of a table."""
+    """Visit only the first `rows` rows of a table."""
     t = numpipe.program_id(0) + 1
     for m, n in numpipe.tiles(rows, order=table):
         put(c, m, n, t)
@@ -75,15 +75,18 @@ def output(rows: int, columns: int) -> np.ndarray:
 
 
 def numbers(c: np.ndarray) -> np.ndarray:
-    """The number in each tile, one less; -1 where none came. AssertionError for a tile that is not
-    of one number."""
+    """Return the number stored in each tile minus one; -1 for a tile that was not written.
+
+    Raises AssertionError for a tile with more than one value.
+    """
     tiles = c.reshape(len(c) // ROWS, ROWS, -1, COLUMNS).transpose(0, 2, 1, 3)
     assert (tiles == tiles[:, :, :1, :1]).all()
     return tiles[:, :, 0, 0].astype(int) - 1
 
 
 def expected(order: orders.Order, shape: tuple[int, ...]) -> np.ndarray:
-    """What `numbers` are of a grid walked in an order, its planes below each other."""
+    """Return the expected `numbers` of a grid traversed in an order, with planes stacked
+    vertically."""
     table = order.table(shape)
     grid = np.empty(shape, int)
     grid[tuple(table.T)] = np.arange(len(table))

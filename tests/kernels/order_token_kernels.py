@@ -1,5 +1,5 @@
-"""Kernels whose warpgroups go through blocks in turn: results that depend on the order, and
-products in attention's order."""
+"""Kernels whose warpgroups process blocks in turn: results that depend on the order, and products
+in attention's order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ ROUNDS = 4
 
 @functools.cache
 def written(warpgroups: int, **options: Any) -> Any:
-    """y: a tile that every warpgroup reads and writes in its turn, so that the order is in its
-    value. Nothing else orders them."""
+    """Read and write a tile in every warpgroup in turn; the value of y depends on the order.
+
+    Nothing else orders the accesses.
+    """
 
     @numpipe.kernel(grid=2, num_compute_wgs=warpgroups, **options)
     def written(y):
@@ -46,8 +48,10 @@ def value_of(warpgroups: int) -> np.ndarray:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1):
-    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its
-    scores too; and with a fence."""
+    """Compute `barrier_loop_kernels.rotated` with its products in turn.
+
+    With a second token its scores take turns too; a fence is optional.
+    """
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(
@@ -89,7 +93,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
 
 @numpipe.function
 def in_turn(acc, x, y):
-    """A product, issued in turn."""
+    """Issue a product in turn."""
     with numpipe.turn("products"):
         acc = numpipe.wgmma(acc, x, y)
     return acc
@@ -97,8 +101,8 @@ def in_turn(acc, x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=3)
 def in_functions(a, b, c):
-    """c = a @ b.T in the body form, with turns in a function of the body's and in the body
-    itself."""
+    """Compute c = a @ b.T in the body form, with turns in the body and in a function of the
+    body."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, y, acc):
@@ -121,7 +125,7 @@ def in_functions(a, b, c):
 
 @functools.cache
 def kernels() -> dict[str, Case]:
-    """By name."""
+    """Return the kernels, by name."""
     plain, fewer = cases()["rotated"], cases()["rotated, fewer steps"]
     without = {"warp_specialized": False}
     a, b = integers(192, 192), integers(64, 192)

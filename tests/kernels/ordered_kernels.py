@@ -1,5 +1,5 @@
-"""Kernels whose warps read what other warps have written, with and without automatic barriers; for
-both executions."""
+"""Kernels whose warps read what other warps have written, with and without automatic barriers, for
+the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ UNSAFE = CompilerParams(unsafe_no_auto_barriers=True)
 
 
 def turned(x: Any, y: Any) -> None:
-    """y = each 64 x 64 block of x transposed: the warps read columns of what they have stored in
-    rows, again and again."""
+    """Transpose each 64 x 64 block of x repeatedly: warps read columns of what they have stored as
+    rows."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
@@ -26,7 +26,7 @@ def turned(x: Any, y: Any) -> None:
 
 
 def sent(x: Any, y: Any) -> None:
-    """y = x + 1 through a tile that the TMA stores."""
+    """Compute y = x + 1 through a tile that TMA stores."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
@@ -38,7 +38,7 @@ def sent(x: Any, y: Any) -> None:
 
 
 def squared(x: Any, y: Any) -> None:
-    """y = each block of x times itself: the tensor cores read what the warps have stored."""
+    """Multiply each block of x by itself: the tensor cores read what the warps have stored."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
@@ -50,8 +50,10 @@ def squared(x: Any, y: Any) -> None:
 
 
 def in_place(x: Any, y: Any) -> None:
-    """y = x + 1, through rows of a tile that only the warp that wrote them reads: right without
-    barriers."""
+    """Compute y = x + 1 through rows of a tile that only the warp that wrote them reads.
+
+    It is correct without barriers.
+    """
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
@@ -62,7 +64,7 @@ def in_place(x: Any, y: Any) -> None:
 
 
 def turned_twice(x: Any, y: Any) -> None:
-    """y = x, transposed on the way in and once more where it lies, in an output's tile."""
+    """Compute y = x by transposing twice: on the way in, and in place in an output's tile."""
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
         in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
@@ -85,7 +87,7 @@ def operand(shape: tuple[int, int] = (192, 128)) -> np.ndarray:
 
 
 def result(name: str, x: np.ndarray) -> np.ndarray:
-    """What a kernel computes."""
+    """Return a kernel's expected result."""
     blocks = x.reshape(x.shape[0] // 64, 64, -1, 64).swapaxes(1, 2)
     made = {
         "turned": lambda: blocks.swapaxes(2, 3),

@@ -1,4 +1,4 @@
-"""Functions of kernels in a module that no kernel is in."""
+"""Functions called by kernels of other modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_bias(tile, bias, scale=1.0):
 
 @numpipe.function
 def index_of(value):
-    """What a kernel can know of a constant's type."""
+    """Return a value that depends on the type of a constant."""
     if isinstance(value, bool):
         return 1
     return value + 6 if isinstance(value, int) else value * 3

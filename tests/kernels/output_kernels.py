@@ -1,5 +1,5 @@
-"""Kernels whose pipelines have out_specs; for tests in both executions. Each has a function that
-says what it computes."""
+"""Kernels whose pipelines have out_specs, each with a function that computes its result, for the
+simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 @dataclass(frozen=True)
 class Config:
-    """Blocks of rows x columns, slots of inputs and outputs."""
+    """Blocks of rows x columns, and slots of inputs and outputs."""
 
     rows: int = 128
     columns: int = 64
@@ -49,7 +49,8 @@ def copy(num_compute_wgs: int = 2) -> Any:
 
 @numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype), num_compute_wgs=2)
 def doubled(a, o):
-    """The body form, with a carry that counts steps; nothing else says that o is an output."""
+    """Double a in the body form, with a carry that counts steps; only out_specs makes o an
+    output."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, y, count):
@@ -70,7 +71,7 @@ def doubled(a, o):
 
 @numpipe.kernel(num_compute_wgs=2)
 def sums(a, rows, total, o, *, slots: numpipe.Static = 2):
-    """Three outputs: one a step, one a row of the grid, revisited, and one in all."""
+    """Store three outputs: one per step, one per row of the grid (revisited), and one in all."""
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),
@@ -96,8 +97,8 @@ def sums(a, rows, total, o, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=2)
 def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
-    """A pipeline for every tile, its counters going on; a product stored through the store ring
-    beside it."""
+    """Run a pipeline per tile, with counters that go on; a product is stored through the store ring
+    too."""
     wg = numpipe.axis_index("wg")
     for (m,) in numpipe.tiles(cdiv(a.shape[0], 128)):
         acc = numpipe.zeros((64, 64), np.float32)
@@ -118,7 +119,7 @@ def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel
 def nested(a, b, o, p):
-    """Outputs of an outer and of an inner pipeline."""
+    """Store outputs of an outer and of an inner pipeline."""
     outer = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 64),),
         in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
@@ -141,7 +142,8 @@ def nested(a, b, o, p):
 
 @numpipe.kernel
 def batches(a, o):
-    """Squeezed and element dimensions: matrix b of a to matrix b of o, 16 columns further left."""
+    """Copy matrix b of a to matrix b of o, 16 columns further left, by squeezed and element
+    dimensions."""
     pipe = numpipe.pipeline(
         grid=(a.shape[0], cdiv(a.shape[1], 64), cdiv(a.shape[2], 64)),
         in_specs=(
@@ -162,7 +164,7 @@ class Both(NamedTuple):
 
 @numpipe.kernel
 def trees(a, up, down):
-    """Outputs in a NamedTuple."""
+    """Return outputs in a NamedTuple."""
     pipe = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 64),),
         in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
@@ -178,7 +180,7 @@ def trees(a, up, down):
 
 @numpipe.kernel
 def filled(o, value):
-    """No inputs."""
+    """Fill an output without inputs."""
     pipe = numpipe.pipeline(
         grid=(cdiv(o.shape[0], 64), cdiv(o.shape[1], 64)),
         out_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),),
@@ -189,7 +191,7 @@ def filled(o, value):
 
 @numpipe.kernel(num_compute_wgs=2)
 def one_by_one(a, b, o):
-    """A body that waits for, and releases, its inputs itself."""
+    """Store outputs from a body that waits for its inputs and releases them itself."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, y, z, x_ready, y_ready, x_consumed, y_consumed):
@@ -212,7 +214,7 @@ def one_by_one(a, b, o):
 
 @numpipe.kernel(num_compute_wgs=2)
 def chained(a, b, o, p):
-    """Two pipelines on the same slots, the second one's steps behind the first one's."""
+    """Run two pipelines on the same slots, one after the other."""
     wg = numpipe.axis_index("wg")
 
     def doubles(indices, x, y):
@@ -241,7 +243,7 @@ def chained(a, b, o, p):
 
 @numpipe.kernel(num_compute_wgs=2)
 def product(a, b, o, *, slots: numpipe.Static = 2):
-    """A product whose tile leaves through an output in the last step, in the dtype of o."""
+    """Store a product's tile through an output in the last step, in the dtype of o."""
     wg = numpipe.axis_index("wg")
     depth = cdiv(a.shape[1], 64)
 
@@ -272,7 +274,8 @@ def product(a, b, o, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel(num_compute_wgs=2)
 def alone(a, o, *, slots: numpipe.Static = 2):
-    """Single-stream, beside a memory role: each warpgroup its own rows, at its own pace."""
+    """Run a single-stream pipeline in each warpgroup next to a memory role; each has its own
+    rows."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, y):
@@ -289,7 +292,7 @@ def alone(a, o, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel(num_compute_wgs=3, warp_specialized=False)
 def without_memory_role(a, o):
-    """Sums of every second block column, for each warpgroup another row of blocks."""
+    """Sum every second block column without a memory role, with a row of blocks per warpgroup."""
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(
         grid=(2, cdiv(a.shape[1], 128)),
@@ -304,7 +307,7 @@ def without_memory_role(a, o):
 
 
 def integers(shape: tuple[int, ...], dtype: Any = F16, seed: int = 0) -> np.ndarray:
-    """Small ones: sums are exact in any order."""
+    """Return small integers: sums are exact in any order."""
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
 
 

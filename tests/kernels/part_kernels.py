@@ -1,4 +1,4 @@
-"""Parts and other shapes of register tiles, with NumPy's results."""
+"""Slices and reshapes of register tiles, with NumPy's results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.in
 
 @numpipe.kernel
 def columns_of_tiles(x, y):
-    """Halves of columns swapped, a part of the middle, the last ones; rows of the second 64."""
+    """Slice columns: swapped halves, a middle part, the last ones; slice the second 64 rows."""
     t = x[ds(0, 128), ds(0, 64)]
     y[ds(0, 128), ds(0, 32)] = t[:, 32:]
     y[ds(0, 128), ds(32, 32)] = t[:, 0:32]
@@ -35,8 +35,7 @@ def columns_wrong(dtype: np.dtype, target: str) -> bool:
 
 @numpipe.kernel
 def parts_of_vectors(x, y, z):
-    """Of vectors in either layout, along rows and along columns, and of tiles with one row or
-    column; other shapes of them."""
+    """Slice vectors of each layout, and tiles with one row or column, and reshape them."""
     v, t = x[0, ds(0, 192)], x[ds(0, 192), ds(0, 64)]
     y[0, ds(0, 40)] = v[ds(8, 40)]
     y[1, ds(0, 64)] = v[ds(64, 64)]
@@ -91,7 +90,7 @@ def coalesced_wrong(target: str) -> bool:
 
 @numpipe.kernel
 def halves_of_a_product(a, b, c):
-    """SwiGLU: the gate and the value are the two halves of one accumulator's columns."""
+    """Compute SwiGLU: the gate and the value are the two halves of one accumulator's columns."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 64,),

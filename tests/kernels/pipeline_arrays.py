@@ -1,4 +1,4 @@
-"""Covering arrays of `Plan`s, and how a plan is run: beside NumPy, simulated and on a GPU."""
+"""Covering arrays of `Plan`s, and functions that run a plan with NumPy, simulated and on a GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tests.fuzz.pipeline_sources import case, source
 from tests.kernels.covering import covering_array
 
 ARRAYS = 7
-"""covering arrays, different ones: each pair meets in at least so many kernels"""
+"""number of different covering arrays; each pair of values occurs in at least this many kernels"""
 
 
 @functools.cache
 def array(number: int) -> list[Plan]:
-    """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to
-    6 steps in turn."""
+    """Return plans that cover all pairs of values that any plan can have.
+
+    Constant grids have 0 to 6 steps in turn.
+    """
     rows = covering_array(FACTORS, RULES, seed=number)
     return [
         Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3])
@@ -26,23 +28,22 @@ def array(number: int) -> list[Plan]:
 
 
 def load(plan: Plan) -> Any:
-    """The kernel of a plan."""
+    """Return the kernel of a plan."""
     return module_of(source(plan), "pipeline").kernel
 
 
 def inputs(plan: Plan, grid: tuple[int, ...], seed: int = 0) -> list[Any]:
-    """The kernel's arguments, outputs poisoned."""
+    """Return the kernel's arguments, with poisoned outputs."""
     return list(case(plan, grid).given(seed).values())
 
 
 def check(plan: Plan, grid: tuple[int, ...], schedule: int | None = None) -> None:
-    """Simulate a plan, and compare all elements of all arrays."""
+    """Simulate a plan and compare all elements of all arrays."""
     assert differs(plan, plan, grid, schedule) == ""
 
 
 def differs(plan: Plan, other: Plan, grid: tuple[int, ...], schedule: int | None = None) -> str:
-    """What the kernel of another plan, that has the same arrays, makes of a plan's arguments
-    otherwise than NumPy of the plan."""
+    """Run the kernel of another plan with the same arrays, and return how it differs from NumPy."""
     made = case(plan, grid)
     given = made.given(schedule or 0)
     after = copied(given)
@@ -51,7 +52,7 @@ def differs(plan: Plan, other: Plan, grid: tuple[int, ...], schedule: int | None
 
 
 def check_on_gpu(plan: Plan, grid: tuple[int, ...], repeats: int = 10) -> None:
-    """The same on the GPU, several times."""
+    """Run a plan several times on the GPU and compare all elements."""
     made = case(plan, grid)
     given = made.given()
     exact = made.right(given)
@@ -62,7 +63,7 @@ def check_on_gpu(plan: Plan, grid: tuple[int, ...], repeats: int = 10) -> None:
 
 
 def told(plan: Plan) -> str:
-    """A plan as a failure shows it: what is not ordinary about it, and its source."""
+    """Describe a plan for a failure: its unusual properties and its source."""
     ordinary = Plan()
     said = ", ".join(
         f"{name}={value!r}"

@@ -1,7 +1,7 @@
-"""Kernels that arrays steer through copies of them in shared memory (`numpipe.prefetched`).
+"""Kernels steered by arrays through copies in shared memory (`numpipe.prefetched`).
 
-Each takes (a, table, counts, c), made and answered as those of `steered_kernels`. `size`: elements
-of the table that are copied; the rest is read from the array.
+Each takes (a, table, counts, c) like those of `steered_kernels`, with the same results. `size` is
+the number of table elements that are copied; the rest is read from the array.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.kernels.steered_kernels import tiles_in_turns, tiles_of_a_table, walk
 
 @numpipe.kernel(num_compute_wgs=2, grid=2, warp_specialized=False)
 def tiles_of_each_warpgroup(a, table, counts, c, *, size: numpipe.Static):
-    """Without a memory role: each warpgroup has a copy, and comes to it as often as its own tiles
-    have it."""
+    """Compute tiles without a memory role; each warpgroup has a copy and advances at its own
+    tiles."""
     for turn in range(counts.shape[0] // 4):
         t = turn * 4 + numpipe.program_id(0) * 2 + numpipe.axis_index("wg")
         acc = numpipe.zeros((64, 64), np.float32)
@@ -39,7 +39,7 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, size: numpipe.Static):
 
 @numpipe.kernel(num_compute_wgs=2, grid=1)
 def numbers(table, y):
-    """Each warpgroup stores half of a table, read through the copy of its first 12 elements."""
+    """Store half of a table from each warpgroup, read through the copy of its first 12 elements."""
     t = numpipe.prefetched(table, size=12)
     for i in range(table.shape[0] // 2):
         row = i + numpipe.axis_index("wg") * (table.shape[0] // 2)

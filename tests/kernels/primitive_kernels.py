@@ -1,5 +1,5 @@
-"""Pipelines made by hand of the primitives: loads, barriers, products and stores; for tests in both
-executions."""
+"""Pipelines written by hand from primitives: loads, barriers, products and stores, for the
+simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def product_type(a: Any, b: Any) -> ArrayType:
     grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)), out_type=product_type
 )
 def single_stream(a, b, c, *, slots: numpipe.Static = 2):
-    """One warpgroup loads ahead for itself."""
+    """Load ahead in one warpgroup for itself."""
     n, m = numpipe.program_id(0), numpipe.program_id(1)
     a_slots = numpipe.scratch(SMEM((slots, 64, 64), a.dtype))
     b_slots = numpipe.scratch(SMEM((slots, 64, 64), b.dtype))
@@ -58,8 +58,8 @@ def single_stream(a, b, c, *, slots: numpipe.Static = 2):
     out_type=product_type,
 )
 def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
-    """Two warpgroups share what the first of them loads; they hand slots back over a barrier of
-    their own."""
+    """Share tiles loaded by the first warpgroup with the second; slots are returned over a
+    barrier."""
     wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
     steps = cdiv(a.shape[1], 64)
 
@@ -111,7 +111,7 @@ ROWS, COLUMNS = 64, 128
 
 @numpipe.kernel(grid=lambda x, y: (2,), num_compute_wgs=2)
 def copied(x, y):
-    """Each warpgroup copies blocks of its own through slots of its own: y = x where y is larger."""
+    """Copy blocks in each warpgroup through its own slots: y = x where y is larger."""
     wg = numpipe.axis_index("wg")
 
     def body(tile, landed):
@@ -133,7 +133,7 @@ def copied(x, y):
 
 
 def reduced(operation: str) -> Any:
-    """A kernel: y[i] = operation(y[i], x[i]), for each of the two CTAs once."""
+    """Return a kernel that computes y[i] = operation(y[i], x[i]), once for each of two CTAs."""
 
     @numpipe.kernel(grid=2)
     def kernel(x, y):
@@ -149,8 +149,7 @@ def reduced(operation: str) -> Any:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def polled(x, y):
-    """Both warpgroups look, again and again, whether the tile is there that one of them has asked
-    for."""
+    """Poll in both warpgroups until the tile that one of them requested has arrived."""
     wg = numpipe.axis_index("wg")
 
     def body(tile, landed):
@@ -180,7 +179,7 @@ def polled(x, y):
 
 @numpipe.kernel(grid=1)
 def united(x, y):
-    """A union of one large tile and of two small ones: the same bytes, one after the other."""
+    """Use a union of one large tile and two small ones: the same bytes, one after the other."""
     whole, (upper, lower) = numpipe.scratch(
         numpipe.RefUnion(
             SMEM((128, 64), x.dtype), (SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype))
@@ -196,7 +195,7 @@ def united(x, y):
 
 @numpipe.kernel(grid=1)
 def tall(x, y):
-    """A tile of more rows than a TMA box has, whole, and its lower half again."""
+    """Load a tile of more rows than a TMA box allows, whole, and its lower half again."""
     slots = numpipe.scratch(SMEM((2, 320, 32), x.dtype))
     landed = numpipe.scratch(Barrier())
     numpipe.copy_gmem_to_smem(x.at[1, ds(0, 320), ds(32, 32)], slots.at[1], landed)
@@ -207,7 +206,7 @@ def tall(x, y):
 
 @numpipe.kernel(grid=1)
 def column_major(x, y):
-    """Rows of a tile are columns of an array whose first dimension is contiguous."""
+    """Load tiles whose rows are columns of an array with a contiguous first dimension."""
     tile, landed = numpipe.scratch((SMEM((32, 64), x.dtype), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(64, 64), ds(0, 32)], tile.T, landed)
     numpipe.barrier_wait(landed)
@@ -216,7 +215,7 @@ def column_major(x, y):
 
 @numpipe.kernel(grid=(2, 3))
 def places(visits, a, b, c, d):
-    """nd_loop over four dimensions: a CTA adds a tile of ones where it comes by."""
+    """Loop over four dimensions with nd_loop; a CTA adds a tile of ones at each place."""
     tile, landed = numpipe.scratch((SMEM((8, 16), visits.dtype), Barrier()))
     numpipe.copy_gmem_to_smem(visits.at[ds(0, 8), ds(0, 16)], tile, landed)
     numpipe.barrier_wait(landed)
@@ -243,8 +242,7 @@ def places(visits, a, b, c, d):
     out_type=product_type,
 )
 def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
-    """A kernel without a memory role makes one of its own: warpgroup 2 loads, the others
-    compute."""
+    """Build a memory role by hand: warpgroup 2 loads and the others compute."""
     wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
     a_slots, b_slots = numpipe.scratch(
         (SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype))
@@ -281,8 +279,7 @@ def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
 
 @numpipe.kernel(grid=lambda x, y: (cdiv(x.shape[0], 128),), num_compute_wgs=2)
 def squared(x, y):
-    """Register tiles out through two slots of each warpgroup's own: y = x * x, a column of blocks
-    at a time."""
+    """Compute y = x * x a column of blocks at a time, through two slots per warpgroup."""
     wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
 
     def body(loaded, stored, landed):
@@ -312,8 +309,10 @@ def moved(
     slots: numpipe.Static,
     transforms: numpipe.Static = (),
 ):
-    """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from
-    where they have landed."""
+    """Copy x to y in tiles of any size.
+
+    Each warpgroup loads `slots` tiles ahead and stores them from where they were loaded to.
+    """
     wg, across = numpipe.axis_index("wg"), cdiv(x.shape[1], columns)
     tiles = cdiv(cdiv(x.shape[0], rows) * across, 2 * numpipe.num_programs(0))
 

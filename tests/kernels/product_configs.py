@@ -1,4 +1,4 @@
-"""Configs of matrix products, of the kinds that the op chooses from."""
+"""Configs of matrix products, of the kinds that the matmul op selects from."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ KINDS = (
     Config(128, 120, 64, None, panels=1, cluster=5, split="cluster"),
     Config(64, 32, 64, None, panels=1, wgs=1, cluster=2, across=2, split=3, once=True),
 )
-"""one of each kind that `numpipe.ops.choice.ways.configs` has"""
+"""one of each kind in `numpipe.ops.choice.ways.configs`"""

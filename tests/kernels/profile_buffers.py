@@ -1,5 +1,5 @@
-"""What a GPU would have recorded of a simulated run: the profiler's buffer, byte by byte, made from
-the events of its trace."""
+"""Profiler buffers, byte by byte as a GPU would record them, made from the trace events of a
+simulated run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from numpipe.plan.image import Image
 from numpipe.traces.events import Event
 
 Moment = tuple[str, int, int, int, int]
-"""kind, ring, operand, step, time"""
+"""(kind, ring, operand, step, time)"""
 
 
 def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tuple[Trace, Any]:
-    """The trace of a simulated run, and its Unit."""
+    """Return the trace of a simulated run, and its Unit."""
     units: list[Any] = []
     made = Variant.unit
 
@@ -38,8 +38,10 @@ def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tu
 def as_recorded(
     trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000
 ) -> Trace:
-    """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many
-    nanoseconds, with `room` events."""
+    """Return the trace that the host decodes from a recording of such a run.
+
+    %globaltimer steps by `tick` nanoseconds, and the buffer has room for `room` events.
+    """
     unit = dataclasses.replace(
         unit, params=unit.params.replace(profile_space=room, profile_dir=".")
     )
@@ -48,7 +50,7 @@ def as_recorded(
 
 
 def image_of(unit: Any) -> Image:
-    """The image of a unit of which no machine code was made."""
+    """Return the image of a unit without machine code."""
     return Image.of(unit, b"", "", resources.of(unit, "", 0, {}))
 
 
@@ -61,7 +63,7 @@ def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick:
     for number, cta in enumerate(ctas):
         for warpgroup in range(unit.warpgroups):
             own = [e for e in trace.events if (e.cta, e.warpgroup) == (cta, warpgroup)]
-            # every SM has a clock of its own
+            # every SM has its own clock
             at, clock = (number * unit.warpgroups + warpgroup) * stride, 10_000_000 * (number + 1)
             found = moments(own, unit)
             ended = own[-1].end
@@ -94,7 +96,7 @@ def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick:
 
 
 def moments(events: list[Event], unit: Any) -> list[Moment]:
-    """What `ring.note`, `profiling.mark` and the others record on a GPU."""
+    """Return what `ring.note`, `profiling.mark` and the others record on a GPU."""
     plans = {
         plan.name: plan for plan in (*unit.rings.values(), *unit.outputs.values(), *unit.sharing)
     }

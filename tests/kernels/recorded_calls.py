@@ -1,5 +1,5 @@
-"""The kernels that an op calls, with the host arrays that it passes: for verify, mutate and
-schedules of one's choice."""
+"""The kernel calls of an op, with their host arrays, to pass to verify, mutate and chosen
+schedules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from numpipe.kernels.kernel import Kernel
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of a kernel: `named` has the mesh of one of several GPUs, whose arguments are
-    lists."""
+    """A call of a kernel.
+
+    For a multi-GPU kernel, `named` has the mesh, and arguments are lists.
+    """
 
     kernel: Kernel
     args: tuple[Any, ...]
@@ -23,7 +25,7 @@ class Recorded:
     out: Any
 
     def passed_to(self, function: Callable[..., Any], **options: Any) -> Any:
-        """What `numpipe.verify` and its like say of this call."""
+        """Return the output of `numpipe.verify` or a similar function for this call."""
         return function(self.kernel, *self.args, out=self.out, **self.named, **options)
 
     def simulated(self, **options: Any) -> Any:
@@ -31,7 +33,7 @@ class Recorded:
 
 
 def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """The calls of kernels that are made on the way, in their order."""
+    """Return the kernel calls that `call` makes, in order."""
     found: list[Recorded] = []
     run, together = Kernel.__call__, Kernel.together
 

@@ -1,6 +1,8 @@
-'''Kernels that must be refused: the error's exact first line, the line it shows, and the carets.
+'''Kernels that must be rejected, each with the exact first line of the error, the line it shows and
+its carets.
 
-An entry is a kernel's name, its lines with carets below what the error underlines, and the error::
+An entry has a kernel's name, its lines with carets below the part that the error underlines, and
+the error::
 
     refused(
         "zeros_of_float16",
@@ -12,20 +14,21 @@ An entry is a kernel's name, its lines with carets below what the error underlin
         kind=SpecError,
     )
 
-The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or what the lines define if they
-begin with ``def``. Its globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes`` and
-the arguments of `Cases`. Lines of `GIVEN` whose name the entry uses without assigning it first come
-before its own lines: a block spec, an accumulator, a pipeline, a body.
+The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or whatever the lines define if
+they begin with ``def``. Its globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes``
+and the arguments of `Cases`. If an entry uses a name of `GIVEN` without assigning it first (a block
+spec, an accumulator, a pipeline, a body), the lines of `GIVEN` that define the name are inserted
+before its own.
 
-The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines
-counted from the underlined one, ``{file}`` is the name of the file, ``{path}`` all of it. Further
-lines of the text are those below the carets. Where the executions differ, ``simulated=…,
-compiled=…`` give the text of each, and only one of them where only that one sees the mistake. Lines
-that end in ``# called`` are those that the error lists as calls on the way to it.
+The error text is the part after ``file:line: kernel name: ``. In it, ``{line}`` and ``{line-2}``
+are line numbers relative to the underlined line, ``{file}`` is the file name and ``{path}`` the
+full path. Further lines of the text are those below the carets. If the executions differ,
+``simulated=…, compiled=…`` give both texts, or one if only one of them detects the mistake. Lines
+that end in ``# called`` are the calls that the error lists on the way to the mistake.
 
-Where the error names a fix that can be written into the kernel, the entry has it,
-``fix={"np.float16": "np.float32"}``: pieces of the kernel's source and what replaces them in the
-fixed kernel, which runs; or ``fixed_options``, other options of the kernel.
+If the error names a fix that can be written into the kernel, the entry has it: ``fix={"np.float16":
+"np.float32"}`` gives pieces of the kernel's source and their replacements in the fixed kernel,
+which runs. ``fixed_options`` gives other kernel options.
 '''
 
 from __future__ import annotations
@@ -64,9 +67,9 @@ GIVEN = {
     "pipe": "pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,))\n",
     "pairs": "pairs = numpipe.pipeline(grid=(2,), in_specs=(spec, spec))\n",
 }
-"""lines of kernels, by the name that they make"""
+"""source lines, by the name that they define"""
 COLUMNS = sys.version_info >= (3, 11)
-"""tracebacks know columns; before, a simulated error underlines its whole statement"""
+"""Python 3.11 tracebacks have columns; before, a simulated error underlines the whole statement"""
 MARK = "# <-"
 needs_columns = pytest.mark.skipif(
     not COLUMNS, reason="Python 3.10 knows no columns of a running line"
@@ -76,7 +79,7 @@ _CARETS = re.compile(r" *# *(\^+)$")
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel that is refused, the error's kind, and its first line behind the kernel's name, by
+    """A kernel that is rejected, the type of the error, and its text after the kernel's name, per
     execution."""
 
     kernel: Any
@@ -85,10 +88,10 @@ class Case:
     texts: dict[str, str]
     fix: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] | None = None
-    """of the fixed kernel; None: there is none"""
+    """options of the fixed kernel; None if there is no fix"""
 
     def fixed(self) -> Any:
-        """The kernel with its fix."""
+        """Return the kernel with its fix."""
         name, source = self.kernel.name, inspect.getsource(self.kernel.function)
         for wrong, right in self.fix.items():
             assert wrong in source, f"{name} has no {wrong!r}"
@@ -109,7 +112,7 @@ class Case:
         text = text.replace("{file}", os.path.basename(filename)).replace("{path}", filename)
         text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
-        # the line is the statement's, where that has several
+        # without columns, the line is the first one of a statement that spans several
         if not COLUMNS and execution == "simulated":
             assert (
                 first.partition(" kernel ")[2]
@@ -129,7 +132,7 @@ class Case:
         condition = (
             sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
         )
-        # 3.12: of a branch, a loop its condition
+        # Python 3.12 underlines only the condition of a branch or loop
         assert not carets.strip(" ^") and (found == underlined or condition), told
         assert called[: len(table)] == [f"  {row}" for row in table]
         assert sorted(called[len(table) :]) == sorted(
@@ -137,7 +140,7 @@ class Case:
         )
 
     def marks(self) -> tuple[str, int, tuple[int, int], list[int]]:
-        """(file, line, columns) that is underlined, and the lines of calls."""
+        """Return the underlined (file, line, columns), and the lines of calls."""
         filename, lines, first = _source(self.kernel)
         found = [
             (number, carets.span(1))
@@ -153,7 +156,7 @@ class Case:
 
 
 class Cases(list[Case]):
-    """A table of cases, whose kernels know numpipe's names and `names`."""
+    """A table of cases whose kernels can use numpipe's names and `names`."""
 
     def __init__(self, cases: Iterable[Case] = (), **names: Any) -> None:
         super().__init__(cases)
@@ -181,8 +184,8 @@ class Cases(list[Case]):
         fixed_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Add a kernel with these `options`, calls of which on `args` are refused, and return
-        it."""
+        """Add and return a kernel with these `options`, which is rejected when called with
+        `args`."""
         kernel = numpipe.kernel(**options)(
             _function(name, _kernel_source(name, lines), f"<{name}>", self.names)
         )
@@ -210,7 +213,7 @@ class Cases(list[Case]):
         compiled: str | None = None,
         **fix: Any,
     ) -> None:
-        """The same kernel refused for other arguments, or with another kind of error."""
+        """Add a case for the same kernel with other arguments, or with another type of error."""
         texts = {"simulated": simulated or text, "compiled": compiled or text}
         self.append(
             Case(
@@ -224,7 +227,7 @@ class Cases(list[Case]):
 
     @property
     def tests(self) -> Any:
-        """Parametrizes a test over (case, execution)."""
+        """Return a mark that parametrizes a test over (case, execution)."""
         return pytest.mark.parametrize(
             "case, execution",
             [
@@ -236,7 +239,7 @@ class Cases(list[Case]):
 
     @property
     def fixed(self) -> Any:
-        """Parametrizes a test over the cases that have a fix."""
+        """Return a mark that parametrizes a test over the cases that have a fix."""
         return pytest.mark.parametrize(
             "case",
             [pytest.param(case, id=case.kernel.name) for case in self if case.options is not None],
@@ -244,8 +247,8 @@ class Cases(list[Case]):
 
 
 def _kernel_source(name: str, lines: str) -> str:
-    """Return the source of the kernel `name` with these lines, after the lines of `GIVEN` that they
-    need."""
+    """Return the source of the kernel `name` with these lines, after the lines of `GIVEN` that it
+    uses."""
     lines = lines.strip("\n") + "\n"
     if lines.startswith("def "):
         return lines
@@ -266,7 +269,7 @@ def _kernel_source(name: str, lines: str) -> str:
 
 
 def _function(name: str, source: str, filename: str, names: dict[str, Any]) -> Any:
-    """Return the function `name` of `source`, whose lines inspect and tracebacks find."""
+    """Return the function `name` of `source`, whose lines inspect and tracebacks can find."""
     linecache.cache[filename] = len(source), None, source.splitlines(True), filename
     namespace = dict[str, Any]()
     exec(compile(source, filename, "exec", dont_inherit=True), names, namespace)
@@ -274,7 +277,7 @@ def _function(name: str, source: str, filename: str, names: dict[str, Any]) -> A
 
 
 def _source(kernel: Any) -> tuple[str, list[str], int]:
-    """(file, lines, first line) of a kernel, and a comment below it."""
+    """Return (file, lines, first line) of a kernel, including a comment below it."""
     lines, first = inspect.getsourcelines(kernel.function)
     filename = inspect.getsourcefile(kernel.function)
     assert filename is not None
@@ -289,7 +292,7 @@ def _source(kernel: Any) -> tuple[str, list[str], int]:
 
 
 def marked(kernel: Any) -> str:
-    """``file:line`` of the line of a kernel that ends in ``# <-``."""
+    """Return ``file:line`` of the line of a kernel that ends in ``# <-``."""
     filename, lines, first = _source(kernel)
     found = [number for number, line in enumerate(lines, first) if line.endswith(MARK)]
     assert len(found) == 1, f"{kernel.name}: {len(found)} marks"

@@ -1,5 +1,5 @@
-"""Kernels in register tiles that run simulated and on a GPU: functions and their errors,
-conversions, a GEMM's epilogue."""
+"""Kernels on register tiles, for the simulator and the GPU: functions and their errors,
+conversions, a GEMM epilogue."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ERRORS = {
     "cos": 2.5,
     "tan": 4.5,
 }
-"""of each function: ulp of float32 against float64, as `fragment.mathematics` says, and half of one
-for rounding"""
+"""error bound of each function in ulp of float32 against float64: the bound of
+`fragment.mathematics` plus half an ulp for rounding"""
 APPROXIMATE = {
     "exp": (2**-21.4, 0.0),
     "exp2": (2**-21.8, 0.0),
@@ -42,13 +42,15 @@ APPROXIMATE = {
     "cos": (0.0, 2**-21),
     "tan": (2**-19, 2**-19),
 }
-"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are
-normal; of sine and cosine within pi, of the tangent within 1"""
+"""(relative, absolute) error with `approx_math`, for arguments from -30 to 30 and normal results
+
+Sine and cosine are checked up to pi, the tangent up to 1.
+"""
 
 
 @functools.cache
 def function_kernel(name: str, approximate: bool = False) -> Any:
-    """``y = name(x)`` of an array with 256 columns."""
+    """Return a kernel that computes ``y = name(x)`` for an array with 256 columns."""
     params = CompilerParams(approx_math=approximate)
     function = getattr(np, name, None) or getattr(numpipe, name)
 
@@ -71,7 +73,7 @@ def function_kernel(name: str, approximate: bool = False) -> Any:
 
 
 def ranges(name: str, blocks: int) -> np.ndarray:
-    """Arguments of a function, special values among them, as (64 * blocks, 256) float32."""
+    """Return arguments of a function, with special values, as (64 * blocks, 256) float32."""
     rng = np.random.default_rng(7)
     count = 64 * 256 * blocks
     signed = rng.standard_normal(count) * 2.0 ** rng.integers(-20, 6, count)
@@ -80,7 +82,7 @@ def ranges(name: str, blocks: int) -> np.ndarray:
     if name in ("sin", "cos", "tan"):
         signed *= 2.0 ** rng.integers(-20, 120, count)
         quarters = np.arange(1, count // 2) * (np.pi / 2)
-        signed[-len(quarters) :] = quarters  # the closest to what the reduction cancels
+        signed[-len(quarters) :] = quarters  # closest to what the range reduction cancels
     special = [
         0.0,
         -0.0,
@@ -115,8 +117,10 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def errors_of(name: str, x: np.ndarray, target: str) -> float:
-    """The largest error of a function in ulp of float32; what is infinite or NaN must be just
-    that."""
+    """Return the largest error of a function in ulp of float32.
+
+    Infinities and NaN must agree exactly.
+    """
     y = np.zeros_like(x)
     function_kernel(name)(x, y, target=target)
     true = exact(name, x)
@@ -134,7 +138,8 @@ def errors_of(name: str, x: np.ndarray, target: str) -> float:
 
 @numpipe.kernel
 def converted(x, n, halves, bfloats, ints, floats, mixed):
-    """Every conversion of a tile: from float32, from int32, between the 16-bit types, of a mask."""
+    """Convert tiles in every direction: from float32, from int32, between 16-bit types, from a
+    mask."""
     v, k = x[ds(0, 64), ds(0, 64)], n[ds(0, 64), ds(0, 64)]
     half, bfloat = v.astype(np.float16), v.astype(bfloats.dtype)
     halves[ds(0, 64), ds(0, 64)] = half
@@ -152,7 +157,7 @@ def converted(x, n, halves, bfloats, ints, floats, mixed):
 
 
 def conversions(target: str) -> list[str]:
-    """Which conversions are not NumPy's; to int32 floats saturate."""
+    """Return the conversions that differ from NumPy's; float to int32 saturates."""
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((64, 64)) * 2.0 ** rng.integers(-30, 35, (64, 64))).astype(np.float32)
     x[0, :8] = [np.inf, -np.inf, np.nan, 2.0**31, -(2.0**31), 65520.0, 2.5, -0.5]
@@ -196,8 +201,10 @@ def conversions(target: str) -> list[str]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=numpipe.persistent(2))
 def epilogue(a, b, residual, bias, rows, scales, c, alpha, beta):
-    """SiLU of ``alpha a @ b.T + beta residual + bias + rows scale``: bias of the columns, rows of
-    the rows."""
+    """Compute SiLU of ``alpha a @ b.T + beta residual + bias + rows scale``.
+
+    `bias` is a vector along the columns, `rows` along the rows.
+    """
     wg = numpipe.axis_index("wg")
     for m, n in numpipe.tiles(cdiv(a.shape[0], 128), cdiv(b.shape[0], 128)):
         acc = numpipe.zeros((64, 128), np.float32)
@@ -250,7 +257,8 @@ def wanted_of_epilogue(arrays: dict[str, Any]) -> np.ndarray:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def reduced(x, n, floats, ints):
-    """Reductions of each kind, along each axis, by both warpgroups: one below the other."""
+    """Reduce with each function, along each axis, in both warpgroups; results are stacked
+    vertically."""
     row = numpipe.axis_index("wg") * 64
     v, k = x[ds(row, 64), ds(0, 40)], n[ds(row, 64), ds(0, 40)]
     zero, none = numpipe.full((64, 40), 0.0, np.float32), numpipe.iota((64, 40)) * 0
@@ -274,7 +282,7 @@ def reduced(x, n, floats, ints):
 
 
 def arrays_of_reductions() -> dict[str, np.ndarray]:
-    """Small integers: sums are exact in any order."""
+    """Return small integers: sums are exact in any order."""
     rng = np.random.default_rng(4)
     return {
         "x": rng.integers(-9, 9, (128, 40)).astype(F32),
@@ -312,8 +320,7 @@ def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.
 
 @numpipe.kernel
 def voted(x, limits, y):
-    """Blocks of 64 rows, of which those with an element above the limit are halved until there is
-    none, twice at most."""
+    """Halve blocks of 64 rows while any element exceeds the limit, at most twice."""
     halvings = 0
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
         v = x[ds(i * 64, 64), ds(0, 64)]
@@ -343,8 +350,10 @@ def wanted_of_votes(x: np.ndarray, limits: np.ndarray, ctas: int = 1) -> np.ndar
 
 @functools.cache
 def attention(dtype: str = "float16", lazy: bool = False) -> Any:
-    """Flash attention of one head, 64 queries a CTA: products of registers, running maxima and
-    sums. Keys in blocks of 64."""
+    """Compute flash attention of one head, 64 queries per CTA, with keys in blocks of 64.
+
+    It has products with operands in registers, and running maxima and sums.
+    """
     half = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
 
     @numpipe.kernel(grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
@@ -403,7 +412,7 @@ def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
 
 @numpipe.kernel
 def whole_numbers(a, b, c, d):
-    """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the
+    """Pass int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by
     lanes."""
     tile = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
     x = a[ds(0, 64), ds(0, 64)] << 1
@@ -436,8 +445,10 @@ PRODUCTS = [
 def register_product(
     a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static
 ):
-    """``c = a @ b + (2 a) @ b``: a fresh product, and one more on its accumulator; a is loaded by
-    the lanes."""
+    """Compute ``c = a @ b + (2 a) @ b``: a new product, then one more on its accumulator.
+
+    Lanes load a.
+    """
     left = a[ds(0, m), ds(0, k)]
     pipe = numpipe.pipeline(
         grid=(1,), in_specs=(BlockSpec((n, k) if turned else (k, n), lambda _: (0, 0)),)
@@ -462,8 +473,8 @@ def register_product_is_right(case: tuple[int, int, int, str, bool], target: str
 
 @numpipe.kernel(num_compute_wgs=3, wg_axis="wg")
 def operands_of_steps(a, b, c):
-    """Each step loads its A operand from shared memory into registers, which the product before it
-    has read to the end."""
+    """Load the A operand of each step from shared memory into registers that the previous product
+    has finished reading."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 96), np.float32)
     pipe = numpipe.pipeline(

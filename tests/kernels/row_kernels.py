@@ -1,5 +1,5 @@
-"""Kernels on tiles by rows: small tiles, wide tiles, a row per warp; for tests in both
-executions."""
+"""Kernels on tiles in the rows layout: small tiles, wide tiles, one row per warp, for the simulator
+and the GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALTERNATELY = [
     [np.dtype(of) for of in one]
     for one in ((np.float32, BF16, np.uint8), (np.int32, np.float16, np.int8))
 ]
-"""two lists that have a type of each width, and all types between them"""
+"""two lists that together have a type of each width and all types"""
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
@@ -31,7 +31,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
 
 @numpipe.kernel
 def through_registers(x, y, *, m: numpipe.Static, n: numpipe.Static):
-    """A block that sticks out of the array, from and to global memory, and through shared
+    """Move a block that extends past the array between global memory, registers and shared
     memory."""
     tile = x[ds(3, m), ds(2, n)]
     y[ds(3, m), ds(2, n)] = tile + tile
@@ -89,7 +89,7 @@ def names(lanes: int, shape: tuple[int, int]) -> Names:
 
 @numpipe.kernel
 def cast(x, y, v, *, m: numpipe.Static, n: numpipe.Static, to: numpipe.Static):
-    """Between layouts, and back where there is a way; vectors that meet the tile."""
+    """Convert tiles between layouts, and back where possible, and combine them with vectors."""
     tile = numpipe.layout_cast(x[ds(0, m), ds(0, n)], to.rows)
     scale = numpipe.layout_cast(v[ds(0, n)], to.row)
     shift = numpipe.layout_cast(v[ds(0, m)], to.column)
@@ -102,7 +102,7 @@ def cast(x, y, v, *, m: numpipe.Static, n: numpipe.Static, to: numpipe.Static):
     warp_specialized=False,
 )
 def softmax(x, y):
-    """Of rows of 1024: a row per warp."""
+    """Compute the softmax of rows of 1024 elements, one row per warp."""
     at = ds(numpipe.program_id(0) * 8, 8), ds(0, 1024)
     tile = x[at].astype(np.float32)
     e = np.exp(tile - tile.max(axis=1)[:, None])
@@ -111,8 +111,10 @@ def softmax(x, y):
 
 @numpipe.kernel
 def normalised(x, gamma, y, sums):
-    """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers
-    of what is by rows."""
+    """Normalize rows by their root mean square and a vector along the columns.
+
+    Includes slices, masks, atomics, and numbers computed from tiles by rows.
+    """
     tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 32")
     scale = numpipe.load_tile(gamma.at[ds(0, 64)], "row 32")
     found = tile * numpipe.rsqrt((tile * tile).mean(axis=1))[:, None] * scale

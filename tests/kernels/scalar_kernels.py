@@ -1,5 +1,4 @@
-"""Numbers stored to single elements of arrays and added to them atomically, with NumPy's
-results."""
+"""Scalars stored to single array elements and added to them atomically, with NumPy's results."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ STORED = [
 
 @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,))
 def statistics(x, found, where, some, total, most):
-    """A row of numbers for each block of 64 rows; the sum and the maximum of all, atomically."""
+    """Store a row of numbers for each block of 64 rows, and the sum and maximum of all by
+    atomics."""
     i = numpipe.program_id(0)
     t = x[ds(i * 64, 64), ds(0, 64)]
     found[i, 0] = t.sum()
@@ -43,7 +43,7 @@ def statistics(x, found, where, some, total, most):
 
 
 def arrays_of_statistics(dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """Small integers: sums are exact in any order."""
+    """Return small integers: sums are exact in any order."""
     x = np.random.default_rng(3).integers(-3, 4, (256, 64)).astype(np.float32)
     return {
         "x": x,
@@ -74,7 +74,7 @@ def statistics_wrong(dtype: np.dtype, target: str) -> list[str]:
 
 @numpipe.kernel
 def row_sums(x, y):
-    """Beside a memory role: the sums of the blocks of a pipeline, each stored as a number."""
+    """Store the sum of each block of a pipeline as a scalar, next to a memory role."""
     total = 0
     pipe = numpipe.pipeline(
         grid=(x.shape[0] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),)
@@ -99,7 +99,8 @@ def one_number(y, i, x):
 
 
 def stored_wrong(dtype: np.dtype, target: str) -> list[Any]:
-    """A number, from an int or a float that is a parameter, in arrays of every type."""
+    """Store a scalar from an int or float parameter in arrays of every type; return which are
+    wrong."""
     wrong = []
     for x in (np.int32(7), np.float32(-2.7)) if dtype.kind not in "iu" else (np.int32(7),):
         y = np.zeros(9, dtype)
@@ -116,7 +117,7 @@ def counted(y):
 
 
 def counted_wrong(dtype: Any, target: str) -> bool:
-    """Literals, of whatever type: added and stored."""
+    """Add and store literals of every type; return which are wrong."""
     y = np.zeros(5, dtype)
     counted(y, target=target)
     return bool(y.tolist() != [1, 0, 0, 0, 1])

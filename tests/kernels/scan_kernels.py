@@ -1,5 +1,5 @@
-"""Scans, the largest of rows, quotients rounded down, builtins and stores of register tiles, for
-both executions."""
+"""Scans, largest elements, floor division, builtins and converting stores of register tiles, for
+the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 # ---- scans
 @functools.cache
 def scanned(name: str, shape: Shape, axis: int) -> Any:
-    """``y = scan(x)`` of the tile of each of two warpgroups: of running maxima and minima, of
-    products, of h = a h + b."""
+    """Compute ``y = scan(x)`` for a tile of each of two warpgroups.
+
+    Scans are running maxima, minima and products, and the recurrence h = a h + b.
+    """
     rows, columns = shape
     ufunc = np.minimum if name == "minimum" else np.maximum
 
@@ -70,7 +72,7 @@ def arrays_of_scan(
 
 
 def wanted_of_scan(name: str, x: np.ndarray, axis: int) -> np.ndarray:
-    """Of both warpgroups' tiles: NumPy's, in float64 where it rounds."""
+    """Return NumPy's result for the tiles of both warpgroups, in float64 where it rounds."""
     halves = np.split(x if name in ("maximum", "minimum") else x.astype(np.float64), 2)
     if name in ("maximum", "minimum"):
         return np.concatenate([getattr(np, name).accumulate(half, axis=axis) for half in halves])
@@ -86,8 +88,10 @@ def wanted_of_scan(name: str, x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
-    """Maxima, minima and integers are NumPy's; products and recurrences within a few roundings at
-    each of their steps."""
+    """Return whether a scan is right: maxima, minima and integers exactly, others within rounding.
+
+    Products and recurrences may be off by a few roundings per step.
+    """
     wanted = wanted_of_scan(name, x, axis)
     if name in ("maximum", "minimum") or x.dtype == I32:
         return np.array_equal(y, wanted, equal_nan=x.dtype != I32)
@@ -97,8 +101,10 @@ def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
 
 @numpipe.kernel
 def scans_of_vectors(x, y):
-    """Of vectors in each layout, and of tiles of one row and one column; along an axis of one
-    element nothing is done."""
+    """Scan vectors in each layout, and tiles of one row and one column.
+
+    Along an axis of one element a scan does nothing.
+    """
 
     def product(a, b):
         return a * b
@@ -133,7 +139,7 @@ def wanted_of_vectors(x: np.ndarray) -> list[np.ndarray]:
     ]
 
 
-# ---- the largest
+# ---- the largest elements
 @functools.cache
 def largest(k: int, shape: Shape) -> Any:
     rows, columns = shape
@@ -151,7 +157,8 @@ def largest(k: int, shape: Shape) -> Any:
 def arrays_of_largest(
     k: int, dtype: str, shape: Shape, width: int | None = None
 ) -> tuple[np.ndarray, ...]:
-    """x, its values and their columns; by default in as many columns as the tiles have."""
+    """Return x, its largest values and their columns; by default as many as the tile has
+    columns."""
     rows = shape[0]
     x = drawn(shape, dtype)
     if dtype == "int32":
@@ -164,7 +171,7 @@ def arrays_of_largest(
 
 
 def wanted_of_largest(k: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By sorting tuples: NaN first, then the larger, then the earlier."""
+    """Return the result by sorting tuples: NaN first, then the larger, then the earlier."""
     found = [
         sorted(
             range(len(row)),
@@ -190,7 +197,7 @@ def is_largest(k: int, x: np.ndarray, values: np.ndarray, indices: np.ndarray) -
     )
 
 
-# ---- quotients rounded down, and builtins
+# ---- floor division and builtins
 @numpipe.kernel
 def divided(x, z, y):
     a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
@@ -201,7 +208,10 @@ def divided(x, z, y):
 
 
 def arrays_of_divided(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """With both signs; of floats infinities, NaN, zeros and, of float32, large quotients."""
+    """Return dividends and divisors of both signs, and for floats infinities, NaN and zeros.
+
+    float32 also has large quotients.
+    """
     x, z = drawn((64, 64), dtype, seed=1), drawn((64, 64), dtype, seed=2)[::-1].copy()
     if dtype == "int32":
         z[z == 0] = 7
@@ -213,7 +223,7 @@ def arrays_of_divided(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def wanted_of_divided(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """NumPy's, of 16 bits in float32 and rounded."""
+    """Return NumPy's result; 16-bit types are computed in float32 and rounded."""
     wide = [array.astype(np.float32) if array.dtype.itemsize == 2 else array for array in (x, z)]
     with np.errstate(all="ignore"):
         found = [
@@ -227,7 +237,8 @@ def wanted_of_divided(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 @numpipe.kernel
 def of_builtins(x, z, y):
-    """max, min and round of tiles, with numbers, of more than two and of a tuple."""
+    """Apply max, min and round to tiles: with numbers, with more than two arguments, and with a
+    tuple."""
     a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = max(a, b)
     y[ds(64, 64), ds(0, 64)] = min(a, 1, b)
@@ -254,7 +265,7 @@ def wanted_of_builtins(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def of_number(name: str) -> Any:
-    """A function of a vector, and of a number."""
+    """Apply a function to a vector and a number."""
     function = getattr(np, name)
 
     @numpipe.kernel
@@ -295,11 +306,11 @@ def wanted_of_voted(x: np.ndarray) -> np.ndarray:
     )
 
 
-# ---- stores of another type
+# ---- stores with conversion
 @numpipe.kernel
 def stored(x, rows, columns, coalesced, vector):
-    """A tile through the TMA, by the lanes, in coalesced layout, and a vector: all converted as
-    they are stored."""
+    """Store a tile by TMA, by lanes and in the coalesced layout, and a vector, each with a
+    conversion."""
     tile = x[ds(0, 64), ds(0, 128)]
     rows[ds(0, 64), ds(0, 128)] = tile
     columns[ds(0, 64), ds(0, 1)] = tile.max(axis=1, keepdims=True)
@@ -330,7 +341,7 @@ STORED = [
 def arrays_of_stored(have: str, want: str) -> tuple[np.ndarray, ...]:
     x, to = drawn((64, 128), have), TYPES[want]
     with np.errstate(all="ignore"):
-        # too large for a float16, and one that it rounds
+        # one value too large for a float16, and one that float16 rounds
         x[0, :4] = np.array([3, -7, 70000, 2049]).astype(x.dtype)
     return x, *(np.zeros(shape, to) for shape in ((64, 128), (64, 1), (64, 128), 64))
 

@@ -1,4 +1,4 @@
-"""Tiles whose rows or columns are stored to places of their own, with NumPy's results."""
+"""Tiles whose rows or columns are scattered, with NumPy's results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.in
 
 @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,))
 def permuted(x, rows, columns, y, z, norms, places):
-    """Rows of x to rows of y, columns of x to columns of z, sums of rows to elements of a vector,
-    all by indices."""
+    """Scatter rows of x to rows of y, columns of x to columns of z, and row sums to elements of a
+    vector."""
     i = numpipe.program_id(0)
     t, at = x[ds(i * 64, 64), ds(0, 40)], rows[ds(i * 64, 64)]
     y[at, :] = t
@@ -52,8 +52,8 @@ def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
 
 @numpipe.kernel
 def expert_rows(x, order, y):
-    """A block of three dimensions, one element of the first; a tile with one column, rows of its
-    own for each column."""
+    """Scatter to a 3-D block with one element of the first dimension, and a one-column tile to
+    other rows for each column."""
     t = x[ds(0, 128), ds(0, 64)]
     y[1, order[ds(0, 128)], ds(0, 64)] = t
     y[0, order[ds(0, 128)], ds(3, 1)] = t.max(axis=1, keepdims=True)

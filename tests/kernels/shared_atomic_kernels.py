@@ -1,4 +1,4 @@
-"""Kernels with atomics on shared memory; for tests in both executions."""
+"""Kernels with atomics on shared memory, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 
 @numpipe.kernel
 def all_kinds(x, at, y, z):
-    """Each of the atomics into a vector at indices, with values beside them; and a tile into a
-    tile, twice."""
+    """Apply each atomic to a vector at indices, with a value each, and to a tile with a tile,
+    twice."""
     found = numpipe.scratch(SMEM((6 * 64,), np.int32))
     sums = numpipe.scratch(SMEM((64, 64), np.float32))
     found[...] = numpipe.full(6 * 64, 5, np.int32)
@@ -75,7 +75,7 @@ by_lanes = numpipe.kernel(
 
 
 def _counted_and_read(x, y):
-    """Broken: nothing orders the atomics of the other lanes before a lane reads."""
+    """Read after atomics without ordering the atomics of other lanes: a race."""
     bins = numpipe.scratch(SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
     numpipe.commit_smem()
@@ -99,7 +99,7 @@ counted_and_read = numpipe.kernel(
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", warp_specialized=False)
 def shared_by_two(x, y, *, meet: numpipe.Static = True):
-    """Two warpgroups count in one vector, and meet, or not, before it is read."""
+    """Count in one vector from two warpgroups, which synchronize, or not, before reading it."""
     bins = numpipe.scratch(SMEM((64,), np.int32))
     ready = numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2))
     wg = numpipe.axis_index("wg")
@@ -117,7 +117,8 @@ def shared_by_two(x, y, *, meet: numpipe.Static = True):
 
 @numpipe.kernel
 def by_rows(x, y, z, w):
-    """Indices, values and vectors of tiles by rows, some of whose elements several lanes hold."""
+    """Use indices, values and vectors of tiles by rows, some of whose elements several lanes
+    hold."""
     bins, sums = numpipe.scratch(SMEM((64,), np.int32)), numpipe.scratch(SMEM((64,), np.int32))
     square = numpipe.scratch(SMEM((64, 64), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)

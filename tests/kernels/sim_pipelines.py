@@ -1,4 +1,5 @@
-"""Small pipelines written by hand against the Machine port, each with the bugs that people make."""
+"""Small pipelines written directly against the Machine interface, each with the bugs that people
+write."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def descriptor(start: int, lbo: int, sbo: int, swizzle: int) -> int:
 
 
 def one(machine: Machine, function, *args, **kwargs):
-    """One elected lane."""
+    """Return one elected lane."""
     return machine.scoped("one", lambda: function(*args, **kwargs), ())
 
 
@@ -31,19 +32,20 @@ def each_warp(machine: Machine, function, *args):
 
 
 def panel_chunks(base: int) -> np.ndarray:
-    """Chunk addresses of a 64 x 64 panel of 16-bit elements, 128-byte swizzle: warp w writes rows
-    [16 w, 16 w + 16)."""
+    """Return chunk addresses of a 64 x 64 panel of 16-bit elements with the 128-byte swizzle.
+
+    Warp w writes rows [16 w, 16 w + 16).
+    """
     row, chunk = np.mgrid[:64, :8]
     return (base + row * 128 + (chunk ^ row % 8) * 16).reshape(4, 128)
 
 
 @dataclass
 class Gemm:
-    """C = A B^T, tiles of 128 x `tn`, ring of `slots`, C through one 64 x 64 staging panel per
-    compute warpgroup.
+    """C = A B^T in tiles of 128 x `tn` with a ring of `slots`.
 
-    Two compute warpgroups share a tile by rows; warpgroup 2 is the memory warpgroup. `bug` is what
-    is done wrong.
+    Two compute warpgroups share a tile by rows, and each stages C in a 64 x 64 panel; warpgroup 2
+    is the memory warpgroup. `bug` selects a mistake.
     """
 
     m: int = 128

@@ -1,4 +1,4 @@
-"""Kernels with single-stream pipelines and what they compute; for tests in both executions."""
+"""Kernels with single-stream pipelines and their results, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def operands(rows: int, depth: int, columns: int = WIDTH) -> tuple[np.ndarray, n
 
 
 def gemm(form: str, roles: bool, slots: int, delay: int, warpgroups: int) -> Any:
-    """c = a @ b.T + steps (body form), each warpgroup a tile of 64 rows and all columns."""
+    """Compute c = a @ b.T + steps in the body form; each warpgroup has a tile of 64 rows and all
+    columns."""
 
     def body_form(a, b, c):
         wg = numpipe.axis_index("wg")
@@ -87,7 +88,7 @@ def gemm(form: str, roles: bool, slots: int, delay: int, warpgroups: int) -> Any
 def check_gemm(
     kernel: Any, call: Callable[..., np.ndarray], rows: int = 200, depths: Any = range(0, 450, 64)
 ) -> None:
-    """Every number of steps from 0 on, with edges."""
+    """Check every number of steps from 0 on, with partial tiles."""
     for depth in depths:
         a, b = operands(rows, max(0, depth - 8))
         np.testing.assert_allclose(
@@ -95,10 +96,12 @@ def check_gemm(
         )
 
 
-# ---- what only a single-stream pipeline can do
+# ---- only possible in a single-stream pipeline
 def unequal(roles: bool) -> Any:
-    """Warpgroup w sums w + n steps, the last one none at all: the grid and the index maps depend on
-    the warpgroup."""
+    """Sum w + n steps in warpgroup w, and none in the last one.
+
+    The grid and the index maps depend on the warpgroup.
+    """
 
     def unequal(a, b, c, n):
         wg = numpipe.axis_index("wg")
@@ -107,8 +110,7 @@ def unequal(roles: bool) -> Any:
         def body(indices, x, y, acc):
             return numpipe.wgmma(acc, x, y.T)
 
-        # what the memory role runs too is no branch on the warpgroup: the last warpgroup has no
-        # steps
+        # the memory role cannot branch on the warpgroup, so here the last warpgroup's grid is empty
         if roles:
             acc = emit(
                 body,
@@ -150,8 +152,10 @@ def check_unequal(kernel: Any, **target: Any) -> None:
 
 @numpipe.kernel(num_compute_wgs=2)
 def in_a_role_loop(a, b, c):
-    """A single-stream pipeline at each step of one that the memory role loads, of another length in
-    each warpgroup."""
+    """Run a single-stream pipeline in each step of one that the memory role loads.
+
+    Its length differs between warpgroups.
+    """
     wg = numpipe.axis_index("wg")
 
     def inner(indices, x, y, acc):
@@ -193,7 +197,7 @@ def check_in_a_role_loop(**target: Any) -> None:
 
 @numpipe.function
 def rows_by_rows(a, b, row, steps, acc):
-    """A helper with a single-stream pipeline: acc + the product of `steps` blocks."""
+    """Return acc + the product of `steps` blocks, by a single-stream pipeline in a function."""
 
     def body(indices, x, y, acc):
         return numpipe.wgmma(acc, x, y.T)
@@ -212,8 +216,8 @@ def rows_by_rows(a, b, row, steps, acc):
 
 @numpipe.kernel(num_compute_wgs=2)
 def around_a_role_loop(a, b, c):
-    """A single-stream pipeline whose body holds one of the memory role's, of i + 1 steps: stepped,
-    with inert tiles."""
+    """Run a memory-role pipeline of i + 1 steps inside the body of a single-stream one, with inert
+    tiles."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, acc):
@@ -231,7 +235,7 @@ def around_a_role_loop(a, b, c):
         in_specs=(BlockSpec((64, 64), lambda k: (wg, k)),),
     )
     acc = sums(a)
-    for _ in range(2):  # a helper called twice goes on with its rings
+    for _ in range(2):  # a function called twice continues with its rings
         acc = rows_by_rows(a, b, wg, cdiv(a.shape[1], 64), acc)
     c[ds(wg * 64, 64), ds(0, WIDTH)] = acc
 
@@ -249,8 +253,7 @@ def check_around_a_role_loop(**target: Any) -> None:
 
 @numpipe.kernel(warp_specialized=False, num_compute_wgs=2)
 def in_a_single_loop(a, b, c):
-    """Loops in loops without a memory role, over a grid of two dimensions; the sums of 3 blocks of
-    a times all of b."""
+    """Nest loops without a memory role over a 2-D grid: sums of 3 blocks of a times all of b."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, WIDTH), np.float32)
     outer = numpipe.pipeline(

@@ -1,4 +1,4 @@
-"""Kernels that read parts of shared tiles from any start; for tests in both executions."""
+"""Kernels that read parts of shared tiles from arbitrary starts, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STARTS = (0, 0), (1, 0), (8, 64), (13, 29), (64, 64), (63, 1)
 
 @numpipe.kernel
 def anywhere(x, y, row, column):
-    """A part of a tile, and the same part of its transpose, from run-time starts."""
+    """Read a part of a tile, and the same part of its transpose, from run-time starts."""
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))
     for _, (t,) in pipe(x):
         y[ds(0, 64), ds(0, 64)] = t[ds(row, 64), ds(column, 64)]
@@ -29,8 +29,8 @@ def stored_anywhere(x, y, row, column):
 
 @numpipe.kernel
 def counted(x, y, first, slot, barrier):
-    """Indices of elements, slots and barriers: 64 bins from `first` on, one more each, through a
-    slot."""
+    """Increment 64 bins from `first` on by one each, through a slot, with indexed elements and
+    barriers."""
     slots, met = numpipe.scratch((SMEM((2, 8, 128), np.float32), Barrier(num_barriers=2)))
     bins = numpipe.scratch(SMEM((128,), np.int32))
     bins[...] = numpipe.full(128, 0, np.int32)
@@ -44,8 +44,10 @@ def counted(x, y, first, slot, barrier):
 
 @numpipe.kernel
 def viewed(x, y, row, column, slot_row):
-    """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the
-    same in a transposed view."""
+    """Use views of (128, 128) float16 x: a product of a view, and slices of views of a slot.
+
+    One of the slices is of a transposed view.
+    """
     slots = numpipe.scratch(SMEM((2, 128, 64), np.float16))
     for _, (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))(
         x
@@ -85,7 +87,7 @@ OUTSIDE = [
     ("viewed", (0, -64, 0), "tile.at[…]", "start -64 along dimension 1"),
     ("viewed", (0, 0, 2**30), "tile.at[…]", "start 1073741824 along dimension 0"),
 ]
-"""(kernel, its arguments of which one is outside, what a part is called, which start is outside)"""
+"""(kernel, arguments of which one is out of bounds, name of the slice, the offending start)"""
 ELSEWHERE = [
     (
         (65, 0, 0),
@@ -108,12 +110,12 @@ ELSEWHERE = [
         "….at[…]: index -1 along dimension 0 is outside 0…1",
     ),
 ]
-"""(arguments of `counted` of which one is outside, what the simulated SM says of that, what a
-kernel that is debugged says)"""
+"""(arguments of `counted` of which one is out of bounds, text of the simulator, text of a kernel
+built with debug)"""
 
 
 def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of one of KERNELS: what it reads, and what it writes."""
+    """Return the arrays that a kernel of KERNELS reads and writes."""
     x = np.random.default_rng(0).integers(-3, 4, (128, 128))
     return x.astype(np.float16 if name == "viewed" else np.float32), np.zeros(
         (192, 128), np.float32
@@ -122,8 +124,8 @@ def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @numpipe.kernel
 def stored_by_two_warps(y, z):
-    """Tiles by rows that two warps have between them, and the others as well: the first two store,
-    and add."""
+    """Store and add tiles by rows that are split between two warps, and others, from the first two
+    warps."""
     tile, bins = numpipe.scratch(SMEM((72, 96), np.int32)), numpipe.scratch(SMEM((128,), np.int32))
     bins[...] = numpipe.full(128, 0, np.int32)
     tile[...] = numpipe.iota((72, 96), 1)

@@ -1,4 +1,4 @@
-"""Kernels that load shared-memory tiles into registers; for tests in both executions."""
+"""Kernels that load shared-memory tiles into registers, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copied(a, c):
 
 @numpipe.kernel(num_compute_wgs=2)
 def scaled(a, c):
-    """Both halves of a tile by every warpgroup; one of them stored."""
+    """Load both halves of a tile in every warpgroup, and store one of them."""
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),

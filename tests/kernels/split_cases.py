@@ -1,5 +1,5 @@
-"""What both ways of cutting tiles along K are tested with: exact operands, the same bits every
-time, the tuned product."""
+"""Checks shared by both ways of splitting tiles along K: exact operands, reproducible bits, and the
+tuned product."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
 
 def integers(m: int, n: int, k: int, dtype: Any = F16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Operands whose products are integers, and ``a @ b.T``, rounded once."""
+    """Return operands whose products are integers, and ``a @ b.T`` rounded once."""
     a, b = operands(m, n, k, dtype)
     return a, b, product(a, b)
 
 
 def check_bits_on_gpu(kernel: Any, repeats: int = 20) -> None:
-    """Every call of a product of bfloat16 gives the same bits, and they are near the exact sums."""
+    """Check that every call of a bfloat16 product gives the same bits, close to the exact sums."""
     rng = np.random.default_rng(0)
     for m, n, k in ((512, 4096, 4096), (640, 3000, 1000)):
         a, b = (rng.standard_normal((rows, k), np.float32).astype(BF16) for rows in (m, n))
@@ -42,7 +42,7 @@ def check_bits_on_gpu(kernel: Any, repeats: int = 20) -> None:
 
 
 def check_tuned_on_gpu(cfg: gemm_tuned.Config) -> None:
-    """examples/gemm_tuned.py, cut along K, with its epilogue, in a batch, and for a column-major
+    """Check examples/gemm_tuned.py split along K: with an epilogue, in a batch, with a column-major
     b."""
     for m, n, k in ((300, 520, 1032), (40, 1000, 3000)):
         a, b, exact = integers(m, n, k, BF16)

@@ -1,5 +1,5 @@
-"""A product whose tiles are cut along K (`numpipe.split_tiles`), under both schedules; for tests in
-both executions."""
+"""Products whose tiles are split along K (`numpipe.split_tiles`), under both schedules, for the
+simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpipe import BlockSpec, Workspace, cdiv, ds
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of tm x tn elements, steps of tk; `split` as of `numpipe.split_tiles`."""
+    """A tile of tm x tn elements with steps of tk; `split` as in `numpipe.split_tiles`."""
 
     tm: int = 64
     tn: int = 64
@@ -28,7 +28,8 @@ class Config:
 
 @functools.cache
 def split_product(cfg: Config, ctas: int | None = None) -> Any:
-    """``c = a @ b.T`` with one config; `ctas` None: as many as the GPU has SMs."""
+    """Return a kernel ``c = a @ b.T`` for a config, on `ctas` CTAs (None: as many as the GPU has
+    SMs)."""
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
@@ -69,7 +70,7 @@ def split_product(cfg: Config, ctas: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class InCluster:
-    """A tile of tm x tn elements whose steps are shared out among the `size` CTAs of a cluster."""
+    """A tile of tm x tn elements whose steps are distributed over the `size` CTAs of a cluster."""
 
     size: int = 2
     tm: int = 64
@@ -82,8 +83,11 @@ class InCluster:
 
 @functools.cache
 def exchanged(cfg: InCluster) -> Any:
-    """``c = a @ b.T``: the CTAs of a cluster have a part of each tile's steps, and store a share of
-    its columns."""
+    """Return a kernel ``c = a @ b.T`` in which each CTA of a cluster has a part of each tile's
+    steps.
+
+    Each CTA stores a share of the tile's columns.
+    """
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),

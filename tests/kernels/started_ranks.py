@@ -1,4 +1,4 @@
-"""Programs of a rank of torch.distributed, one process for each of two GPUs."""
+"""Run a torch.distributed program in one process per rank."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 60
-"""seconds that a process may take"""
+"""seconds that a process may run"""
 
 
 def started(
     arguments: Sequence[Sequence[str]], ends: Sequence[int] = (0, 0), limit: float = LIMIT
 ) -> list[str]:
-    """What the ranks print, each ``python`` with its arguments, which end with these codes; none of
-    them outlives this call."""
+    """Run ``python`` with the arguments of each rank, and return the output of each.
+
+    Asserts that the processes exit with these codes, and kills them before it returns.
+    """
     running = [
         subprocess.Popen(
             [sys.executable, *each],

@@ -1,9 +1,9 @@
-"""Kernels that integer arrays steer: which blocks are loaded, how many steps there are, whether and
-in which order tiles come.
+"""Kernels steered by integer arrays: which blocks are loaded, how many steps there are, whether and
+in which order tiles are computed.
 
-Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and
-counts (n,) of int32 or int64. `wanted` says what NumPy makes of them, exactly: the numbers are
-small integers. With a `size`, the arrays steer through copies of so many elements in shared memory
+Each takes (a, table, counts, c): a (rows, 256) of float16 in blocks of 64 x 64; table (n, 2) and
+counts (n,) of int32 or int64. `wanted` gives NumPy's exact result: the numbers are small integers.
+With `size`, the arrays are read through copies of that many elements in shared memory
 (`numpipe.prefetched`).
 """
 
@@ -18,7 +18,7 @@ import numpipe
 from numpipe import BlockSpec, ds
 
 BLOCKS, ROWS, MOST = 6, 8, 5
-"""row blocks of a; rows of the table, and numbers of counts; the largest of counts"""
+"""row blocks of a; rows of the table and number of counts; the largest count"""
 
 
 @numpipe.kernel(num_compute_wgs=2, grid=3)
@@ -32,8 +32,11 @@ def tiles_of_a_table(
     delay: numpipe.Static = 0,
     size: numpipe.Static = 0,
 ):
-    """Tile t sums counts[t] products of blocks, from row block table[t, 0] on, each table[t, 1]
-    further on: chains of rings."""
+    """Sum counts[t] products of blocks in tile t, from row block table[t, 0] in steps of table[t,
+    1].
+
+    The rings form chains.
+    """
     own = numpipe.axis_index("wg") * 64
     steps = numpipe.prefetched(counts) if size else counts
     for (t,) in numpipe.tiles(counts.shape[0]):
@@ -65,7 +68,7 @@ def tiles_in_turns(
     delay: numpipe.Static = 0,
     size: numpipe.Static = 0,
 ):
-    """The same by warpgroups that take tiles in turns, in an order that the table says."""
+    """Compute the same by warpgroups that take turns on tiles, in an order given by the table."""
     rows = numpipe.prefetched(table, size=size) if size else table
     for (s,) in numpipe.tiles(counts.shape[0]):
         t = (counts.shape[0] - 1 - s + rows[0, 0]) % counts.shape[0]
@@ -87,8 +90,10 @@ def tiles_in_turns(
 
 @numpipe.kernel(num_compute_wgs=2, grid=numpipe.persistent())
 def tiles_of_a_counter(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
-    """The same with a body, for as many tiles as an array says, from a counter: only tiles with
-    steps are computed."""
+    """Compute the same in the body form with tiles from a counter, as many as an array says.
+
+    Only tiles with steps are computed.
+    """
     own = numpipe.axis_index("wg") * 64
 
     def body(indices, x, y, acc):
@@ -120,8 +125,8 @@ def entry(table, t):
 
 @numpipe.kernel(num_compute_wgs=2, grid=2)
 def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
-    """The same by warpgroups that load for themselves, each other tiles: the memory role passes
-    these pipelines by."""
+    """Compute the same by warpgroups that load their own tiles; the memory role skips these
+    pipelines."""
 
     def body(indices, x, y, acc):
         return numpipe.wgmma(acc, x, y.T)
@@ -155,8 +160,8 @@ def walks(
     delay: numpipe.Static = 0,
     size: numpipe.Static = 0,
 ):
-    """`if`, `range` and `while` by elements, around steps of which some store blocks where the
-    table says."""
+    """Use `if`, `range` and `while` on elements around pipeline steps, some of which store blocks
+    where the table says."""
     rows = numpipe.prefetched(table, size=size) if size else table
     steps = numpipe.prefetched(counts, size=size) if size else counts
     acc = numpipe.zeros((64, 64), np.float32)
@@ -200,7 +205,7 @@ KERNELS: dict[str, Any] = {
 
 
 def arrays(rng: np.random.Generator, dtype: Any, zeros: bool = False) -> tuple[np.ndarray, ...]:
-    """a, table, counts and c for any of the kernels; `zeros`: no tile has a step."""
+    """Return a, table, counts and c for any of the kernels; with `zeros`, no tile has a step."""
     a = rng.integers(-2, 3, (64 * BLOCKS, 256)).astype(np.float16)
     table = np.stack([rng.integers(0, BLOCKS, ROWS), rng.integers(0, 3, ROWS)], axis=1).astype(
         dtype
@@ -212,7 +217,7 @@ def arrays(rng: np.random.Generator, dtype: Any, zeros: bool = False) -> tuple[n
 def wanted(
     name: str, a: np.ndarray, table: np.ndarray, counts: np.ndarray, c: np.ndarray
 ) -> np.ndarray:
-    """What a kernel makes of c."""
+    """Return c as a kernel must leave it."""
     c, blocks = c.copy(), a.astype(np.float32).reshape(BLOCKS, 64, 4, 64).swapaxes(1, 2)
     if name == "walks":
 
@@ -251,8 +256,8 @@ def check(
     delay: int,
     zeros: bool = False,
 ) -> None:
-    """Run a kernel, ``run(kernel, *arrays, slots=…, delay=…)``, and compare it with NumPy, number
-    by number."""
+    """Run a kernel by ``run(kernel, *arrays, slots=…, delay=…)``, and compare it exactly with
+    NumPy."""
     given = arrays(np.random.default_rng(seed), dtype, zeros)
     run(KERNELS[name], *given[:3], made := given[3], slots=slots, delay=delay)
     np.testing.assert_array_equal(made, wanted(name, *given[:3], np.zeros_like(made)))

@@ -1,9 +1,9 @@
-"""Pipelines over a grid (i, j, k) whose operands depend on some of its dimensions, written as text
-from a plan.
+"""Pipelines over a grid (i, j, k) whose operands depend on some of its dimensions, generated as
+source text from a plan.
 
-Each step is a product x @ y.T of 64 x 64 numbers a warpgroup, or of more operands their sum, which
-is stored in rows of its own (or carried to the end). Which block an operand needs is ``36 i + 6 j +
-k`` without the dimensions that it does not depend on. Numbers are small integers, so that sums are
+Each step computes a product x @ y.T of 64 x 64 numbers per warpgroup (a sum of products with more
+operands), which is stored in rows of its own or carried to the end. An operand's block is ``36 i +
+6 j + k`` without the dimensions that it does not depend on. Numbers are small integers, so sums are
 exact.
 """
 
@@ -23,7 +23,7 @@ STRIDES = {"i": 36, "j": 6, "k": 1}
 
 @dataclass(frozen=True)
 class Operand:
-    """The dimensions of the grid that it depends on, and what its BlockSpec says."""
+    """An operand: the dimensions of the grid that it depends on, and its BlockSpec arguments."""
 
     dims: str = "ijk"
     buffer_count: int | None = None
@@ -38,8 +38,10 @@ class Operand:
         return sum(at[dim] * STRIDES[dim] for dim in self.dims)
 
     def loads(self, grid: tuple[int, int, int]) -> int:
-        """Blocks that a pipeline over `grid` loads: one for each change of a dimension up to the
-        last that it depends on."""
+        """Return the number of blocks that a pipeline over `grid` loads.
+
+        There is one for each change of a dimension up to the last one that the operand depends on.
+        """
         depth = max(("ijk".index(dim) + 1 for dim in self.dims), default=0)
         return int(np.prod(grid[:depth])) if np.prod(grid) else 0
 
@@ -58,7 +60,7 @@ class Plan:
     steps_of: str = ""
     """an expression of wg"""
     skip: bool = False
-    """where the body releases: only in the last step that uses a tile"""
+    """release in the body only in the last step that uses a tile"""
 
     @property
     def names(self) -> list[str]:
@@ -66,7 +68,7 @@ class Plan:
 
 
 def products(plan: Plan) -> list[str]:
-    """acc += the products of neighbouring operands."""
+    """Return the expression for acc plus the products of neighboring operands."""
     last = plan.names[-1]
     return [
         f"acc = numpipe.wgmma(acc, {name}_tile.at[ds(wg * 64, 64), :], {last}_tile.at[ds(0, 64), "
@@ -88,7 +90,7 @@ def specs(plan: Plan) -> list[str]:
 
 
 def last_use(operand: Operand, delay: int) -> str:
-    """The condition for the step `delay` before to be the last one that uses its block."""
+    """Return the condition that the step `delay` before was the last use of its block."""
     inner = [n for n in "ijk" if not operand.dims or n > max(operand.dims)]
     assert delay == 0, "written for no delay"
     return " and ".join(f"{dim} == n{dim} - 1" for dim in inner) or "True"
@@ -113,7 +115,7 @@ ZEROS = "acc = numpipe.zeros((64, 64), np.float32)"
 
 
 def source(plan: Plan) -> str:
-    """The kernel's file."""
+    """Return the source of the kernel's file."""
     names, arrays = plan.names, ", ".join(plan.names)
     tiles = [f"{n}_tile" for n in names]
     steps_of = f", steps_of=lambda wg: {plan.steps_of}" * bool(plan.steps_of)
@@ -187,7 +189,7 @@ def source(plan: Plan) -> str:
 
 
 def inputs(plan: Plan, grid: tuple[int, int, int], seed: int = 0) -> list[np.ndarray]:
-    """The kernel's arrays, the output poisoned."""
+    """Return the kernel's arrays, with a poisoned output."""
     rng = np.random.default_rng(seed)
     rows = 64 * plan.wgs
     blocks = (
@@ -202,7 +204,7 @@ def inputs(plan: Plan, grid: tuple[int, int, int], seed: int = 0) -> list[np.nda
 
 
 def expected(plan: Plan, grid: tuple[int, int, int], arrays: list[np.ndarray]) -> np.ndarray:
-    """What the output is, from float64."""
+    """Return the expected output, computed in float64."""
     rows, found = 64 * plan.wgs, np.full(arrays[-1].shape, np.nan)
     if plan.carry:
         found[:] = 0
@@ -239,6 +241,6 @@ def check(plan: Plan, grid: tuple[int, int, int], **how: Any) -> None:
 
 
 GRIDS = [(2, 3, 2), (1, 1, 1), (3, 1, 2), (1, 2, 3), (2, 2, 1), (0, 2, 2), (2, 0, 3), (2, 2, 0)]
-"""every dimension once 0, 1 and more"""
+"""every dimension is 0, 1 and more at least once"""
 EACH = [Operand("".join(dims)) for size in range(4) for dims in itertools.combinations("ijk", size)]
 """every dependence"""

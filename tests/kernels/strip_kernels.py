@@ -1,4 +1,4 @@
-"""Kernels with `numpipe.map_columns`, for both executions."""
+"""Kernels with `numpipe.map_columns`, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbered(
     width: numpipe.Static = 16,
     dtype: numpipe.Static = "float32",
 ):
-    """(a b^T + the number of each element's column) factor, strip by strip."""
+    """Compute (a b^T + the column number of each element) * factor, strip by strip."""
 
     def finish(x, first):
         return ((x + numpipe.iota((rows, width), 1).astype(np.float32) + first) * factor).astype(

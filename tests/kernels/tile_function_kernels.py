@@ -1,5 +1,5 @@
-"""Functions of register tiles that run simulated and on a GPU, with their arrays and NumPy's
-results."""
+"""Kernels that apply functions to register tiles, with arrays and NumPy's results, for the
+simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ REDUCTIONS: list[Case] = [
 
 
 def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int = 0) -> np.ndarray:
-    """Numbers with ties; infinities, zeros of both signs and, in some rows and columns, NaN."""
+    """Draw numbers with ties, infinities, zeros of both signs and, in some rows and columns,
+    NaN."""
     rng = np.random.default_rng([seed, *shape])
     if dtype == "int32":
         return rng.integers(-40, 40, shape).astype(np.int32)
@@ -58,7 +59,8 @@ def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int
 
 @functools.cache
 def reduction(case: Case) -> Any:
-    """``y[w] = function(tile)`` of the tile of each of two warpgroups, one below the other."""
+    """Compute ``y[w] = function(tile)`` for the tile of each of two warpgroups, stacked
+    vertically."""
     name, _, (rows, columns), axis = case
     function = getattr(np, name)
     size = 64 if axis is None else columns if axis == 0 else rows
@@ -92,8 +94,10 @@ def arrays_of(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
-    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, variances
-    within 8; and one of their type."""
+    """Return whether a reduction is right: indices exactly, means and variances within rounding.
+
+    Means may be off by 4 roundings of float32 from float64, variances by 8, plus one of their type.
+    """
     name, dtype, (rows, _), axis = case
     for half, found in zip((x[:rows], x[rows:]), y, strict=True):
         wide = half.astype(np.float64)
@@ -124,7 +128,7 @@ RUNNING: list[Case] = [
 
 @functools.cache
 def running(case: Case) -> Any:
-    """``y = cumsum(tile, axis)`` of the tile of each of two warpgroups."""
+    """Compute ``y = cumsum(tile, axis)`` for the tile of each of two warpgroups."""
     _, _, (rows, columns), axis = case
 
     @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
@@ -139,8 +143,7 @@ def running(case: Case) -> Any:
 
 @numpipe.kernel
 def running_of_vectors(x, y):
-    """Of vectors along columns, along rows and in either layout, and of a tile of one row, along
-    both axes."""
+    """Compute running sums of vectors in each layout, and of a one-row tile along both axes."""
     v = x[ds(0, 192), ds(0, 64)]
     y[0, ds(0, 192)] = v.sum(axis=1).cumsum()
     y[1, ds(0, 64)] = np.cumsum(v.sum(axis=0), axis=-1)
@@ -152,7 +155,7 @@ def running_of_vectors(x, y):
 # ---- element by element --------------------------------------------------------------------------
 @functools.cache
 def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> Any:
-    """``y = function(x)`` of 64 x 128 elements; of a mask 0 and 1."""
+    """Compute ``y = function(x)`` for 64 x 128 elements; a mask gives 0 and 1."""
     function = getattr(np, name)
     low, high = limits
 
@@ -169,8 +172,8 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
 
 @functools.cache
 def every_exact(limits: tuple[Any, Any]) -> Any:
-    """All functions of the tile of x, one below the other in y; of those that give masks a bit
-    each."""
+    """Apply all functions to the tile of x, stacked vertically in y; each mask function sets a
+    bit."""
     low, high = limits
 
     @numpipe.kernel
@@ -203,7 +206,7 @@ def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, None)) -> np.ndarray:
-    """NumPy's, of bfloat16 in float32 and rounded."""
+    """Return NumPy's result; bfloat16 is computed in float32 and rounded."""
     wide = x.astype(np.float32) if x.dtype == BF16 else x
     with np.errstate(all="ignore"):
         found = np.clip(wide, *limits) if name == "clip" else getattr(np, name)(wide)
@@ -211,14 +214,15 @@ def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, N
 
 
 def same_values(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether two arrays have the same values, NaN of any bits, zeros of any sign: a GPU's maximum
-    of 0.0 and -0.0 is 0.0."""
+    """Return whether two arrays have the same values, with NaNs equal and zeros of any sign equal.
+
+    A GPU's maximum of 0.0 and -0.0 is 0.0.
+    """
     return bool(np.array_equal(found.astype(np.float64), wanted.astype(np.float64), equal_nan=True))
 
 
 def matched(kernel: Any, *arrays: np.ndarray, target: str) -> None:
-    """Run a kernel simulated and, for the target "gpu", five times there, where every array gets
-    the same bits."""
+    """Run a kernel simulated, or five times on the GPU, where every run must give the same bits."""
     given = [array.copy() for array in arrays]
     kernel.simulate(*arrays)
     for _ in range(5 if target == "gpu" else 0):
@@ -228,7 +232,7 @@ def matched(kernel: Any, *arrays: np.ndarray, target: str) -> None:
 
 
 def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether two arrays have the same bits, NaN of any bits."""
+    """Return whether two arrays have the same bits, with NaNs equal."""
     if found.dtype.kind == "i":
         return bool((found == wanted).all())
     found, wanted = found.astype(np.float32), wanted.astype(np.float32)
@@ -239,11 +243,10 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
     )
 
 
-# ---- the rest ------------------------------------------------------------------------------------
+# ---- other functions
 @numpipe.kernel
 def of_vectors(x, floats, ints):
-    """Vectors along columns, along rows and in either layout, and tiles of one row and one
-    column."""
+    """Apply a function to vectors in each layout, and to tiles of one row and one column."""
     v = x[ds(0, 64), ds(0, 64)]
     row, column, either = v.sum(axis=0), v.sum(axis=1), x[0, ds(0, 64)]
     floats[0, ds(0, 64)] = numpipe.full(64, row.mean(), np.float32)
@@ -262,7 +265,7 @@ def of_vectors(x, floats, ints):
 
 @numpipe.kernel
 def of_numbers(x, y, scale, n):
-    """Numbers, of a kernel and of a tile; the memory role has none."""
+    """Apply a function to numbers of a kernel and of a tile; the memory role has none."""
     top = x[ds(0, 64), ds(0, 64)].max()
     a = np.floor(scale) + 10.0 * np.ceil(scale) + 100.0 * np.sign(scale) + 1000.0 * np.square(scale)
     b = (

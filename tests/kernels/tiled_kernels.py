@@ -1,5 +1,5 @@
-"""Kernels over tiles, with in_specs and out_specs of their own, and what they compute; for tests in
-both executions."""
+"""Kernels over tiles with in_specs and out_specs of their own, and their results, for the simulator
+and the GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def product(
     slots: int = 2,
     static: tuple[int, ...] | None = None,
 ) -> Any:
-    """c = a @ b.T: the block of c is revisited at every step of k."""
+    """Compute c = a @ b.T; the block of c is revisited in every step of k."""
     rows = 64 * warpgroups
 
     @numpipe.kernel(
@@ -73,7 +73,7 @@ def check_product(
 
 @numpipe.function
 def transposed(i, j):
-    """An index map of a module."""
+    """Swap indices, in an index map defined at module level."""
     return j, i
 
 
@@ -85,8 +85,8 @@ def transposed(i, j):
     out_type=lambda a, alpha: (ArrayType(a.shape, np.float16), ArrayType((64, 64), np.float32)),
 )
 def scaled(a, c, last, *, alpha):
-    """c = alpha * a, tile by tile, all in parallel; and the grid, by one CTA, in an array that is
-    no tile."""
+    """Compute c = alpha * a with all tiles in parallel, and store the grid from one CTA to an
+    untiled array."""
     c[...] = (a[...].astype(np.float32) * alpha).astype(np.float16)
     if numpipe.program_id(0) + numpipe.program_id(1) == 0:
         last[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
@@ -111,7 +111,7 @@ START = 16
     compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")),
 )
 def sums(a, c):
-    """c[i] = the sum over j of (step + steps) * a[16 i : 16 i + 64, 64 j : 64 j + 64]."""
+    """Compute c[i] = the sum over j of (step + steps) * a[16 i : 16 i + 64, 64 j : 64 j + 64]."""
     j, steps = numpipe.program_id(1), numpipe.num_programs(1)
     tile = a[...].astype(np.float32) * (j + steps)
     if j == 0:

@@ -1,4 +1,4 @@
-"""Kernels that tests make ops of: elementwise, so that their gradients are too."""
+"""Elementwise kernels that tests make PyTorch ops of; their gradients are elementwise too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAME = {"grid": lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64))}
     out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float32)),
 )
 def squared(x, y, z, *, alpha: float, n=1):
-    """y = alpha * x * x + n - 1, z = 2 alpha x."""
+    """Compute y = alpha * x * x + n - 1 and z = 2 alpha x."""
     tile = x[...].astype(np.float32)
     y[...] = (alpha * tile * tile + (n - 1)).astype(y.dtype)
     z[...] = 2.0 * alpha * tile
@@ -63,7 +63,7 @@ def shifted(x, y, *, by=ONE_MORE):
 
 @numpipe.kernel(warp_specialized=False, out_type=lambda x: ArrayType(x.shape, x.dtype))
 def counted(x, times: int, count, y):
-    """y = times * x, and one more call is counted."""
+    """Compute y = times * x, and count the call."""
     all_of = (ds(0, 64), ds(0, 64))
     y[all_of] = x[all_of] * float(times)
     count[all_of] = count[all_of] + 1.0

@@ -1,4 +1,4 @@
-"""Kernels whose blocks say how they lie in shared memory; for tests in both executions."""
+"""Kernels whose block specs set the shared-memory layout, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layouts:
 
 @numpipe.kernel(out_type=lambda a, b, to: ArrayType((128, 128), np.float32), num_compute_wgs=2)
 def product(a, b, c, *, to: numpipe.Static = Layouts()):
-    """c = a @ b.T for a and b of 128 rows: b's tiles arrive transposed."""
+    """Compute c = a @ b.T for a and b of 128 rows; the tiles of b arrive transposed."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 128), np.float32)
     pipe = numpipe.pipeline(
@@ -42,8 +42,10 @@ def product(a, b, c, *, to: numpipe.Static = Layouts()):
 
 @numpipe.kernel(out_type=lambda a, b: ArrayType((64, 64), np.float32))
 def half_of_a_panel(a, b, c):
-    """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not
-    be."""
+    """Load blocks of the first 32 of a's 64 columns, clipped where 64-byte panels end.
+
+    128-byte panels could not be clipped there.
+    """
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(1,),
@@ -71,7 +73,7 @@ COMBINATIONS = [(width, majors) for width, majors in itertools.product(WIDTHS, M
 
 
 def of_width(width: int) -> Transforms:
-    """Transforms of float16 panels `width` bytes wide."""
+    """Return transforms of float16 panels that are `width` bytes wide."""
     return (SwizzleTransform(width),) if width > 16 else (TilingTransform((8, 8)),)
 
 
@@ -80,7 +82,7 @@ def layouts(width: int) -> Layouts:
 
 
 def operands(majors: str, rows: int = 128, columns: int = 192) -> tuple[np.ndarray, np.ndarray]:
-    """Small integers, whose products are exact in every order."""
+    """Return small integers, whose products are exact in every order."""
     random = np.random.default_rng(len(majors))
     a, b = (random.integers(-4, 5, (rows, columns)).astype(np.float16) for _ in majors)
     return np.asarray(a, order=majors[0]), np.asarray(b, order=majors[1])  # type: ignore[call-overload]
@@ -92,7 +94,8 @@ def expected(a: np.ndarray, b: np.ndarray) -> Any:
 
 @numpipe.kernel(num_compute_wgs=2)
 def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
-    """y = x through a pipeline's input and output, each as it says."""
+    """Copy x to y through a pipeline's input and output, with the layout that each one
+    specifies."""
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(
         grid=(numpipe.cdiv(x.shape[0], 128), numpipe.cdiv(x.shape[1], 64)),
@@ -105,7 +108,7 @@ def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
 
 @numpipe.kernel
 def turned(x, y, *, to: numpipe.Static = Layouts((), ())):
-    """y = x.T in blocks: an output whose tile is transposed."""
+    """Compute y = x.T in blocks: an output whose tile is transposed."""
     pipe = numpipe.pipeline(
         grid=(numpipe.cdiv(x.shape[0], 64), numpipe.cdiv(x.shape[1], 64)),
         in_specs=(BlockSpec((64, 64), lambda i, j: (i, j), transforms=to.a),),

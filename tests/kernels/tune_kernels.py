@@ -1,5 +1,5 @@
-"""Factories for tests of the tuner, in a module that worker processes import; a measure that stands
-for a GPU."""
+"""Factories for tests of the tuner, in a module that worker processes can import, and a fake of
+timing on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpipe import ArrayType, BlockSpec, cdiv
 
 @dataclass(frozen=True)
 class Config:
-    """Columns of a tile, slots of the ring."""
+    """Columns of a tile, and slots of the ring."""
 
     tn: int = 64
     slots: int = 2
@@ -24,7 +24,7 @@ class Config:
 
 @functools.cache
 def product(cfg: Config) -> Any:
-    """c = a @ b.T in tiles of 64 rows."""
+    """Return a kernel c = a @ b.T in tiles of 64 rows."""
 
     @numpipe.kernel(
         grid=numpipe.persistent(),
@@ -50,12 +50,12 @@ def product(cfg: Config) -> Any:
 
 
 def no_kernel(cfg: Config) -> Any:
-    """What a factory must not return."""
+    """Return something that is not a kernel, which a factory must not do."""
     return cfg
 
 
 class Measured:
-    """Seconds by candidate, as told; `asked` has what was to be measured, each time."""
+    """A fake timer that returns given seconds per candidate; `asked` records each request."""
 
     __module__, __qualname__ = "tests.kernels.tune_kernels", "Measured"
 

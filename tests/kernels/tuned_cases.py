@@ -1,5 +1,5 @@
-"""Products of examples/gemm_tuned.py in every layout and with every epilogue, for both
-executions."""
+"""Products of examples/gemm_tuned.py in every layout and with every epilogue, for the simulator and
+the GPU."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import gemm_tuned
 from numpipe.ops import activations
 
 LAYOUTS = tuple(map("".join, itertools.product("CF", repeat=3)))
-"""of a, b and the output: row- or column-major matrices"""
+"""layouts of a, b and the output: row-major (C) or column-major (F) matrices"""
 RANKS = ((0, 0), (3, 3), (3, 0), (0, 3))
-"""batches of a and b, 0 for a matrix"""
+"""batches of a and b; 0 for a matrix"""
 
 
 def laid(array: np.ndarray, order: str) -> np.ndarray:
-    """A copy whose matrices are row-major ("C") or column-major ("F")."""
+    """Return a copy whose matrices are row-major ("C") or column-major ("F")."""
     if order == "C":
         return np.ascontiguousarray(array)
     return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 def matrices(rows: int, k: int, batches: int, dtype: Any, seed: int) -> np.ndarray:
-    """Small integers: sums of their products are exact."""
+    """Return small integers: sums of their products are exact."""
     shape = (batches, rows, k) if batches else (rows, k)
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
 
 
 def product(a: np.ndarray, b: np.ndarray, dtype: Any) -> np.ndarray:
-    """Exact, then rounded once."""
+    """Return the exact product, rounded once."""
     exact: np.ndarray = a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)
     return exact.astype(dtype)
 
@@ -42,7 +42,7 @@ def product(a: np.ndarray, b: np.ndarray, dtype: Any) -> np.ndarray:
 def layouts(
     m: int, n: int, k: int, dtype: Any, ranks: tuple[int, int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """(a, b, an output full of NaN, what belongs into it) of every layout."""
+    """Yield (a, b, an output full of NaN, the expected output) for every layout."""
     a, b = matrices(m, k, ranks[0], dtype, 1), matrices(n, k, ranks[1], dtype, 2)
     expected = product(a, b, dtype)
     for orders in LAYOUTS:
@@ -57,7 +57,7 @@ def layouts(
 # ---- epilogues
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """What a product ends with; `exact` is its activation in float64."""
+    """Epilogue of a product; `exact` is its activation in float64."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -77,7 +77,10 @@ class Epilogue:
         inplace: bool = False,
         **options: Any,
     ) -> float:
-        """Its relative error, in Frobenius norm; with `inplace` the source is the output."""
+        """Run a product and return its relative error in the Frobenius norm.
+
+        With `inplace` the source is also the output.
+        """
         rng = np.random.default_rng(0)
         lead = (batches,) * bool(batches)
         a, b, c, row, column = (
@@ -128,4 +131,4 @@ FORMS = {
     "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=activations.gelu),
     "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", activations.silu),
 }
-"""what products are made of whose code is looked at"""
+"""the products whose generated code is inspected"""

@@ -1,8 +1,7 @@
-"""Kernels whose compute warpgroups take turns on tiles, in all forms that a tile's pipelines have:
-``c = a @ b.T`` or a part of it.
+"""Kernels whose compute warpgroups take turns on tiles, in every form that a tile's pipelines can
+have: ``c = a @ b.T`` or a part of it.
 
-`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output
-must hold.
+`cases` gives calls of them: a kernel, its arguments with the output last, and the expected output.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from tests.kernels.kernels_for_tests import (
 CFG = Config(tm=64, tn=64, tk=64, slots=3, delay=1, group=2)
 FULL = replace(CFG, delay=0)
 TABLE = np.array([(2, 1, 3), (0, 0, 1), (1, 1, 5), (0, 1, 0), (2, 0, 2), (1, 0, 4)], np.int32)
-"""tile (m, n) and its steps"""
+"""tile (m, n) and its number of steps"""
 
 
 def pingpong(
     function: Callable[..., Any], warpgroups: int = 2, ctas: int = 2, **options: Any
 ) -> Any:
-    """A kernel of this function whose warpgroups take turns."""
+    """Make a kernel of this function whose warpgroups take turns."""
     return numpipe.kernel(
         function,
         grid=numpipe.persistent(ctas),
@@ -47,7 +46,7 @@ def pingpong(
 
 @numpipe.function
 def some_steps(a, b, acc, m, n, first, steps, cfg):
-    """acc + the blocks `first` … `first + steps` of K."""
+    """Return acc + blocks `first` … `first + steps` of K."""
     pipe = numpipe.pipeline(
         grid=(steps,),
         max_concurrent_steps=cfg.slots,
@@ -62,7 +61,7 @@ def some_steps(a, b, acc, m, n, first, steps, cfg):
 
 
 def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
-    """A ring that runs twice a tile: 2 steps, then those left."""
+    """Run a ring twice per tile, in a function: 2 steps, then the rest."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
         acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, 2, cfg)
         acc = some_steps(a, b, acc, m, n, 2, cdiv(a.shape[1], cfg.tk) - 2, cfg)
@@ -70,10 +69,11 @@ def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Tile m = 0 of any n is skipped, (1, 0) has the first 2 steps, of m = 2 those with odd n have
-    no pipeline at all.
+    """Skip tiles by `continue` before, between and after pipelines.
 
-    `continue` comes before the pipelines, between them and after them."""
+    Tile m = 0 is skipped for every n, (1, 0) gets the first 2 steps, and m = 2 with odd n has no
+    pipeline at all.
+    """
     for m, n in numpipe.tiles(
         cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=cfg.dynamic
     ):
@@ -94,7 +94,7 @@ def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def skipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What `with_skips` leaves in zeros."""
+    """Return the result of `with_skips`, stored into zeros."""
     c = product(a, b)
     c[:64] = 0
     c[64:128, :64] = product(a[64:128, :128], b[:64, :128])
@@ -104,8 +104,8 @@ def skipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
-    """A loop over the tiles of each band of rows: the next loop goes on with the warpgroup whose
-    turn it is."""
+    """Loop over the tiles of each band of rows; the next loop continues with the next warpgroup's
+    turn."""
     for m in range(cdiv(a.shape[0], cfg.tm)):
         for (n,) in numpipe.nd_loop((cdiv(b.shape[0], cfg.tn),)):
             acc = numpipe.zeros((cfg.tm, cfg.tn), np.float32)
@@ -120,14 +120,14 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile, b_tile.T)
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn)):  # without pipelines: no turns
+    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn)):  # no pipelines, so no turns
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros(
             (cfg.tm, cfg.tn), np.float32
         ).astype(c.dtype)
 
 
 def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The emitted pipeline's own end passes the turn. The memory role is the first warpgroup."""
+    """Pass the turn at the end of a body-form pipeline. The memory role is the first warpgroup."""
 
     def body(indices, a_tile, b_tile, acc):
         return numpipe.wgmma(acc, a_tile, b_tile.T)
@@ -154,8 +154,7 @@ def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Each warpgroup copies its tile out of shared memory of its own, with a barrier of its own
-    before."""
+    """Copy each tile out of the warpgroup's own shared memory, after waiting at its own barrier."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
         acc = some_steps(
             a,
@@ -180,8 +179,10 @@ def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
-    """A body that waits for its tiles and releases them; the pipeline is bound to a name, so that
-    the turn is passed behind it."""
+    """Wait for tiles and release them in the body.
+
+    The pipeline is bound to a name, so the turn is passed after it.
+    """
 
     def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
         numpipe.barrier_wait(a_ready)
@@ -214,8 +215,8 @@ def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def by_hand_in_place(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The same, made and called at once: its end passes the turn, when its slots have been
-    released."""
+    """The same, with a pipeline called where it is made: its end passes the turn, after its slots
+    are released."""
 
     def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
         numpipe.barrier_wait(a_ready)
@@ -243,7 +244,7 @@ def by_hand_in_place(a, b, c, *, cfg: numpipe.Static = CFG):
 
 @dataclass(frozen=True)
 class Case:
-    """A call: `inputs` and the output's expected values; the output begins as zeros."""
+    """A call: `inputs`, and the expected output; the output begins as zeros."""
 
     kernel: Any
     inputs: tuple[np.ndarray, ...]
@@ -261,7 +262,7 @@ class Case:
 
 
 def trip_counts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What `by_trip_count` makes of TABLE."""
+    """Return the result of `by_trip_count` for TABLE."""
     c = np.zeros((len(a), len(b)), np.float32)
     for m, n, steps in TABLE:
         rows, columns = slice(64 * m, 64 * m + 64), slice(64 * n, 64 * n + 64)
@@ -273,7 +274,7 @@ def trip_counts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def cases() -> dict[str, Case]:
-    """Calls by name; K has an odd number of steps, so that tiles begin at any slot."""
+    """Return calls by name; K has an odd number of steps, so that tiles begin at any slot."""
     a, b = operands(192, 128, 5 * 64)
     wide = operands(192, 320, 5 * 64)
     sums, more = product(a, b), product(*wide)

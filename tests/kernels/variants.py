@@ -1,10 +1,10 @@
-"""Which cases of a test run each time, and which in the second stage of .ci/run: ``pytest -m
+"""The ``variants`` mark: which cases of a test always run, and which only with ``pytest -m
 thorough``.
 
-Compiling is what a run spends its minutes on, and many tests compile one kernel for each of their
-parameters. Such a test says ``@pytest.mark.variants(n)``: n of its cases, spread evenly, run each
-time. The others are marked ``thorough``; with ``variants(n, thorough=m)`` m of them, and the rest
-``soak``.
+Compiling takes most of the time of a run, and many tests compile one kernel for each of their
+parameters. Such a test is marked ``@pytest.mark.variants(n)``: n of its cases, spread evenly, run
+each time. The others are marked ``thorough``, for the second stage of .ci/run. With ``variants(n,
+thorough=m)``, m of them are, and the rest are marked ``soak``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import pytest
 
 
 def spread(cases: int, n: int) -> frozenset[int]:
-    """The positions of n cases, the first among them."""
+    """Return the positions of n evenly spread cases, including the first."""
     n = min(cases, n)
     return frozenset(k * cases // n for k in range(n))
 
 
 def left(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
-    """The cases beyond the numbers that their test says, each with the mark that it has: "thorough"
-    or "soak"."""
+    """Yield the cases beyond a test's ``variants``, each with its mark: "thorough" or "soak"."""
     cases: dict[tuple[str, int, int | None], list[pytest.Item]] = {}
     for item in items:
         mark = item.get_closest_marker("variants")

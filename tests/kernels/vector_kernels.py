@@ -1,4 +1,4 @@
-"""Kernels on blocks and shared arrays of one dimension; for tests in both executions."""
+"""Kernels on 1-D blocks and shared arrays, for the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def array(size: int, dtype: np.dtype) -> np.ndarray:
 
 @numpipe.kernel
 def copied(x, y, z):
-    """To y through an output of the pipeline, to z from registers."""
+    """Copy x to y through an output of the pipeline, and to z from registers."""
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[0], 256),),
         in_specs=(BlockSpec((256,), lambda i: (i,)),),

@@ -1,5 +1,5 @@
-"""Every shape of a product: N of m64nNk16, M = 64 x blocks, A from shared memory and from
-registers, B as it is and transposed."""
+"""Products of every wgmma shape: m64nNk16 for every N, M = 64 x blocks, A from shared memory and
+registers, B plain and transposed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ K = 32
 
 @numpipe.kernel
 def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, together: numpipe.Static):
-    """``c = [a b + a turned.T, 2 a b + a turned.T]``: the products of the first tile in flight with
-    those of the second, or not."""
+    """Compute ``c = [a b + a turned.T, 2 a b + a turned.T]``.
+
+    The products of the first tile are in flight together with those of the second, or not.
+    """
     left = a[ds(0, m), ds(0, K)]
     pipe = numpipe.pipeline(
         grid=(1,),
@@ -43,8 +45,10 @@ def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, togethe
 
 
 def arguments(n: int) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """(arrays, Statics): M and the type go round with N; both tiles are in flight where a lane has
-    the registers."""
+    """Return (arrays, Statics); M and the type cycle with N.
+
+    Both tiles are in flight where a lane has enough registers.
+    """
     m = 64 * (1 + n // 8 % 3) if n <= 64 else 64
     dtype: Any = ml_dtypes.bfloat16 if n // 8 % 2 else np.float16
     rng = np.random.default_rng(n)
@@ -57,7 +61,7 @@ def arguments(n: int) -> tuple[list[np.ndarray], dict[str, Any]]:
 
 
 def is_right(n: int, **how: Any) -> bool:
-    """Whether a run gives NumPy's products: of small integers they are exact."""
+    """Return whether a run gives NumPy's products, which are exact for small integers."""
     arrays, statics = arguments(n)
     every_form(*arrays, **statics, **how)
     a, b, turned = (array.astype(np.float32) for array in arrays[:3])

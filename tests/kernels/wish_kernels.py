@@ -1,8 +1,8 @@
-"""Ten kernels that newcomers could write by detours only, in their plain form; for tests in both
-executions.
+"""Ten kernels that needed workarounds in earlier versions, in their plain form, for the simulator
+and the GPU.
 
-`CASES` says of each what it is given and what NumPy makes of that: numbers are such that both are
-the same to the last bit.
+`CASES` gives the inputs and NumPy's result of each; the numbers are such that both agree to the
+last bit.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def argmax_of_long_rows(x, best, at):
     at[rows] = where
 
 
-# ---- what each is given, and what it makes of it
+# ---- inputs and results of each kernel
 def _rows(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
     x = rng.integers(-9, 10, (37, 256)).astype(F32)
     return {"x": x, "y": np.zeros_like(x)}, {"y": 2 * x}
@@ -226,7 +226,7 @@ CASES: dict[str, tuple[Any, Callable[[np.random.Generator], tuple[Arrays, Arrays
 
 
 def wrong(name: str, target: str, seed: int = 0) -> list[str]:
-    """Run a kernel, and return its arrays that are not NumPy's."""
+    """Run a kernel, and return the names of arrays that differ from NumPy's."""
     kernel, given = CASES[name]
     arguments, wanted = given(np.random.default_rng(seed))
     kernel(*arguments.values(), target=target)

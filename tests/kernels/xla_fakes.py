@@ -1,5 +1,5 @@
-"""XLA's side of its foreign function interface: call frames as it makes them, and the functions
-that handlers call."""
+"""A fake of XLA's side of its foreign function interface: its call frames, and the functions that
+handlers call."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SIDE = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
 
 
 class FakeXla:
-    """Calls handlers; `error` is the text of the last error that one created, and its code."""
+    """A caller of handlers; `error` is the text and code of the last error that one created."""
 
     def __init__(self, version: tuple[int, int] = (0, 4)) -> None:
         self.stream, self.error = 0, ("", 0)
         self._functions = _SIDE(self._stream_get), _SIDE(self._error_create)
         self.api = ffi.Api()
-        ffi._functions.clear()  # an address may be that of an older fake
+        ffi._functions.clear()  # an address may be reused from an older fake
         self.api.version.major, self.api.version.minor = version
         self.api.stream_get, self.api.error_create = (
             ctypes.cast(f, c_void_p).value for f in self._functions
@@ -44,8 +44,8 @@ class FakeXla:
     def call(
         self, handler: ffi.Handler, operands: Sequence[int], results: Sequence[int], stream: int = 0
     ) -> int | None:
-        """Call a handler with buffers at these addresses; returns what it returns: the address of
-        an error, or None."""
+        """Call a handler with buffers at these addresses, and return the address of an error, or
+        None."""
         frame, self.stream, kept = self.frame(), stream, []
         for side, pointers in ((frame.operands, operands), (frame.results, results)):
             buffers = [
@@ -57,7 +57,7 @@ class FakeXla:
         return _SIDE(handler.address)(addressof(frame))
 
     def ask(self, handler: ffi.Handler) -> ffi.Metadata:
-        """Ask a handler what it is, as XLA does when it is registered."""
+        """Query a handler for its metadata, as XLA does on registration."""
         frame, metadata = self.frame(), ffi.Metadata()
         extension = ffi.Extension(
             struct_size=sizeof(ffi.Extension), type=ffi.METADATA, metadata=ctypes.pointer(metadata)

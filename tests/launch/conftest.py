@@ -1,4 +1,4 @@
-"""The drivers of these tests, whose memory is the host's."""
+"""Fixtures of launch tests: fake drivers whose memory is the host's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kernels.launch_kernels import SIZES
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """The open driver. A test file whose kernels have other parameters says their sizes in
+    """Yield the open driver. A test file whose kernels have other parameters sets their sizes in
     ``SIZES``."""
     driver = FakeDriver()
     driver.sizes = getattr(request.module, "SIZES", SIZES)
@@ -24,7 +24,7 @@ def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
-    """The driver that is open; a test has to end with what it left freed, or still queued."""
+    """Yield the open driver; at the end of a test, what it left must be freed or still queued."""
     cuda = install(monkeypatch, QueuedDriver())
     yield cuda
     if cuda.live and not any(cuda.queues.values()):

@@ -1,4 +1,5 @@
-"""Launches that a function makes are kept, and made again; whose workspace they have."""
+"""Launches recorded while a function runs are kept and repeated, with the owner of their
+workspace."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def _no_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Owner:
-    """Somebody's memory."""
+    """An owner of memory."""
 
 
 def array(ptr: int, owner: Any = None) -> launch.ArrayInfo:

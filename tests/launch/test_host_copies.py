@@ -1,5 +1,5 @@
-"""Host arrays of calls: chunks through page-locked memory, by several threads, on a driver that
-copies as late as it may."""
+"""Host arrays of calls, copied in chunks through page-locked memory by several threads, on a driver
+that copies as late as it may."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_any_layout_goes_through_staging_memory_and_back(
                     view(there.ptr, there.shape, there.strides, array.dtype), array
                 )
             expected = array.copy()
-            array[...] = 0  # a view of an array of the test's own
+            array[...] = 0  # a view of one of the test's arrays
             staging.download([info])
             np.testing.assert_array_equal(array, expected)
         copies = cuda.named("copy_in") + cuda.named("copy_out")
@@ -97,7 +97,7 @@ def test_parts_are_as_large_as_they_may_be_and_none_is_larger() -> None:
     assert sizes((2, 3, 4), 16, 40) == [24, 8, 24, 8]
 
 
-# ---- a call
+# ---- calls
 def test_a_call_on_large_arrays_returns_with_the_result_and_gives_all_memory_back(
     cuda: QueuedDriver,
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_call_on_large_arrays_returns_with_the_result_and_gives_all_memory_bac
     cuda.synchronize(3, 0)
     assert not cuda.live
     assert 0 < len(cuda.events) <= 3 * 4
-    assert pinned.POOL.device == 0  # from here on outputs lie in the pool
+    assert pinned.POOL.device == 0  # outputs are in the pool from here on
     pinned.POOL.take(1 << 30, 0)  # all that the pool may lock
     assert not cuda.events and list(cuda.locked.values()) == [1 << 30]
 
@@ -152,7 +152,7 @@ def test_a_lane_that_fills_again_waits_for_what_it_had_not_filled_up(
 
 
 def test_several_threads_share_a_copy(cuda: QueuedDriver) -> None:
-    """All three are at work at once: each waits for the others before its first copy."""
+    """All three threads work at once: each waits for the others before its first copy."""
     together, seen = threading.Barrier(3, timeout=20), set()
 
     def before(_call: str) -> None:
@@ -282,7 +282,7 @@ def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: st
             interrupted.set()
             raise KeyboardInterrupt
         if call == where:
-            interrupted.wait(20)  # it leaves something to copy to the main thread
+            interrupted.wait(20)  # leaves a copy to the main thread
 
     cuda.before = before
     with pytest.raises(KeyboardInterrupt):

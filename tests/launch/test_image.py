@@ -1,5 +1,5 @@
-"""`Image`: what is left of a compiled kernel, written as bytes, read back, launched without a
-compiler; refused where damaged."""
+"""`Image`: the result of a compile, written as bytes, read back and launched without a compiler;
+errors for damaged bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def kernel(kind: str) -> Kernel:
-    """One of its own: what others compiled of it is not there."""
+    """Return a new kernel, for which no other test has compiled anything."""
     of = image_kernels.kernel(kind)[0]
     return numpipe.Kernel(of.function, of.options)
 
@@ -46,7 +46,7 @@ def compiled(kind: str) -> Image:
     return made.variant(tuple(arrays), statics).image
 
 
-# ---- there and back
+# ---- round trip
 @pytest.mark.variants(1, thorough=2)
 @compiles
 @each_kind
@@ -123,7 +123,7 @@ def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(
 
 @pytest.mark.thorough
 @compiles
-def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled_shows(
+def test_inspect_of_a_kernel_from_a_file_equals_that_of_the_compiled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrays, statics = arguments("plain")
@@ -139,7 +139,8 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
         patch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled again"))
         for what in ("resources", "sass", "source"):
             assert other.inspect(what, *arrays, **statics) == shown[what]
-    # compiled again: names hold serial numbers, and Numba links modules in any order
+    # these differ when compiled again: names have serial numbers, and Numba links modules in any
+    # order
     for what in ("ptx", "llvm", "gate"):
         found, wanted = (
             sorted(re.sub(r"_ZN[\w$]+|[#$]\d+", "F", str(text)).splitlines())
@@ -172,7 +173,7 @@ def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(
     assert asked.image is launched
 
 
-# ---- bytes that are no image
+# ---- bytes that are not an image
 SOUND = image(
     maps=(MapRequest(0, (8, 64), 128),),
     cubin=b"\x7fELF" + bytes(60),
@@ -192,7 +193,7 @@ def header() -> dict[str, Any]:
 
 
 def changed(value: Any, *path: Any) -> bytes:
-    """The image with another value in one place of its header; ... leaves the field out."""
+    """Return the image with another value in one place of its header; ... deletes the field."""
     root = at = header()
     for key in path[:-1]:
         at = at[key]
@@ -228,13 +229,13 @@ def refused(data: bytes, why: str) -> None:
         (packed(b""), "Expecting value"),
         (packed(b"{"), "Expecting"),
         (packed(b"\xff"), "utf-8"),
-        (packed(b"7"), "it is 7, no Image"),
-        (packed(b"[]"), "it is an array, no Image"),
+        (packed(b"7"), "it is 7, not Image"),
+        (packed(b"[]"), "it is an array, not Image"),
         (packed(b"{}"), "the field 'arrays' is missing"),
         (packed(b"[" * 100_000), "nested too deeply"),
         (packed(b'{"name":' * 100_000), "nested too deeply"),
-        (packed(b"NaN"), "NaN is no number of JSON"),
-        (packed(b"-Infinity"), "-Infinity is no number of JSON"),
+        (packed(b"NaN"), "NaN is not a JSON number"),
+        (packed(b"-Infinity"), "-Infinity is not a JSON number"),
         (packed(b"1" * 5000), "digits"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
@@ -249,39 +250,39 @@ def test_bytes_of_something_else_are_refused(data: bytes, why: str) -> None:
         (("name",), ..., "the field 'name' is missing"),
         (("more",), 1, "the field 'more' is unknown"),
         (("cubin",), "00", "the field 'cubin' is unknown"),
-        (("name",), 7, "name is 7, no str"),
-        (("name",), None, "name is None, no str"),
-        (("threads",), "384", "threads is '384', no int"),
-        (("threads",), 384.0, "threads is 384.0, no int"),
-        (("threads",), True, "threads is True, no int"),
-        (("threads",), -128, "threads is -128, no int"),
+        (("name",), 7, "name is 7, not str"),
+        (("name",), None, "name is None, not str"),
+        (("threads",), "384", "threads is '384', not int"),
+        (("threads",), 384.0, "threads is 384.0, not int"),
+        (("threads",), True, "threads is True, not int"),
+        (("threads",), -128, "threads is -128, not int"),
         (("threads",), 100, "threads is 100"),
         (("threads",), 0, "threads is 0"),
         (("threads",), 1152, "threads is 1152"),
         (("target",), "sm_80", "it is for sm_80, and this numpipe knows sm_90a"),
         (("smem_bytes",), 1 << 20, "smem_bytes is 1048576"),
-        (("debug",), 1, "debug is 1, no bool"),
-        (("arrays",), "ac", "arrays is 'ac', no tuple"),
-        (("arrays", 0), 1, r"arrays\[0\] is 1, no str"),
+        (("debug",), 1, "debug is 1, not bool"),
+        (("arrays",), "ac", "arrays is 'ac', not tuple"),
+        (("arrays", 0), 1, r"arrays\[0\] is 1, not str"),
         (("arrays",), ["a"], "it has 1 arrays and 2 majors"),
-        (("majors", 1), "diagonal", r"majors\[1\] is 'diagonal', no .*Literal"),
+        (("majors", 1), "diagonal", r"majors\[1\] is 'diagonal', not .*Literal"),
         (("maps", 0, "arg"), 2, "a tensor map is of no array"),
-        (("maps", 0, "box"), [8, -1], r"maps\[0\].box\[1\] is -1, no int"),
+        (("maps", 0, "box"), [8, -1], r"maps\[0\].box\[1\] is -1, not int"),
         (("maps", 0, "fill"), "ones", r"maps\[0\].fill is 'ones'"),
         (("maps", 0, "written"), ..., r"maps\[0\]: the field 'written' is missing"),
-        (("maps", 0), [], r"maps\[0\] is an array, no MapRequest"),
-        (("maps",), {}, "maps is an object, no tuple"),
-        (("barriers", 0, "slot"), "x", r"barriers\[0\].slot is 'x', no int"),
+        (("maps", 0), [], r"maps\[0\] is an array, not MapRequest"),
+        (("maps",), {}, "maps is an object, not tuple"),
+        (("barriers", 0, "slot"), "x", r"barriers\[0\].slot is 'x', not int"),
         (("barriers", 0, "x"), 1, r"barriers\[0\]: the field 'x' is unknown"),
-        (("recording",), [], "recording is an array, no Recording"),
+        (("recording",), [], "recording is an array, not Recording"),
         (("recording", "space"), 0, "recording.space is 0"),
         (
             ("resources", "seconds"),
             [["link", -1.0]],
-            r"resources.seconds\[0\]\[1\] is -1.0, no float",
+            r"resources.seconds\[0\]\[1\] is -1.0, not float",
         ),
-        (("resources", "seconds"), [["link", 1e999]], "Infinity is no number"),
-        (("resources", "registers"), [[[[[]]]]], "resources.registers is an array, no int"),
+        (("resources", "seconds"), [["link", 1e999]], "Infinity is not a JSON number"),
+        (("resources", "registers"), [[[[[]]]]], "resources.registers is an array, not int"),
     ],
     ids=lambda each: ".".join(map(str, each)) if isinstance(each, tuple) else None,
 )
@@ -295,7 +296,7 @@ def test_a_number_that_only_overflows_when_it_is_read_is_refused() -> None:
     text = json.dumps(
         {**header(), "resources": {**header()["resources"], "seconds": [["link", 5.0]]}}
     ).replace("5.0", "1e999")
-    refused(packed(text.encode()), r"seconds\[0\]\[1\] is inf, no float")
+    refused(packed(text.encode()), r"seconds\[0\]\[1\] is inf, not float")
 
 
 def test_a_record_takes_nothing_but_the_types_of_its_fields() -> None:

@@ -1,4 +1,4 @@
-"""What a launch reads of an array, and what it refuses."""
+"""Attributes of arrays that a launch reads, and arrays that it rejects."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_interface_without_elements_may_have_a_null_pointer() -> None:
     assert launch.describe(CudaArray(None, (0, 4), "<f4"), "a").ptr == 0  # type: ignore[arg-type]
 
 
-def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
+def test_bfloat16_in_an_interface_takes_the_objects_own_dtype() -> None:
     array = CudaArray(64, (4,), "<V2")
     with pytest.raises(SpecError, match="not supported"):
         launch.describe(array, "a")
@@ -94,7 +94,7 @@ def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
 
 
 def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
-    """``<f1`` is what ml_dtypes says of float8_e5m2."""
+    """ml_dtypes uses ``<f1`` for float8_e5m2."""
     array = CudaArray(64, (4,), "<f1")
     with pytest.raises(
         SpecError,
@@ -139,7 +139,7 @@ def test_a_tensor_without_memory_is_refused() -> None:
         launch.describe(TorchTensor(0, (4,), "float32", (1,), device=-1), "x")
 
 
-def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
+def test_a_value_that_is_not_an_array_is_refused_with_a_fix() -> None:
     with pytest.raises(
         SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"
     ):
@@ -153,8 +153,7 @@ def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
 def test_a_buffer_is_refused_and_numpy_makes_an_array_of_it(buffer: Any, called: str) -> None:
     with pytest.raises(
         SpecError,
-        match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass "
-        "np.asarray\\(a\\)",
+        match=f"'a' of .* 'matmul': {called} is not supported as an array: pass np.asarray\\(a\\)",
     ):
         launch.describe(buffer, "a", "matmul")
     assert launch.describe(np.asarray(buffer), "a", "matmul").shape == (2,)
@@ -168,6 +167,11 @@ def test_element_types_no_kernel_takes_are_refused(array: np.ndarray[Any, Any]) 
         SpecError, match="element type .* is not supported; convert to one of bool, int8"
     ):
         launch.describe(array, "a")
+
+
+def test_an_array_of_a_packed_type_is_refused_with_how_it_is_packed() -> None:
+    with pytest.raises(SpecError, match="fix: pack 2 of int4 into each element of a uint8 array"):
+        launch.describe(np.zeros(2, ml_dtypes.int4), "a")
 
 
 def test_masked_device_arrays_are_refused() -> None:
@@ -214,7 +218,7 @@ def test_major_order(shape: tuple[int, ...], strides: tuple[int, ...], major: st
     "shape, strides, ptr",
     [
         ((4, 8), (16, 2), 4096),
-        ((4, 8), (2, 16), 4096),  # col: the tensor map is over the transpose
+        ((4, 8), (2, 16), 4096),  # col: the tensor map describes the transpose
         ((4, 6), (16, 2), 4096),  # padded rows
         ((7,), (2,), 16),
         ((1, 6), (12, 2), 4096),  # the stride of a single row does not matter

@@ -1,5 +1,5 @@
-"""`numpipe.ascontiguous`: copies that TMA can address, of each library's arrays, and none where
-they can be addressed."""
+"""`numpipe.ascontiguous`: copies that TMA can address of each library's arrays, and no copy if TMA
+can address the original."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.kernels.array_fakes import (
 )
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 
-# it reads exports of DLPack
+# numpipe.ascontiguous reads exports of DLPack
 pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")
 
 
@@ -45,8 +45,8 @@ def contents(array: Any) -> np.ndarray[Any, Any]:
     [
         ((3, 5), (0, 1), 1),  # rows of 10 bytes
         ((3, 5), (1, 0), 1),  # the same, column-major
-        ((3, 15), (0, 1), 3),  # elements apart
-        ((4, 8), (0, 1), -1),  # backwards
+        ((3, 15), (0, 1), 3),  # elements are spaced
+        ((4, 8), (0, 1), -1),  # reversed
         ((7,), (0,), -2),
         ((2, 3, 5), (0, 1, 2), 1),
         ((2, 3, 5), (2, 1, 0), 1),
@@ -70,7 +70,7 @@ def test_a_copy_has_the_elements_and_the_order_and_rows_that_tma_can_address(
         assert launch.tma_addressable(info) is None
         assert launch.major_order(info) == launch.major_order(launch.describe(x, "x"))
         np.testing.assert_array_equal(contents(made), memory.view(np.uint16))
-        # behind it only the copy before is freed
+        # after it, only the previous copy is freed
         assert "synchronize" in [call[0] for call in fake.calls[-2:]]
         # read, ordered, and read once more just above
         assert type(x) is CudaArray or x.streams == [-1, 1, -1]
@@ -131,13 +131,12 @@ def test_what_tma_can_address_is_returned_as_it_is(fake: FakeDriver, x: Any) -> 
 def test_what_no_copy_helps_is_refused(x: Any) -> None:
     with pytest.raises(
         SpecError,
-        match="numpipe.ascontiguous: TMA cannot address .* wherever it lies: it has [06] "
-        "dimensions",
+        match="numpipe.ascontiguous: TMA cannot address .* at any address: it has [06] dimensions",
     ):
         numpipe.ascontiguous(x)
 
 
-def test_what_is_no_array_is_refused() -> None:
+def test_an_argument_that_is_not_an_array_is_refused() -> None:
     with pytest.raises(SpecError, match="a list is not an array"):
         numpipe.ascontiguous([1, 2])
 

@@ -1,4 +1,4 @@
-"""Which GPU is found, what runs where, and what `python -m numpipe info` says of it."""
+"""Which GPU is found, which target a call uses, and the output of `python -m numpipe info`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Several GPUs, several threads, forked children, and drivers that do not take what they are given;
-without a GPU."""
+"""Several GPUs, several threads, forked children, and drivers that fail; without a GPU."""
 
 from __future__ import annotations
 
@@ -48,13 +47,13 @@ def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(
     assert [gpu for *_, gpu in fake.named("allow_shared")] == [0, 1]
 
 
-def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
+def test_arrays_on_a_gpu_that_is_not_a_hopper_are_refused_and_hoppers_named(
     fake: FakeDriver,
 ) -> None:
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
     with pytest.raises(
         TargetError,
-        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's "
+        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), but numpipe's "
         r"kernels need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
     ):
         doubled()(*arrays())
@@ -83,7 +82,7 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
 
     def compile_slowly(*_: Any) -> launch.Image:
         compiles.append(threading.get_ident())
-        time.sleep(0.05)  # as long as all threads need to get here
+        time.sleep(0.05)  # until all threads have got here
         return image()
 
     kernel = doubled(compile_slowly)
@@ -92,7 +91,7 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
     assert len(fake.named("launch")) == 40
 
 
-# ---- images that the driver does not take
+# ---- images that the driver rejects
 @pytest.mark.parametrize(
     "code, name",
     [
@@ -116,7 +115,7 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_its_version(
     told, runs = str(caught.value), f"{version // 1000}.{version % 1000 // 10}"
     kernel = "kernel 'doubled' (384 threads, 200000 bytes of shared memory)"
     assert f"{kernel}: cuLibraryLoadData returned {name} ({code})" in told
-    assert f"the driver, of CUDA {runs}, does not take" in told
+    assert f"the driver, for CUDA {runs}, does not accept" in told
     assert f'pip install "nvidia-nvjitlink=={runs}.*"' in told
 
 
@@ -132,19 +131,22 @@ def test_other_failures_of_loading_keep_their_own_advice(
     assert "does not take" not in str(caught.value)
 
 
-def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
+def test_a_context_that_was_reset_is_reported(fake: FakeDriver) -> None:
     fake.code = 709
     with pytest.raises(
         LaunchError,
-        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset under numpipe",
+        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset while numpipe "
+        r"used it",
     ):
         doubled()(*arrays())
 
 
-# ---- what is asked of the driver while another stream may be captured
+# ---- driver calls while another stream may be captured
 class Captured:
-    """A stream is captured in mode "global": most calls of a thread that is not in relaxed mode end
-    that."""
+    """A driver with a stream captured in mode "global".
+
+    Most calls of a thread that is not in relaxed mode end such a capture.
+    """
 
     ALLOWED = ("cuInit", "cuDevice", "cuCtx", "cuThreadExchange", "cuStreamIsCapturing")
 
@@ -195,9 +197,7 @@ def with_pools(api: Api) -> None:
         "reached",
     ],
 )
-def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(
-    api: Api, call: Any
-) -> None:
+def test_asynchronous_driver_calls_do_not_end_another_streams_capture(api: Api, call: Any) -> None:
     captured = Captured(api)
     api.answers |= {"cuEventQuery": (OK,), "cuStreamIsCapturing": (OK, 0)}
     with_pools(api)
@@ -294,7 +294,7 @@ def test_the_mode_is_put_back_when_a_call_fails(api: Api) -> None:
     [((OK, 0), False), ((OK, 1), True), ((OK, 2), True), ((Result(906), 0), True)],
 )
 def test_whether_a_stream_is_captured(api: Api, answer: Any, captured: bool) -> None:
-    """906: it is the legacy default stream, and one that waits for it is captured."""
+    """906: it is the legacy default stream, and a stream that waits for it is captured."""
     api.answers["cuStreamIsCapturing"] = answer
     assert driver.Driver().capturing(0, 0) is captured
     api.answers["cuStreamIsCapturing"] = (Result(400), 0)
@@ -302,7 +302,7 @@ def test_whether_a_stream_is_captured(api: Api, answer: Any, captured: bool) -> 
         driver.Driver().capturing(5, 0)
 
 
-def test_the_gpu_of_a_stream_is_that_of_its_context(api: Api) -> None:
+def test_the_gpu_of_a_stream_is_its_contexts(api: Api) -> None:
     api.answers |= {"cuStreamGetCtx": (OK, 55), "cuCtxGetDevice": (OK, 4)}
     assert driver.Driver().stream_device(9) == 4
     asked = ["cuStreamGetCtx", "cuCtxPushCurrent", "cuCtxGetDevice", "cuCtxPopCurrent"]
@@ -312,9 +312,9 @@ def test_the_gpu_of_a_stream_is_that_of_its_context(api: Api) -> None:
         driver.Driver().stream_device(9)
 
 
-# ---- what the driver says names the kernel
+# ---- driver errors name the kernel
 def failing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """From now on this method of the driver raises, as it is."""
+    """Make this method of the driver raise from now on."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise driver.DriverError("cuSomething", 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED")
@@ -353,13 +353,13 @@ def test_what_the_driver_says_of_a_call_names_its_kernel(
         named(call)
 
 
-def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(
+def test_driver_errors_of_repeated_and_bound_calls_name_the_kernel_too(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With several GPUs a launch makes a context current first."""
+    """With several GPUs, a launch first makes a context current."""
 
     def launcher(ordinal: int) -> Any:
-        # as it is at each call
+        # looked up at each call
         return lambda config, code, parameters, _: (fake.launch(config, code, parameters, ordinal),)
 
     monkeypatch.setattr(fake, "launcher", launcher)
@@ -469,7 +469,7 @@ def test_a_forked_child_is_refused_the_gpu_that_its_parent_used_and_may_simulate
     assert len(rest) == 9
 
 
-def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_same(
+def test_a_process_whose_parent_used_cuda_through_another_library_gets_the_same_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> Any:

@@ -1,4 +1,4 @@
-"""The facade over cuda.bindings, on a module that stands in for it."""
+"""The facade over cuda.bindings, tested with a fake of that module."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Names:
 
 
 class Api:
-    """cuda.bindings.driver: every function succeeds and returns a number, unless `answers` says
-    otherwise."""
+    """A fake of cuda.bindings.driver: every function succeeds and returns a number, unless
+    `answers` has another result."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.watcher: Callable[[str], None] = lambda call: None
-        """told of each call"""
+        """called with the name of each driver call"""
         self.answers: dict[str, Any] = {"cuDeviceGetCount": (OK, 1)}
         self.CUmemorytype = types.SimpleNamespace(
             CU_MEMORYTYPE_HOST="host", CU_MEMORYTYPE_DEVICE="device"
@@ -111,7 +111,7 @@ def test_a_failing_driver_is_asked_again_and_a_working_one_kept(
 
 
 def launched(cuda: driver.Driver, gpu: int) -> Any:
-    """The answer to a launch, as `Launch` asks for it."""
+    """Return the answer to a launch, in the form that `Launch` requests."""
     code = cuda.launcher(gpu)("config", "kernel", 64, 0)[0]
     return code and cuda.relaunch(code, "config", "kernel", 64, 0, gpu)
 
@@ -141,7 +141,7 @@ def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_re
     api: Api,
 ) -> None:
     answers = iter([(Result(201),), (OK,)])
-    # of the thread that makes the launch, and of the one that uses it
+    # of the thread that creates the launch, and of the one that uses it
     contexts = iter([(OK, 7), (OK, 0)])
     api.answers |= {
         "cuLaunchKernelEx": lambda *_: next(answers),
@@ -156,7 +156,7 @@ def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_re
     ]
 
 
-def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) -> None:
+def test_with_several_gpus_the_context_is_always_the_arrays(api: Api) -> None:
     api.answers |= {
         "cuDeviceGetCount": (OK, 2),
         "cuDeviceGet": lambda ordinal: (OK, ordinal),
@@ -188,8 +188,8 @@ def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
 
 
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
-    """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging
-    report each refusal."""
+    """The driver may return 201 here, though a map belongs to no context, and debugging tools
+    report it."""
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)
     map_ = types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage))
     api.answers |= {"cuTensorMapEncodeTiled": (OK, map_), "cuCtxGetCurrent": (OK, 0)}
@@ -254,7 +254,7 @@ def test_pages_are_locked_for_every_gpu_and_unlocked_in_their_context(api: Api) 
 def test_memory_is_page_locked_when_both_its_ends_are(
     api: Api, kinds: dict[int, int], locked: bool
 ) -> None:
-    """1 is CU_MEMORYTYPE_HOST; of pageable memory the driver knows nothing."""
+    """1 is CU_MEMORYTYPE_HOST; the driver has no information about pageable memory."""
     api.CUpointer_attribute = Names()  # type: ignore[attr-defined]
     api.answers["cuPointerGetAttribute"] = lambda name, at: (
         (OK, kinds[at]) if at in kinds else (Result(1), None)

@@ -1,4 +1,4 @@
-"""Host arrays onto the GPU and back, and outputs, on a driver whose device memory is host
+"""Host arrays copied to the GPU and back, and outputs, on a driver whose device memory is host
 memory."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def odd_arrays() -> list[np.ndarray[Any, Any]]:
 
 
 def uploaded(array: Any, stream: int) -> launch.DeviceArray:
-    """A copy of a host array that is queued on a stream."""
+    """Return a copy of a host array that is queued on a stream."""
     info = launch.describe(array, "a")
     copy = launch.DeviceArray.like(info, stream, 0)
     with transfers.Transfers(stream, 0) as queue:
@@ -187,7 +187,7 @@ def test_a_device_array_keeps_its_type_and_others_can_read_what_it_says(
         info[:7] == ("cuda", out.ptr, (4, 6), (6 * size, size), np.dtype(dtype), 1, True)
         and info.owner is out
     )
-    assert not fake.named("pointer_device")  # it knows its GPU
+    assert not fake.named("pointer_device")  # the array has its GPU
     read = np.dtype(out.__cuda_array_interface__["typestr"])
     assert read.itemsize == size and (
         read == dtype if np.dtype(dtype).isbuiltin == 1 else read.kind == "V"
@@ -231,7 +231,7 @@ def test_the_transpose_of_a_device_array_is_the_same_memory(
     assert turned.info().ptr == array.info().ptr and turned.shape == shape[::-1]
     assert turned.info().strides == array.info().strides[::-1]
     assert turned.T is array
-    del array  # the view keeps the memory
+    del array  # the view keeps the memory alive
     np.testing.assert_array_equal(turned.copy_to_host(), host.T)
     assert fake.live
     del turned
@@ -253,7 +253,7 @@ def test_a_type_the_library_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 def test_a_buffer_that_dies_while_the_driver_is_opened_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The garbage collector may come at any moment, also when the lock of opening is held."""
+    """The garbage collector may run at any moment, also while the lock of opening is held."""
     monkeypatch.setattr(driver, "_opened", FakeDriver())
     buffers = [launch.DeviceArray((64, 64), np.float32)]
     monkeypatch.setattr(driver, "_opened", None)

@@ -1,4 +1,4 @@
-"""The bytes a kernel gets, through a driver whose kernels are Python functions."""
+"""The parameter bytes that a kernel gets, through a driver whose kernels are Python functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kernels.launch_kernels import doubled, image
 from tests.kernels.threads import in_threads
 
 Kernel = functools.partial(image, name="scale")
-"""what the compiler returns for a kernel of these maps and arrays"""
+"""the compiler's output for a kernel with these maps and arrays"""
 
 
 def device(
@@ -32,13 +32,13 @@ def device(
 
 
 def words(parameters: list[int]) -> list[int]:
-    """int64 behind each parameter after the table"""
+    """Return the int64 parameters after the table of tensor maps."""
     return [ctypes.c_int64.from_address(p).value for p in parameters[1:]]
 
 
 A, C = device(4096, (3, 8)), device(8192, (8,))
 SIZES = [128, 8, 8, 8]
-"""bytes of the parameters of a kernel of one vector"""
+"""bytes of the parameters of a kernel with one vector"""
 A_WORDS, C_WORDS = [4096, 3, 8, 8, 1], [8192, 8, 1]
 
 
@@ -57,7 +57,7 @@ def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(
     assert fake.named("launch") == [((132, 1, 1), 77, 0)]
 
 
-def test_maps_stand_in_the_table_in_order_each_over_memory_order(fake: FakeDriver) -> None:
+def test_maps_are_in_the_tables_order_each_over_memory_order(fake: FakeDriver) -> None:
     a, b = device(4096, (64, 8), (2, 128)), device(65536, (8, 64))
     kernel = Kernel(
         (launch.MapRequest(1, (8, 64), 128), launch.MapRequest(0, (4, 32), 64, "nan")),
@@ -175,7 +175,7 @@ def test_a_grid_the_gpu_does_not_have_is_refused(
 
 
 def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
-    """There is no cache of machine code outside the process."""
+    """Machine code is not cached outside of the process."""
     assert "restart the process, which compiles" in str(
         driver.DriverError("cuLibraryLoadData", 200, "CUDA_ERROR_INVALID_IMAGE")
     )
@@ -215,7 +215,7 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
 
     def kernel(parameters: list[int]) -> None:
         first = words(parameters)
-        # gives the interpreter to the other threads, as the real launch does
+        # lets other threads run, as the real launch does
         threading.Event().wait(0.0005)
         seen.append((first[0], words(parameters)[0], words(parameters)[3]))
 
@@ -231,9 +231,9 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
     assert len(seen) == 80 and all(a == b == c for a, b, c in seen)
 
 
-# ---- host calls
+# ---- calls on host arrays
 def doubling(fake: FakeDriver, rows: int, columns: int) -> None:
-    """A kernel c = 2 a on what its parameters say."""
+    """Compute c = 2 a on the arrays that the parameters name."""
     fake.sizes = [128] + [8] * 10
 
     def kernel(parameters: list[int]) -> None:
@@ -329,6 +329,6 @@ def test_streams_of_every_library(stream: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", ["main", True, 1.0, object()])
-def test_what_is_not_a_stream_is_refused(stream: Any) -> None:
+def test_a_bad_stream_is_refused(stream: Any) -> None:
     with pytest.raises(SpecError, match="is not a CUDA stream; pass its handle"):
         launch.as_stream(stream)

@@ -1,5 +1,5 @@
-"""JAX, Numba, CuPy and DLPack: what is read of their arrays, what comes back, and what keeps memory
-alive meanwhile."""
+"""JAX, Numba, CuPy and DLPack arrays: what is read of them, what calls return, and what keeps
+memory alive meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 from tests.kernels.launch_kernels import compiled_as
 from tests.launch.test_launch_launcher import Kernel, words
 
-# it reads exports of DLPack
+# numpipe.launch reads exports of DLPack with it
 pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")
 
 
@@ -44,7 +44,7 @@ def _libraries(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", numba_module())
 
 
-# ---- JAX in
+# ---- JAX inputs
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
 def test_a_jax_array_is_read_in_place_when_it_is_ready(dtype: Any) -> None:
     x = JaxArray(numbers(3, 5, dtype=dtype))
@@ -114,7 +114,7 @@ def test_a_jax_array_cannot_be_an_output(x: Any) -> None:
         launch.check_writable(launch.describe(x, "c"), "c", "k")
 
 
-# ---- DLPack in
+# ---- DLPack inputs
 def test_an_exporter_on_a_gpu_is_read_in_place_and_its_view_is_held() -> None:
     info = launch.describe(Exporter(4096, (3, 5), (8, 1), code=BFLOAT, device=(2, 1)), "x")
     assert info[:7] == ("dlpack", 4096, (3, 5), (16, 2), np.dtype(ml_dtypes.bfloat16), 1, True)
@@ -130,7 +130,7 @@ def test_an_exporter_on_the_host_is_a_host_array() -> None:
 
 
 @pytest.mark.parametrize("device", [(1, 0), (2, 0)])
-def test_a_read_only_export_is_no_output(device: tuple[int, int]) -> None:
+def test_a_read_only_export_is_not_an_output(device: tuple[int, int]) -> None:
     memory = numbers(4)
     info = launch.describe(Exporter(memory.ctypes.data, (4,), device=device, readonly=True), "c")
     with pytest.raises(SpecError, match="'c'.*this Exporter is read-only; pass a writable array"):
@@ -170,12 +170,12 @@ def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
         SpecError,
-        match="'x': a Exporter on a GPU is read by the package cuda-core.*torch.from_dlpack",
+        match="'x': a Exporter on a GPU requires the package cuda-core.*torch.from_dlpack",
     ):
         launch.describe(Exporter(4096, (4,)), "x")
 
 
-# ---- outputs of a kind
+# ---- outputs of each library
 def test_numba_gives_numba_on_its_own_stream() -> None:
     out = launch.empty_like_kind(
         launch.describe(NumbaArray((4,), (4,), np.float32, stream=7), "x"),
@@ -191,7 +191,9 @@ def test_numba_gives_numba_on_its_own_stream() -> None:
 
 @pytest.mark.parametrize("like", [JaxArray(numbers(4)), JaxArray(numbers(4), ON_CPU)])
 def test_jax_makes_no_64_bits_unless_told_to(like: Any) -> None:
-    with pytest.raises(SpecError, match="JAX makes no float64 while jax_enable_x64 is off"):
+    with pytest.raises(
+        SpecError, match="JAX cannot make a float64 output .* while jax_enable_x64 is off"
+    ):
         launch.empty_like_kind(launch.describe(like, "x"), (4,), np.float64)
     sys.modules["jax"].config.jax_enable_x64 = True
     launch.empty_like_kind(launch.describe(like, "x"), (4,), np.float64)
@@ -215,9 +217,9 @@ def test_exports_give_numpy_on_the_host_and_device_arrays_on_a_gpu() -> None:
     assert type(launch.empty_like_kind(on_gpu, (3,), np.float16)) is launch.DeviceArray
 
 
-# ---- a call, whose kernel is a Python function
+# ---- calls of a kernel that is a Python function
 def copying(parameters: list[int]) -> None:
-    """c = a"""
+    """Copy a to c."""
     a, c = words(parameters)[:5], words(parameters)[5:]
     view(c[0], (c[1], c[2]), (2 * c[3], 2 * c[4]), np.uint16)[:] = view(
         a[0], (a[1], a[2]), (2 * a[3], 2 * a[4]), np.uint16
@@ -249,7 +251,7 @@ def test_a_call_on_a_jax_array_returns_a_new_one_when_the_kernel_is_done(
     c = copy(x, stream=5)
     assert type(c) is JaxArray and c is not x
     np.testing.assert_array_equal(c.memory, x.memory)
-    assert c.waited  # JAX zeroes it, which must not come after the kernel
+    assert c.waited  # JAX zeroes it, which must not happen after the kernel
     calls = [call[0] for call in launches.calls]
     assert calls.index("synchronize") > calls.index("launch") and launches.named("synchronize") == [
         (5,)
@@ -271,14 +273,14 @@ def test_a_simulated_call_on_a_jax_array_returns_one() -> None:
     np.testing.assert_array_equal(c.memory, x.memory)
 
 
-def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
-    """Nothing would order the replays behind JAX' work, and an event of ours would become part of
+def test_a_jax_array_is_refused_in_a_graph(launches: FakeDriver) -> None:
+    """Nothing would order the replays after JAX's work, and numpipe's event would become part of
     the graph."""
     launches.captured, launches.relaxed = {7}, 1
     c = launch.DeviceArray((3, 8), np.float16)
     with pytest.raises(
         SpecError,
-        match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being "
+        match=r"kernel copy: an argument is a JAX array .* the stream \(0x7\) is being "
         r"captured",
     ):
         copy(JaxArray(numbers(3, 8)), out=c, stream=7)
@@ -322,7 +324,7 @@ def test_an_output_that_overlaps_on_the_gpu_is_refused_before_the_launch(
     there = numbers(4, 8).ctypes.data
     with pytest.raises(
         SpecError,
-        match="argument 'c' of kernel 'scale'.*overlaps argument 'a': it begins 16 bytes behind it",
+        match="argument 'c' of kernel 'scale'.*overlaps argument 'a': it begins 16 bytes after it",
     ):
         copy(CudaArray(there, (3, 8), "<f2"), out=CudaArray(there + 16, (3, 8), "<f2"))
     assert not launches.named("launch")
@@ -342,12 +344,12 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
         call(array)
         assert held() == count
     call(CudaArray(memory.ctypes.data, (3, 8), "<f2"))
-    assert held() == 2  # what says its stream is not held
+    assert held() == 2  # an array that names its stream is not held
     assert launches.named("mark") == [(9,), (9,)]
     first, _ = events = list(launches.events)
     first.reached = True
     call(JaxArray(memory))
-    # the first is let go of, its event used again
+    # the first one is released, and its event reused
     assert held() == 2 and launches.events[-1] is first
     for event in events:
         event.reached = True
@@ -355,7 +357,7 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
     assert held() == 1
 
 
-def test_an_exporter_is_told_the_kernels_stream_before_the_launch(launches: FakeDriver) -> None:
+def test_an_exporter_gets_the_kernels_stream_before_the_launch(launches: FakeDriver) -> None:
     memory, told = numbers(3, 8), []
     x = Exporter(memory.ctypes.data, (3, 8))
     launches.kernel = lambda parameters: told.append(x.streams[-1])
@@ -400,6 +402,6 @@ def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(
     with pytest.raises(
         SpecError,
         match="update of 'a': the library of a JaxArray does not know the stream .*bind another "
-        "one",
+        "call",
     ):
         bound.update(a=JaxArray(memory))

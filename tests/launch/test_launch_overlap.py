@@ -1,5 +1,5 @@
-"""Outputs that overlap other arrays are refused where a list of arrays is first seen; views that
-share no byte are not."""
+"""Outputs that overlap other arrays are rejected at the first launch with these arrays; views that
+share no byte are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_host(array: np.ndarray[Any, Any]) -> launch.ArrayInfo:
 
 
 def on_gpu(array: np.ndarray[Any, Any]) -> launch.ArrayInfo:
-    """The same view of memory that nobody can read."""
+    """Return the same view of memory that cannot be read."""
     there = (1 << 40) + array.ctypes.data - BASE.ctypes.data
     return launch.describe(CudaArray(there, array.shape, array.dtype.str, array.strides), "a")
 
@@ -86,7 +86,7 @@ def test_an_output_that_overlaps_is_refused(what: str, place: Any) -> None:
         max_size=6,
     )
 )
-def test_the_answer_is_that_of_counting_bytes(cuts: list[tuple[int, int, int]]) -> None:
+def test_the_answer_equals_counting_bytes(cuts: list[tuple[int, int, int]]) -> None:
     base = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
     one, other = (
         base[tuple(slice(a, b, c) if c > 0 else slice(b, a, c) for a, b, c in half)]
@@ -102,9 +102,9 @@ def test_the_error_names_both_where_they_are_and_the_fix() -> None:
         SpecError,
         match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it "
         r"begins 32 "
-        r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, "
+        r"bytes after it, with shape \(63, 16\) and strides \(32, 2\) bytes, compared with \(63, "
         r"16\) and \(32, 2\).*"
-        "pass one array as both to work in place, or a copy of 'x'",
+        "pass the same array as both to work in place, or a copy of 'x'",
     ):
         launch.check_overlap([on_gpu(X[:-1]), on_gpu(X[1:])], ["x", "c"], 1, "shift")
 
@@ -120,12 +120,12 @@ def test_inputs_may_overlap_and_outputs_may_not() -> None:
     "shape, strides",
     list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])),
 )
-def test_bounds_are_those_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
+def test_bounds_are_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
     at = {1000 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
     assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
 
 
-# ---- where it is asked
+# ---- when it is checked
 def test_a_launch_asks_once_for_each_list_of_arrays(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,9 +171,9 @@ def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(
     adds_one(x[:64], x[:64], target="sim")
     assert (x[:64] == 1).all() and not x[64].any()
     with pytest.raises(
-        SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes behind it"
+        SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes after it"
     ):
         adds_one(x[:64], x[1:], target="sim")
     assert (x[:64] == 1).all()
-    adds_one.simulate(x[:64], x[1:])  # runs, and would report a race if there were a second CTA
+    adds_one.simulate(x[:64], x[1:])  # runs, and would report a race with a second CTA
     assert (x[1:] == 2).all()

@@ -1,5 +1,5 @@
-"""Launches on several GPUs of one process: what each GPU is given, through a driver whose memory is
-the host's."""
+"""Launches on several GPUs of one process: what each GPU gets, with a driver whose memory is the
+host's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernels.threads import in_threads
 
 MAP = MapRequest(1, (64, 32), 128)
 WORDS = 2 * 5 + 3
-"""of two arrays of two dimensions and the semaphores"""
+"""words of two 2-D arrays and the semaphores"""
 TABLE = 128 + 128 + 2 * (128 + 128)
 """bytes: the map of y, the launch's words, and for each GPU its map of y and three addresses"""
 H200 = ("NVIDIA H200", (9, 0))
@@ -38,7 +38,7 @@ def fake(fake: FakeDriver) -> Iterator[FakeDriver]:
 
 
 def shift(semaphores: Any = 3, **options: Any) -> Any:
-    """A kernel that reaches its second array on other GPUs; nothing of it is compiled."""
+    """Return a kernel that accesses its second array on other GPUs; it is never compiled."""
     fields = {key: options.pop(key) for key in ("debug",) if key in options}
 
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=semaphores, **options)
@@ -64,7 +64,7 @@ def arrays(mesh: numpipe.Mesh) -> tuple[list[Any], list[Any]]:
 
 
 def launched(fake: FakeDriver) -> list[tuple[bytes, list[int]]]:
-    """By launch the table and the words that the kernel is given, filled as launches follow."""
+    """Yield, per launch, the table and the words that the kernel gets."""
     seen: list[tuple[bytes, list[int]]] = []
     fake.kernel = lambda parameters: seen.append(
         (
@@ -75,7 +75,7 @@ def launched(fake: FakeDriver) -> list[tuple[bytes, list[int]]]:
     return seen
 
 
-# ---- what a launch is given
+# ---- what a launch passes
 def test_each_gpu_gets_its_rank_and_the_maps_and_addresses_of_all(fake: FakeDriver) -> None:
     mesh, seen = numpipe.Mesh.local(), launched(fake)
     x, y = arrays(mesh)
@@ -118,7 +118,7 @@ def test_each_gpu_clears_go_and_semaphores_and_then_launches(fake: FakeDriver) -
 
 
 def test_what_lies_before_go_is_never_cleared(fake: FakeDriver) -> None:
-    """There the launches of peers are counted, which may be one ahead."""
+    """The word before `go` counts the launches of peers, which may be one ahead."""
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     kernel(x, y, mesh=mesh)
@@ -146,7 +146,7 @@ def test_kernels_of_a_stream_share_a_control_block_as_large_as_their_semaphores_
     "semaphores, gpus, debug, words",
     [(896, 2, False, 1024), (897, 2, False, 2048), (896, 2, True, 4096)],
 )
-def test_a_block_holds_the_semaphores_and_debugged_those_of_each_gpu(
+def test_a_block_holds_the_semaphores_and_with_debug_one_set_per_gpu(
     semaphores: int, gpus: int, debug: bool, words: int
 ) -> None:
     assert controls.block_words(semaphores, gpus, debug) == words
@@ -158,7 +158,7 @@ def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver
     seen: list[int] = []
 
     def note(parameters: list[int]) -> None:
-        # the number of semaphores says which kernel it is
+        # the number of semaphores identifies the kernel
         seen.append(ctypes.c_int64.from_address(parameters[-2]).value)
         time.sleep(0.0005)
 
@@ -180,7 +180,7 @@ def test_a_repeated_call_only_looks_up_and_launches(
     assert [call[0] for call in fake.calls[before:]] == ["clear", "launch"] * 2
 
 
-def test_other_arrays_are_not_taken_for_those_of_before(fake: FakeDriver) -> None:
+def test_other_arrays_are_not_taken_for_earlier_ones(fake: FakeDriver) -> None:
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     for a, b in ((x, y), (y, x)) * 2:
@@ -233,9 +233,9 @@ def test_outputs_are_allocated_on_each_gpu(fake: FakeDriver) -> None:
     assert [(type(each), each.device) for each in y] == [(DeviceArray, 0), (DeviceArray, 1)]
 
 
-# ---- a peer that is lost
+# ---- a lost peer
 def give_up(table: bytes, *record: int) -> None:
-    """What the kernel does whose wait took too long."""
+    """Do what the kernel does when its wait takes too long."""
     address = struct.unpack_from("<Q", table, 128 + 8)[0]
     ctypes.memmove(address, struct.pack("<I4i4Ii", *record), 40)
 
@@ -246,7 +246,7 @@ def give_up(table: bytes, *record: int) -> None:
         (
             (control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130, 0),
             r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to "
-            r"reach 4, and it is 1; GPU 1 did not",
+            r"reach 4, but it is 1; GPU 1 did not",
         ),
         (
             (control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32, -1),
@@ -284,12 +284,12 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
     give_up(seen[3][0], control_block.SEMAPHORE, 1, 1, 0, 1, 0, 0, 0, 0, -1)
     with pytest.raises(
         PipelineDeadlock,
-        match=r"kernel shift, GPU 1, .*ready\[1\] to reach 1, and it is 0; GPU 0 did not",
+        match=r"kernel shift, GPU 1, .*ready\[1\] to reach 1, but it is 0; GPU 0 did not",
     ):
         mesh.check()
 
 
-def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
+def test_a_kernel_with_debug_reports_what_each_gpu_has_added(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake, "symbol", lambda kernel, name: fake.pinned(64)[0], raising=False)
@@ -310,7 +310,8 @@ def test_a_kernel_with_debug_tells_what_each_gpu_has_added(
         ctypes.c_int32.from_address(ready + 4 * (3 * (1 + rank) + 2)).value = added
     give_up(seen[0][0], control_block.SEMAPHORE, 0, 2, 5, 6, 0, 0, 0, 0, -1)
     with pytest.raises(
-        PipelineDeadlock, match=r"of what was added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)"
+        PipelineDeadlock,
+        match=r"of the signals added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)",
     ):
         mesh.check()
 
@@ -333,16 +334,16 @@ def test_how_long_a_wait_may_take_is_the_environments(
     assert struct.unpack_from("<Q", seen[0][0], 128 + 16) == (60_000_000_000,)
     monkeypatch.setenv(controls.TIMEOUT, "soon")
     with pytest.raises(
-        SpecError, match="NUMPIPE_PEER_TIMEOUT='soon': it must be a number of seconds"
+        SpecError, match="NUMPIPE_PEER_TIMEOUT='soon': expected a number of seconds"
     ):
         shift(5)(*arrays(mesh), mesh=mesh)
 
 
-# ---- what is refused
-def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None:
+# ---- what is rejected
+def test_gpus_that_cannot_access_each_other_do_not_form_a_mesh(fake: FakeDriver) -> None:
     fake.apart = {(1, 0)}
     with pytest.raises(
-        LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose others"
+        LaunchError, match="no peer access between GPU 1 and GPU 0: .*choose other GPUs"
     ):
         numpipe.Mesh.local()
     assert repr(numpipe.Mesh.local([1])) == "Mesh.local([1])"
@@ -351,7 +352,7 @@ def test_gpus_that_do_not_reach_each_other_are_no_mesh(fake: FakeDriver) -> None
 @pytest.mark.parametrize(
     "devices, error, told",
     [
-        ([0, 2], TargetError, "no kernel runs on GPU 2: there are 0, 1"),
+        ([0, 2], TargetError, "GPU 2 cannot run kernels: use some of 0, 1"),
         ([0, 0], SpecError, "different CUDA ordinals"),
         ([], SpecError, "at least one"),
         (2, SpecError, "devices must be None or a tuple or list"),
@@ -369,7 +370,7 @@ def test_arrays_are_on_the_gpu_of_their_rank(fake: FakeDriver) -> None:
     x, y = arrays(mesh)
     with pytest.raises(
         SpecError,
-        match="'x' of kernel 'shift' of rank 0 is on GPU 1 of this process, and rank 0 .* is GPU 0",
+        match="'x' of kernel 'shift' of rank 0 is on GPU 1 of this process, but rank 0 .* is GPU 0",
     ):
         kernel(x[::-1], y[::-1], mesh=mesh)
     host = [np.zeros((64, 64), np.float32)] * 2
@@ -381,7 +382,7 @@ def test_arrays_are_on_the_gpu_of_their_rank(fake: FakeDriver) -> None:
 def test_streams_are_a_list_of_one_for_each_gpu(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()
     with pytest.raises(
-        SpecError, match=r"stream= under Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
+        SpecError, match=r"stream= with Mesh.local\(\[0, 1\]\) must be a list of 2 streams"
     ):
         shift()(*arrays(mesh), mesh=mesh, stream=7)
 

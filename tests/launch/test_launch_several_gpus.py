@@ -1,5 +1,4 @@
-"""What numpipe asks the driver for where GPUs reach each other, on a module that stands in for
-cuda.bindings."""
+"""Driver calls for GPUs that can access each other, with a fake of cuda.bindings."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ __all__ = ["api"]
 
 @pytest.fixture
 def cuda(api: Api) -> driver.Driver:
-    """Two GPUs, whose contexts are 100 and 101; 100 is current."""
+    """Return a fake of two GPUs, whose contexts are 100 and 101; 100 is current."""
     api.answers |= {
         "cuDeviceGetCount": (OK, 2),
         "cuDeviceGet": lambda ordinal: (OK, ordinal),

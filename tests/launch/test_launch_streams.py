@@ -1,5 +1,5 @@
-"""Streams of every library and GPU, CUDA graphs, and launch attributes, through a driver that needs
-no GPU."""
+"""Streams of every library and GPU, CUDA graphs, and launch attributes, with a driver that needs no
+GPU."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_streams(stream: Any) -> None:
         launch.as_stream(stream)
 
 
-def test_with_one_gpu_the_driver_is_asked_nothing_of_a_stream(fake: FakeDriver) -> None:
+def test_with_one_gpu_the_driver_is_not_queried_about_streams(fake: FakeDriver) -> None:
     doubled()(*arrays(), stream=4096)
     assert fake.named("launch") == [((1, 1, 1), 4096, 0)] and not fake.named("stream_device")
 
@@ -79,7 +79,7 @@ def test_a_stream_of_another_gpu_is_refused_before_the_launch_with_both_named(
     several(fake)
     with pytest.raises(
         SpecError,
-        match=r"kernel doubled: the stream 0x1000 is one of GPU 0, and the arrays are on GPU 1: "
+        match=r"kernel doubled: the stream 0x1000 belongs to GPU 0, but the arrays are on GPU 1: "
         r"pass a stream of GPU 1",
     ):
         doubled()(*arrays(), stream=4096)
@@ -92,7 +92,7 @@ def test_a_stream_is_asked_for_its_gpu_once(fake: FakeDriver) -> None:
     for place in (0, 64, 128):
         kernel(*arrays(place), stream=8192)
     assert fake.named("stream_device") == [(8192,)] and len(fake.named("launch")) == 3
-    with pytest.raises(SpecError, match="one of GPU 1, and the arrays are on GPU 0"):
+    with pytest.raises(SpecError, match="belongs to GPU 1, but the arrays are on GPU 0"):
         streams.check(8192, 0, "k")
 
 
@@ -102,21 +102,21 @@ def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_c
     several(fake)
     with pytest.raises(
         SpecError,
-        match="kernel doubled: the stream 0x2000 is one of GPU 1, and the arrays are on GPU 0",
+        match="kernel doubled: the stream 0x2000 belongs to GPU 1, but the arrays are on GPU 0",
     ):
-        doubled()(*host(), stream=8192)  # which are computed on the first GPU
+        doubled()(*host(), stream=8192)  # computed on the first GPU
     assert [call[0] for call in fake.calls] == ["stream_device"]
 
 
-def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) -> None:
+def test_a_stream_handle_may_be_reused(fake: FakeDriver) -> None:
     several(fake)
     streams.check(8192, 1, "k")
-    fake.streams[8192] = 0  # destroyed, and made anew
+    fake.streams[8192] = 0  # destroyed and created again
     streams.check(8192, 0, "k")
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2])
-def test_default_streams_are_those_of_each_gpu(fake: FakeDriver, stream: int) -> None:
+def test_each_gpu_has_its_own_default_stream(fake: FakeDriver, stream: int) -> None:
     several(fake)
     doubled()(*arrays(), stream=stream)
     assert fake.named("launch") == [((1, 1, 1), stream, 1)]
@@ -125,7 +125,7 @@ def test_default_streams_are_those_of_each_gpu(fake: FakeDriver, stream: int) ->
 def test_a_handle_that_the_driver_does_not_know(fake: FakeDriver) -> None:
     several(fake)
     with pytest.raises(
-        SpecError, match="kernel doubled: stream 0x7b is not one that the driver knows .*destroyed"
+        SpecError, match="kernel doubled: the driver does not know stream 0x7b .*destroyed"
     ):
         doubled()(*arrays(), stream=123)
 
@@ -135,7 +135,8 @@ def test_a_launch_on_a_destroyed_stream_says_so(fake: FakeDriver, code: int) -> 
     fake.code = code
     with pytest.raises(
         LaunchError,
-        match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or is of another",
+        match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or belongs to "
+        rf"another",
     ):
         doubled()(*arrays(), stream=4096)
     with pytest.raises(
@@ -164,7 +165,7 @@ def test_the_first_call_may_be_captured_it_allocates_and_waits_on_no_stream_of_t
     assert {call[0] for call in fake.calls} <= {"load", "allow_shared", "config", "launch"}
 
 
-def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(
+def test_the_gpu_of_a_captured_stream_is_not_queried_which_would_end_the_capture(
     fake: FakeDriver,
 ) -> None:
     several(fake)
@@ -172,8 +173,8 @@ def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(
     doubled()(*arrays(), stream=8192)
     assert not fake.named("stream_device") and len(fake.named("launch")) == 1
     fake.captured = set()
-    with pytest.raises(SpecError, match="one of GPU 1, and the arrays are on GPU 0"):
-        streams.check(8192, 0, "k")  # what was not asked is not remembered
+    with pytest.raises(SpecError, match="belongs to GPU 1, but the arrays are on GPU 0"):
+        streams.check(8192, 0, "k")  # only what was queried is remembered
 
 
 def host() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -265,7 +266,7 @@ def test_attributes_of_a_kernel_reach_the_driver(fake: FakeDriver) -> None:
     assert fake.attributes == attributes.Attributes((1, 1, 1), True, False)
 
 
-def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
+def test_the_driver_gets_only_requested_attributes() -> None:
     api = pytest.importorskip("cuda.bindings.driver")
     cuda = object.__new__(driver.Driver)
     cuda._api = api
@@ -278,7 +279,7 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
             1000,
             len(config.attrs),
         )
-        kept.append(config)  # the values lie in its memory
+        kept.append(config)  # it owns the memory of the values
         return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in config.attrs]
 
     assert made((1, 1, 1), False, False) == []
@@ -298,17 +299,17 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
         ({"cluster": 0}, "kernel doubled: cluster must be 1 to 3 positive ints.*got 0"),
         ({"cluster": (1, 1, 1, 2)}, r"cluster must be 1 to 3 positive ints.*got \(1, 1, 1, 2\)"),
         ({"cluster": 2.0}, "cluster must be 1 to 3 positive ints.*got 2.0"),
-        ({"cluster": 32}, r"a cluster \(32,\) has 32 CTAs; on Hopper it has at most 16"),
+        ({"cluster": 32}, r"a cluster \(32,\) has 32 CTAs, but on Hopper it has at most 16"),
         ({"cluster": (4, 8)}, r"a cluster \(4, 8\) has 32 CTAs"),
         ({"cooperative": 1}, "cooperative must be True or False, got 1"),
         ({"programmatic": "no"}, "programmatic must be True, False or None, got 'no'"),
         (
             {"cluster": 2, "grid": (3,)},
-            "the grid has 3 CTAs along x, no multiple of the 2 of a cluster .*round it up to 4",
+            "the grid has 3 CTAs along x, not a multiple of the 2 of a cluster .*round it up to 4",
         ),
         (
             {"cluster": (1, 2), "grid": (4,)},
-            r"the grid \(4,\) has 1 dimension, and a cluster \(1, 2, 1\) needs 2",
+            r"the grid \(4,\) has 1 dimension, but a cluster \(1, 2, 1\) needs 2",
         ),
     ],
     ids=str,
@@ -326,12 +327,12 @@ def test_a_grid_that_a_function_returns_is_checked_at_the_call_on_both_targets(
     odd = doubled(grid=lambda a: (a.shape[0] // 64 + 2,), cluster=2)
     with pytest.raises(
         SpecError,
-        match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+        match="kernel doubled: the grid has 3 CTAs along x, not a multiple of the 2 of a cluster",
     ):
         odd(*arrays())
     with pytest.raises(
         SpecError,
-        match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+        match="kernel doubled: the grid has 3 CTAs along x, not a multiple of the 2 of a cluster",
     ):
         odd(*host(), target="sim")
 
@@ -349,7 +350,7 @@ def test_a_persistent_grid_is_a_whole_number_of_clusters(fake: FakeDriver) -> No
         assert fake.named("launch")[-1] == (grid, 0, 0)
     with pytest.raises(
         SpecError,
-        match=r"persistent\(9\) is no multiple of the 2 CTAs of a cluster.*round it up to 10",
+        match=r"persistent\(9\) is not a multiple of the 2 CTAs of a cluster.*round it up to 10",
     ):
         doubled(grid=numpipe.persistent(9), cluster=2)(*arrays())
 

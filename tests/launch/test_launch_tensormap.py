@@ -1,4 +1,4 @@
-"""What reaches cuTensorMapEncodeTiled."""
+"""Arguments of cuTensorMapEncodeTiled."""
 
 from __future__ import annotations
 

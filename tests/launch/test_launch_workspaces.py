@@ -1,4 +1,4 @@
-"""Workspaces of launches: one a stream, allocated once, flags cleared, never freed."""
+"""Workspaces of launches: one per stream, allocated once, with cleared flags, never freed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = [128, *[8] * 13]
 def fake(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(buffers, "_workspaces", {})
     yield fake
-    gc.collect()  # frees what the test left while the driver is this one
+    gc.collect()  # frees what the test left while this driver is installed
 
 
 def infos(where: int = 4096) -> list[launch.ArrayInfo]:
@@ -45,7 +45,7 @@ def prepared(slots: int = 3, words: int = WORDS) -> launch.Prepared:
 
 
 def passed(fake: FakeDriver, kernel: launch.Prepared, stream: int = 0, **options: Any) -> list[int]:
-    """The workspace's words that a launch passes: address, shape, strides."""
+    """Return the words that a launch passes for the workspace: address, shape, strides."""
     seen: list[list[int]] = []
     fake.kernel = lambda parameters: seen.append(
         [ctypes.c_int64.from_address(p).value for p in parameters[-5:]]
@@ -83,8 +83,8 @@ def test_launches_of_a_stream_share_one_and_allocate_nothing_again(fake: FakeDri
 
 
 def test_a_call_on_host_arrays_has_one_too(fake: FakeDriver) -> None:
-    """It is none of the call's arrays: nothing of it is copied, or asked whether it is on the
-    host."""
+    """The workspace is not one of the call's arrays: it is neither copied nor checked for being on
+    the host."""
     seen: list[int] = []
     fake.kernel = lambda parameters: seen.append(ctypes.c_int64.from_address(parameters[-5]).value)
     arrays = [np.ones((3, 8), np.float16), np.zeros(8, np.float16)]

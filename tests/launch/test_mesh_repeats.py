@@ -1,5 +1,7 @@
-"""Repeated calls on meshes: which are found, and when an allocated output is one that a call was
-kept for. No GPU is needed."""
+"""Repeated calls on meshes: which are found, and when an allocated output is one of a kept call.
+
+No GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Array:
 
 
 class Mesh:
-    """A mesh whose process has `gpus` of them, or is a rank."""
+    """A mesh whose process has `gpus` GPUs, or is a rank."""
 
     def __init__(self, gpus: int | None) -> None:
         self.rank = None if gpus else 0
@@ -120,7 +122,7 @@ def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["observer", "no marks", "no hash"])
-def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
+def test_calls_that_their_arrays_do_not_determine_are_not_kept(obstacle: str) -> None:
     repeats, mesh, launched = Repeats(Table()), Mesh(None), Together()
     x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
     if obstacle == "observer":

@@ -1,5 +1,5 @@
-"""Meshes of torch.distributed: two processes without a GPU, which tell each other what they are
-about to launch."""
+"""Meshes of torch.distributed: two processes without a GPU that exchange what they are about to
+launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Told = dict[tuple[str, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """What each scenario of `tests.kernels.mesh_ranks` gave on each rank."""
+    """Return the result of each scenario of `tests.kernels.mesh_ranks` on each rank."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
     ranks = [
         subprocess.Popen(
@@ -62,7 +62,7 @@ def test_what_differs_between_ranks_is_named_on_each_of_them(told: Told) -> None
         assert (
             "(64, 64)" in shapes
             and "(128, 64)" in shapes
-            and "all ranks make the same call" in shapes
+            and "make the same call on all ranks" in shapes
         )
         assert f"numpipe is 0.{rank} on rank {rank} and 0.{1 - rank} on rank {1 - rank}" in text(
             told, "versions", rank
@@ -90,7 +90,7 @@ def test_a_rank_that_does_not_come_is_named(told: Told) -> None:
     assert told["absent", 1] == {"rank": 1, "result": None}
 
 
-def test_an_error_of_a_compile_is_told_to_the_others(told: Told) -> None:
+def test_other_ranks_get_the_error_of_a_compile(told: Told) -> None:
     assert text(told, "compiles", 1, "CompileError") == "k.py:3: no such thing"
     assert (
         "the compile is done on rank 0 and CompileError: k.py:3: no such thing on rank 1"
@@ -120,7 +120,7 @@ def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told
         )
         assert apart == [32 + ((other - rank) << 30) for other in range(2)] and total == 0
         assert (
-            "the kernel reaches it on other GPUs, and on rank" in gone
+            "the kernel accesses it on other GPUs, but on rank" in gone
             and "allocate it with mesh.empty" in gone
         )
         assert copied == [[1.5] * 3] * 2
@@ -130,16 +130,16 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
     for rank in range(2):
         found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
-        assert "make a call on this stream ahead of the capture" in captured
+        assert "make a call on this stream before the capture" in captured
         assert (before, after) == (
             False,
             True,
         ) and "it is not in this mesh's symmetric memory" in refused
 
 
-def test_without_a_process_group_there_is_no_mesh() -> None:
+def test_a_mesh_needs_a_process_group() -> None:
     with pytest.raises(
         numpipe.SpecError,
-        match="torch.distributed is not initialised: start the processes with torchrun",
+        match="torch.distributed is not initialized: start the processes with torchrun",
     ):
         numpipe.Mesh.torch()

@@ -1,4 +1,4 @@
-"""The pool of page-locked memory, outputs that lie in it, and the threads that copies share."""
+"""The pool of page-locked memory, outputs allocated in it, and the threads that share copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kernels.host_fakes import QueuedDriver, install
 
 
 # ---- outputs
-def test_a_large_output_lies_in_the_pool_until_its_last_view_is_gone(cuda: QueuedDriver) -> None:
+def test_a_large_output_is_in_the_pool_until_its_last_view_is_gone(cuda: QueuedDriver) -> None:
     pinned.POOL.device = 0
     info = launch.describe(np.zeros(2, np.float16), "a")
     c = launch.empty_like_kind(info, (600, 7), np.float32)
@@ -125,7 +125,8 @@ def test_memory_of_a_lost_context_is_dropped_all_the_same(
 def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(
     cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.register_at_fork(after_in_child=pinned.POOL.after_fork)  # the module does it for its own
+    # the module registers this for its own pool
+    os.register_at_fork(after_in_child=pinned.POOL.after_fork)
     array = pinned.empty((2, 3), np.dtype(np.float32), 0)
     pinned.POOL.device = 0
     output = pinned.empty_output((2, 3), np.dtype(np.float32), 1)
@@ -149,7 +150,7 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(
                 and not pinned.POOL._given_back
                 and not copy_threads._executor.cache_info().currsize
             )
-            monkeypatch.setattr(driver, "_opened", cuda)  # the real one is refused there
+            monkeypatch.setattr(driver, "_opened", cuda)  # the real one is rejected there
             assert pinned.POOL.take(1, 0) is not None
             status = 0
         finally:
@@ -198,7 +199,7 @@ def test_a_call_does_not_wait_for_threads_that_are_busy_elsewhere() -> None:
 
 
 def test_nobody_copies_any_more_when_a_failed_share_returns() -> None:
-    """The memory is given back next."""
+    """The memory is freed next."""
     main, started, ended = threading.get_ident(), threading.Event(), []
 
     def work(parts: copy_threads.Parts[int]) -> None:
@@ -243,7 +244,7 @@ def test_the_environment_sets_threads_and_bytes(
     monkeypatch: pytest.MonkeyPatch, variable: str, read: Any, bad: str
 ) -> None:
     monkeypatch.setenv(variable, bad)
-    with pytest.raises(SpecError, match=f"{variable} is '{bad}'; say how many"):
+    with pytest.raises(SpecError, match=f"{variable} is '{bad}': set the number"):
         read.__wrapped__()
     monkeypatch.setenv(variable, "5")
     assert read.__wrapped__() == 5

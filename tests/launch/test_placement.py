@@ -1,5 +1,5 @@
-"""numpipe.to_device and numpipe.pinned_empty, with a GPU that is a fake one, without a GPU, and
-where it is not wanted."""
+"""numpipe.to_device and numpipe.pinned_empty, with a fake GPU, without a GPU, and with a GPU that
+is not wanted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_array_goes_to_the_gpu_and_comes_back(
         there.__array__(copy=False)
 
 
-def test_what_is_on_a_gpu_stays_where_it_is(cuda: QueuedDriver) -> None:
+def test_an_array_on_a_gpu_stays_where_it_is(cuda: QueuedDriver) -> None:
     array = CudaArray(512, (3,), "<f4")
     assert numpipe.to_device(array) is array
 
@@ -82,7 +82,7 @@ def test_without_a_gpu_the_array_itself_is_returned(no_gpu: None) -> None:
             call()
 
 
-def test_where_kernels_are_simulated_no_driver_is_asked(
+def test_simulated_kernels_do_not_use_a_driver(
     cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
@@ -112,9 +112,7 @@ def test_pinned_arrays_are_page_locked_and_contiguous(cuda: QueuedDriver) -> Non
         (3, object, "Python objects"),
     ],
 )
-def test_memory_that_cannot_be_is_refused(
-    cuda: QueuedDriver, shape: Any, dtype: Any, told: str
-) -> None:
+def test_invalid_memory_is_refused(cuda: QueuedDriver, shape: Any, dtype: Any, told: str) -> None:
     with pytest.raises(SpecError, match=f"pinned_empty: .*{told}"):
         numpipe.pinned_empty(shape, dtype)
     assert not cuda.calls
@@ -128,7 +126,8 @@ def test_errors_of_the_driver_say_what_was_asked_for(cuda: QueuedDriver) -> None
     ):
         numpipe.pinned_empty(3, np.float32)
     with pytest.raises(
-        LaunchError, match="pinned_empty: locking 1152921504606846976 bytes .*the system has no"
+        LaunchError,
+        match="pinned_empty: locking 1152921504606846976 bytes .*the system cannot provide",
     ):
         numpipe.pinned_empty(1 << 60, np.int8)
     cuda.failure_at_sync = driver.DriverError(
@@ -140,6 +139,6 @@ def test_errors_of_the_driver_say_what_was_asked_for(cuda: QueuedDriver) -> None
         numpipe.to_device(np.zeros(3, np.float32))
 
 
-def test_lists_are_no_arrays(cuda: QueuedDriver) -> None:
+def test_lists_are_not_arrays(cuda: QueuedDriver) -> None:
     with pytest.raises(SpecError, match="argument 'array': a list is not an array.*np.asarray"):
         numpipe.to_device([1, 2])

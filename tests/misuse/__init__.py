@@ -1,5 +1,5 @@
-"""Misuse, a module a subject: kernels that are refused, with the first line that each is refused
-with and what is underlined in it.
+"""Tables of kernels that must be rejected, one module per subject, with the first line of the error
+and what it underlines.
 
-``kernels/refusals.py`` says how a case is written; ``test_misuse.py`` runs all of them.
+``kernels/refusals.py`` documents the format of a case; ``test_misuse.py`` runs all of them.
 """

@@ -1,5 +1,5 @@
-"""Barriers of a body: functions that do not take what they are given, operations on what is no
-barrier of theirs."""
+"""Misused barriers of a body: wrong arguments, and operations on something that is not the right
+kind of barrier."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ refused(
     "a ready barrier has no value: it is passed to numpipe.barrier_wait(…)",
 )
 
-# ---- what only a run shows
+# ---- detected only in a run
 refused(
     "a_body_that_releases_nothing",
     """

@@ -1,5 +1,4 @@
-"""Blocks that cannot be: squeezed and element dimensions, what lies outside, stores to arrays of
-three dimensions."""
+"""Invalid blocks: squeezed and element dimensions, blocks out of bounds, stores to 3-D arrays."""
 
 from __future__ import annotations
 
@@ -311,14 +310,14 @@ refused(
         pass
 """,
     simulated=(
-        "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-        "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-        "in tile.at[…] and in stores"
+        "the warpgroup axis steers control flow, a grid or an index, but loads must not depend "
+        "on tile data or on the warpgroup axis, because the memory role has no such value: use "
+        "it in tile.at[…] and in stores"
     ),
     compiled=(
         ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map: the warpgroup axis "
-        "steers control flow, a grid or an index: loads must not depend on tile data or on the "
-        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "steers control flow, a grid or an index, but loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in "
         "stores"
     ),
     kind=CompileError,
@@ -356,7 +355,7 @@ refused(
     fix={"12 * k": "16 * k"},
 )
 
-# what lies outside
+# out of bounds
 refused(
     "ones_outside",
     """
@@ -394,7 +393,7 @@ refused(
     fix={'"nan"': '"zeros"'},
 )
 
-# what L2 does with it
+# L2 policies
 refused(
     "a_policy_that_there_is_not",
     """

@@ -1,5 +1,5 @@
-"""The body form and functions of kernels: bodies, carries and compute contexts that do not fit,
-functions that cannot be called."""
+"""Misused body form and functions of kernels: bodies, carries and compute contexts that do not fit,
+and functions that cannot be called."""
 
 from __future__ import annotations
 
@@ -459,7 +459,7 @@ refused(
     "'yield' makes a generator, and the GPU has none: loop with 'for'",
 )
 
-# what the kernel and the pipeline say
+# conflicts between kernel and pipeline
 refused(
     "an_emitted_pipeline_called_on_more_arrays",
     """

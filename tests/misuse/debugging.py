@@ -1,4 +1,4 @@
-"""debug_print, device_assert and assert misused, and assertions that fail."""
+"""Misused debug_print, device_assert and assert, and assertions that fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ refused(
     numpipe.debug_print(a.shape[0])
     #                   ^^^^^^^^^^
 """,
-    "debug_print: the format is a compile-time string, got a.shape[0]: values go into its "
+    "debug_print: the format must be a compile-time string, got a.shape[0]: values go into its "
     'fields, debug_print("k={}", k)',
     fix={"a.shape[0]": '"k={}", a.shape[0]'},
 )
@@ -51,8 +51,8 @@ refused(
     numpipe.debug_print("{} {!r}", 3, 4)
     #                   ^^^^^^^^^
 """,
-    "debug_print: field 2 {!r} is not printed alike on the GPU and simulated: a field is {} "
-    "or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
+    "debug_print: field 2 {!r} would be printed differently on the GPU and simulated: a field is "
+    "{} or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
     fix={"{!r}": "{}"},
 )
 refused(
@@ -61,8 +61,8 @@ refused(
     numpipe.debug_print("{:^5}", 3)
     #                   ^^^^^^^
 """,
-    "debug_print: field 1 {:^5} is not printed alike on the GPU and simulated: a field is {} "
-    "or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
+    "debug_print: field 1 {:^5} would be printed differently on the GPU and simulated: a field "
+    "is {} or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
     fix={"{:^5}": "{:<5}"},
 )
 refused(
@@ -71,7 +71,7 @@ refused(
     numpipe.debug_print("{:.3}", 0.5)
     #                   ^^^^^^^
 """,
-    "debug_print: field 1 {:.3}: a precision needs f, e or g: {:.3f}",
+    "debug_print: field 1 {:.3}: a precision requires f, e or g: {:.3f}",
     fix={"{:.3}": "{:.3f}"},
 )
 refused(
@@ -80,8 +80,9 @@ refused(
     numpipe.debug_print("{")
     #                   ^^^
 """,
-    "debug_print: '{' is no format: Single '{' encountered in format string (a brace is "
-    "written {{ or }})",
+    "debug_print: "
+    "'{' is not a valid format: Single '{' encountered in format string "
+    "(write a brace as {{ or }})",
     fix={'"{"': '"{{"'},
 )
 two_lines = refused(
@@ -90,7 +91,8 @@ two_lines = refused(
     numpipe.debug_print("a\nb")
     #                   ^^^^^^
 """,
-    "debug_print: 'a\\nb' has a control character: a call prints one line, which ends by itself",
+    "debug_print: 'a\\nb' has a control character: each call prints one line, and the newline is "
+    "added automatically",
     fix={"a\\nb": "a b"},
 )
 refused(
@@ -142,7 +144,8 @@ refused(
                         1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
                         16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29)
 """,
-    "debug_print: 29 values in a line: printf on the GPU takes at most 28 beside the line's prefix",
+    "debug_print: 29 values in one line: printf on the GPU takes at most 28 in addition to the "
+    "line's prefix",
 )
 
 # device_assert and assert

@@ -1,5 +1,5 @@
-"""Functions, scans and the largest of rows of register tiles: types, axes, counts and functions
-that they do not have."""
+"""Misused functions, scans and largest elements of register tiles: types, axes, counts and
+functions that do not exist."""
 
 from __future__ import annotations
 

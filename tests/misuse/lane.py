@@ -1,5 +1,4 @@
-"""Code for each lane where there is none, and code of the warpgroup in bodies that are code for
-each lane."""
+"""Per-lane code outside of bodies, and code of the warpgroup in per-lane bodies."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ELEMENTS = (
     f"tile.at[…] and "
     "tile.T"
 )
-# operations of the warpgroup, of which messages do not say the machine's names
+# operations of the warpgroup; messages do not use the machine's names
 OF_ALL = (
     " is an operation of the whole warpgroup, and this body is code for each lane "
     "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles "
@@ -35,7 +34,7 @@ OF_ALL = (
 )
 refused = Cases(cuda=cuda, emit=emit)
 
-# code for a lane where the code is the warpgroup's
+# per-lane code where the warpgroup runs
 refused(
     "an_index_of_a_lane_in_a_body_of_the_warpgroup",
     """
@@ -129,7 +128,7 @@ refused(
     fix={"cuda.blockIdx.x": "numpipe.program_id(0)"},
 )
 
-# code of the warpgroup where the code is a lane's
+# code of the warpgroup where a lane runs
 refused(
     "a_whole_tile_for_a_lane",
     """

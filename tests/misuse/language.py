@@ -1,4 +1,4 @@
-"""Source that cannot be a kernel, wrong calls, and operations that its values do not have."""
+"""Source that cannot be a kernel, wrong calls, and operations that values do not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of register tiles that do not meet, and variables that have two."""
+"""Layouts of register tiles that do not match, and variables with two layouts."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ refused(
     kind=SpecError,
 )
 
-# a variable that has two layouts: types are checked when a kernel is compiled
+# a variable with two layouts: types are checked when a kernel is compiled
 refused(
     "a_vector_that_is_a_row_and_a_column",
     """

@@ -1,4 +1,4 @@
-"""Outputs of pipelines that cannot be: their arrays, specs, tiles, and where they are stored."""
+"""Invalid outputs of pipelines: their arrays, specs and tiles, and where they are stored."""
 
 from __future__ import annotations
 

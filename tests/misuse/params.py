@@ -1,4 +1,4 @@
-"""Options of a kernel's compilation and transforms of its blocks that cannot be."""
+"""Invalid compiler parameters of kernels, and invalid transforms of their blocks."""
 
 from __future__ import annotations
 

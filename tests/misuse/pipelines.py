@@ -1,5 +1,4 @@
-"""Pipelines and tile loops that cannot be: blocks, slots, budgets, grids, index maps, what a loop
-unpacks."""
+"""Invalid pipelines and tile loops: blocks, slots, budgets, grids, index maps, and loop targets."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ OVERFLOW = (
     "buffer_count), smaller blocks or "
     "fewer store_slots"
 )
-# Variables that a loop changes. Simulated, the memory role passes the loop and is refused after it;
-# then a compile says where the loop changes the variable.
+# Variables that a loop changes. In a simulated call the memory role passes the loop and the error
+# comes after it; a compile reports the line in the loop that changes the variable.
 KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
 BEGIN = "begin it as numpipe.{}, or give one of them another name"
 SUMS = np.zeros((128, 64), np.float32), np.zeros((64, 128), np.float32), np.zeros(128, np.float32)
@@ -179,7 +178,7 @@ refused(
     fix={"max_concurrent_steps=2": "max_concurrent_steps=4"},
 )
 
-# pipelines misused
+# misused pipelines
 refused(
     "a_grid_that_is_no_tuple",
     """

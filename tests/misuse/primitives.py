@@ -1,5 +1,5 @@
-"""Primitives: types that cannot be allocated, copies between what does not fit, operations on what
-is no barrier of theirs."""
+"""Misused primitives: types that cannot be allocated, copies between mismatched operands, and
+operations on something that is not the right kind of barrier."""
 
 from __future__ import annotations
 
@@ -281,9 +281,9 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         numpipe.barrier_wait(barrier)
 """,
-    "the state of a barrier steers control flow, a grid or an index: loads must not depend "
-    "on tile data or on the warpgroup axis, because the memory role has no such value; use "
-    "it in tile.at[…] and in stores",
+    "the state of a barrier steers control flow, a grid or an index, but loads must not depend "
+    "on tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 
 # ---- copies
@@ -473,7 +473,7 @@ refused(
     fix={"ds(0, 4)": "ds(0, 8)"},
 )
 
-# ---- the rest
+# ---- other primitives
 refused(
     "registers_that_are_shared_out",
     """

@@ -1,5 +1,5 @@
-"""Reductions and votes of register tiles, vectors to arrays, atomics and gathered blocks that do
-not fit."""
+"""Misused reductions and votes of register tiles, stores of vectors, atomics and gathered
+blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.kernels.refusals import A, B, C, Cases
 
 LOADED = "; tile[...] loads a shared-memory tile to registers"
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
-# vectors to arrays, atomics, gathered blocks
+# stores of vectors to arrays, atomics, gathered blocks
 SUMS = np.zeros(64, np.float32)
 refused = Cases()
 
@@ -319,7 +319,7 @@ refused(
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    "wgmma.wait_group: n must be in 0 … 7, the number of groups that may stay in flight, got 8",
     kind=SpecError,
     fix={"), 8)": "), 0)"},
 )

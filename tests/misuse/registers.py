@@ -1,16 +1,16 @@
 """Register tiles that do not fit: types, shapes, layouts, indices, masks.
 
 ====================================  ==============================================================
-what is wrong                         kernels that show it, here and in ``tiles`` (t), ``pipelines``
+mistake                               kernels that show it, here and in ``tiles`` (t), ``pipelines``
                                       (p), ``layouts`` (l), ``reductions`` (r)
 ====================================  ==============================================================
 a shape that no tile has              a_vector_of_12, a_block_of_32_rows, a_row_of_512; t: zeros
-types that do not meet                tiles_of_two_types, an_operand_of_another_type,
+types that do not match               tiles_of_two_types, an_operand_of_another_type,
                                       an_accumulator_of_integers; t: a_product
 a layout                              l: a_sum_of_rows_and_columns, a_column_beside_a_tile, the
                                       coalesced ones; two for one variable:
                                       a_vector_that_is_a_row_and_a_column and what follows it
-M, N or K that wgmma has not          t: a_product_of_32_rows, a_product_over_24, and N = 512
+M, N or K that wgmma lacks            t: a_product_of_32_rows, a_product_over_24, and N = 512
 static offsets off the atom           t: a_view_between_two_groups_of_rows,
                                       a_view_between_two_panels
 registers: needed, and available      more_than_a_lane_has,
@@ -684,7 +684,7 @@ refused(
     num_compute_wgs=7,
 )
 
-# ---- fences behind tiles
+# ---- fences after tiles
 refused(
     "a_fence_behind_a_number",
     """

@@ -1,4 +1,4 @@
-"""What must not reach the memory role, and what must not steer it."""
+"""Values that must not reach the memory role, and values that must not steer it."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ refused(
     "decorated with @numpipe.function; put @numpipe.function above 'def inner'",
 )
 
-# what steers loads
+# values that steer loads
 refused(
     "a_grid_by_the_axis",
     """
@@ -336,8 +336,8 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: grid: the warpgroup axis steers control flow, a grid or an "
-    "index: loads must not depend on tile data or on the warpgroup axis, because the memory "
-    "role has no such value; use it in tile.at[…] and in stores",
+    "index, but loads must not depend on tile data or on the warpgroup axis, because the memory "
+    "role has no such value: use it in tile.at[…] and in stores",
 )
 refused(
     "an_index_by_the_axis",
@@ -349,14 +349,14 @@ refused(
         pass
 """,
     simulated=(
-        "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-        "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-        "in tile.at[…] and in stores"
+        "the warpgroup axis steers control flow, a grid or an index, but loads must not depend "
+        "on tile data or on the warpgroup axis, because the memory role has no such value: use "
+        "it in tile.at[…] and in stores"
     ),
     compiled=(
         ", pipeline at {file}:{line}: in_specs[0] for 'a': index_map: the warpgroup axis steers "
-        "control flow, a grid or an index: loads must not depend on tile data or on the "
-        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "control flow, a grid or an index, but loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in "
         "stores"
     ),
 )
@@ -370,14 +370,14 @@ refused(
         pass
 """,
     simulated=(
-        "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-        "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-        "in tile.at[…] and in stores"
+        "the warpgroup axis steers control flow, a grid or an index, but loads must not depend "
+        "on tile data or on the warpgroup axis, because the memory role has no such value: use "
+        "it in tile.at[…] and in stores"
     ),
     compiled=(
         ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map: the warpgroup axis "
-        "steers control flow, a grid or an index: loads must not depend on tile data or on the "
-        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "steers control flow, a grid or an index, but loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in "
         "stores"
     ),
 )
@@ -390,9 +390,9 @@ refused(
         for (k,), (x,) in pipe(a):
             pass
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "a_range_by_the_axis",
@@ -401,9 +401,9 @@ refused(
     #        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "a_while_by_the_axis",
@@ -413,9 +413,9 @@ refused(
   # ^^^^^^^^^^^^
         wg = wg + 1
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "tiles_by_the_axis",
@@ -425,9 +425,9 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "and_by_the_axis",
@@ -436,9 +436,9 @@ refused(
     x = wg and a.shape[0]
     #   ^^^^^^^^^^^^^^^^^
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "not_by_the_axis",
@@ -447,9 +447,9 @@ refused(
     x = not wg
     #   ^^^^^^
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "a_choice_by_the_axis",
@@ -458,9 +458,9 @@ refused(
     x = 1 if wg > 0 else 2
     #   ^^^^^^^^^^^^^^^^^^
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "an_int_of_the_axis",
@@ -468,9 +468,9 @@ refused(
     x = int(numpipe.axis_index("wg"))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "a_branch_by_a_tile",
@@ -479,8 +479,8 @@ refused(
   # ^^^^^^
         x = 1
 """,
-    "a register tile steers control flow, a grid or an index: loads must not depend on tile "
-    "data or on the warpgroup axis, because the memory role has no such value; use it in "
+    "a register tile steers control flow, a grid or an index, but loads must not depend on tile "
+    "data or on the warpgroup axis, because the memory role has no such value: use it in "
     "tile.at[…] and in stores",
 )
 refused(
@@ -492,14 +492,14 @@ refused(
         pass
 """,
     simulated=(
-        "a register tile steers control flow, a grid or an index: loads must not depend on tile "
-        "data or on the warpgroup axis, because the memory role has no such value; use it in "
-        "tile.at[…] and in stores"
+        "a register tile steers control flow, a grid or an index, but loads must not depend on "
+        "tile data or on the warpgroup axis, because the memory role has no such value: use it "
+        "in tile.at[…] and in stores"
     ),
     compiled=(
         ", pipeline at {file}:{line}: in_specs[0] for 'a': index_map: a register tile steers "
-        "control flow, a grid or an index: loads must not depend on tile data or on the "
-        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "control flow, a grid or an index, but loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value: use it in tile.at[…] and in "
         "stores"
     ),
 )
@@ -511,9 +511,9 @@ refused(
     #   ^^^^
             y = 1
 """,
-    "a shared-memory tile steers control flow, a grid or an index: loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value; use it "
-    "in tile.at[…] and in stores",
+    "a shared-memory tile steers control flow, a grid or an index, but loads must not depend on "
+    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
+    "tile.at[…] and in stores",
 )
 refused(
     "a_size_by_the_axis",

@@ -1,4 +1,4 @@
-"""Kernels without a memory role, and pipelines that a warpgroup runs for itself."""
+"""Misused kernels without a memory role, and misused single-stream pipelines."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from tests.kernels.refusals import Cases
 
 emit = numpipe.emit_pipeline_warp_specialized
 refused = Cases(emit=emit)
-"""Specs of operands that change at their own pace, and pipelines that share allocations, that must
-be refused."""
+"""Misused specs of operands that change at their own rate, and of pipelines that share
+allocations."""
 refused(
     "no_buffers",
     """

@@ -1,8 +1,8 @@
-"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is
-underlined, and its fix helps.
+"""Misused kernels: each is rejected with exactly the expected first line and underlined part, and
+its fix works.
 
-The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is
-written.
+The cases are in the other files of this folder, one subject each; ``kernels/refusals.py`` documents
+their format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ refused = Cases(case for module in MODULES for case in module.refused)
 
 @pytest.mark.variants(100)
 @refused.tests
-def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, execution: str) -> None:
+def test_it_is_refused_with_the_line_and_the_mistake_in_it(case: Case, execution: str) -> None:
     case.check(execution)
 
 
@@ -45,7 +45,7 @@ def test_it_runs_with_the_fix_that_the_message_names(case: Case) -> None:
     ],
     ids=lambda case: case.kernel.name,
 )
-def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(
+def test_a_simulated_error_gets_a_loop_variables_type_from_a_compile(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")

@@ -1,4 +1,4 @@
-"""Kernels over tiles that cannot be: what their functions do with tiles, arrays and the grid."""
+"""Misused kernels over tiles: what their functions do with tiles, arrays and the grid."""
 
 from __future__ import annotations
 

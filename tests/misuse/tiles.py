@@ -1,4 +1,4 @@
-"""Products, tiles, views and stores that do not fit: shapes, types, and what has no value."""
+"""Products, tiles, views and stores that do not fit: shapes, types, and missing values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kernels.refusals import A, B, C, Cases
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 LOADED = "; tile[...] loads a shared-memory tile to registers"
-# operands of 8 bits and tf32, and tiles of them
+# tiles and operands of 8 bits and tf32
 NARROW = A.astype(E4M3), B.astype(E4M3), C
 refused = Cases()
 
@@ -131,7 +131,7 @@ refused(
     acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    "wgmma.wait_group: n must be in 0 … 7, the number of groups that may stay in flight, got 8",
     kind=SpecError,
     fix={", 8)": ", 0)"},
 )
@@ -644,8 +644,8 @@ refused(
         acc = numpipe.wgmma(None, x, y)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as "
-    "8-bit and tf32 operands are: pass np.ascontiguousarray(b.T), of shape (N, K), and "
+    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous: "
+    "wgmma has no other order for it; fix: pass np.ascontiguousarray(b.T), of shape (N, K), and "
     "multiply by b_tile.T",
     kind=SpecError,
     args=NARROW,
@@ -659,9 +659,9 @@ refused(
         acc = numpipe.wgmma(None, x.T, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit "
-    "and tf32 operands are: pass np.ascontiguousarray(a), of shape (M, K), and multiply by "
-    "a_tile",
+    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous: "
+    "wgmma has no other order for it; fix: pass np.ascontiguousarray(a), of shape (M, K), and "
+    "multiply by a_tile",
     kind=SpecError,
     args=(A.astype("f4"), B.astype("f4"), C),
     fix={"x.T": "x"},
@@ -902,7 +902,7 @@ refused(
     fix={"32.5": "32"},
 )
 
-# registers that would have to move
+# operations that would have to move values between registers
 refused(
     "a_transpose_of_registers",
     """

@@ -1,4 +1,4 @@
-"""What has no meaning where compute warpgroups take turns on tiles."""
+"""Code that is not allowed where compute warpgroups take turns on tiles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""numpipe.ops.attention, simulated: every kind of it against float64, in any schedule; any strides
-and depths; its machine code."""
+"""numpipe.ops.attention, simulated: every kind against float64, in any schedule, with any strides
+and depths; and its machine code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_example_prints_the_error_of_every_config_that_fits(
 
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_that_of_float64(name: str) -> None:
+def test_attention_matches_float64(name: str) -> None:
     case = CASES[name]
     assert case.wrong(*case.run("sim", SMALL)) == ""
 
@@ -121,7 +121,7 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     [
         (
             {"q": (1, 2, 64, 264)},
-            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of "
+            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264; fix: use more heads of "
             r"fewer",
         ),
         ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
@@ -165,8 +165,10 @@ def test_a_config_is_chosen_by_depth_mask_and_accuracy() -> None:
     [(64, 64, 8), (64, 500, 4), (128, 128, 256), (128, 200, 256), (192, 4096, 64)],
 )
 def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: int) -> None:
-    """A head of 200 queries has two tiles of 192 rows, the second nearly empty; four heads of 500
-    have 12 for 132 SMs."""
+    """With 192 rows, a head of 200 queries has two tiles, the second nearly empty.
+
+    Four heads of 500 queries have 12 tiles for 132 SMs.
+    """
     for exact in (True, False):
         assert choose(64, False, exact, queries, queries, heads).rows == rows
     assert (
@@ -196,7 +198,7 @@ def test_any_depth_is_computed_with_zeros_and_stored_exactly(depth: int) -> None
 
 # ---- arrays of any strides
 def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) -> ArrayInfo:
-    """A description of an array on a GPU, in elements of float16."""
+    """Return the description of a float16 array on a GPU; strides in elements."""
     return ArrayInfo(
         "cuda", at, shape, tuple(2 * n for n in strides), np.dtype(np.float16), 0, True, object()
     )
@@ -206,12 +208,12 @@ def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) 
     "info, reason",
     [
         (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1)), ""),
-        # one of three, and heads, of a packed product
+        # one of three, and heads, of a packed projection
         (on_gpu((2, 4, 100, 64), (100 * 768, 64, 768, 1)), ""),
         (on_gpu((2, 4, 100, 60), (4 * 6400, 6400, 64, 1)), ""),
         (on_gpu((2, 4, 100, 60), (4 * 6000, 6000, 60, 1)), "its rows are 120 bytes apart"),
         (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 1, 100)), "its last dimension is not contiguous"),
-        # TMA could, the kernel could not
+        # TMA supports it, the kernel does not
         (on_gpu((2, 4, 100, 64), (1, 2, 8, 800)), "its last dimension is not contiguous"),
         (
             on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1), at=1 << 20 | 2),
@@ -222,7 +224,7 @@ def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) 
         (on_gpu((2, 4, 0, 64), (0, 0, 64, 1)), ""),
     ],
 )
-def test_what_the_kernel_cannot_load_is_copied_once_and_told(
+def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     info: ArrayInfo,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -245,7 +247,7 @@ def test_what_the_kernel_cannot_load_is_copied_once_and_told(
 def test_heads_that_are_repeated_are_one_head_that_all_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As PyTorch's ``expand`` makes them: with strides of 0, which TMA cannot address."""
+    """PyTorch's ``expand`` makes such heads with strides of 0, which TMA cannot address."""
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
@@ -262,7 +264,7 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     [
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
-            r"attention: 'v' is float32, expected float16 or bfloat16: convert it",
+            r"attention: 'v' is float32, expected float16 or bfloat16; fix: convert it",
         ),
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
@@ -293,7 +295,8 @@ def test_an_array_on_the_host_and_one_on_a_gpu_are_refused() -> None:
 
 # ---- the machine code
 def check_code(cfg: Config, form: Form, dtype: str) -> None:
-    """Clean, and the scores' wait leaves the product with V in flight."""
+    """Check that the code is clean, and that the wait for the scores leaves the product with V in
+    flight."""
     case = Case(1, 2, 2, 256, 256, form.depth, dtype)
     arrays = [*case.arrays(), case.arrays()[0], *[np.zeros((1, 2, 256), np.float32)] * form.sums]
     made, numbers = kernel(cfg, form), {"scale": 1.0, "diagonal": 0, "group": 1}
@@ -301,7 +304,7 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
     sass = made.inspect("sass", *arrays, **numbers)
     products = (form.depth + cfg.keys) // 16 if cfg.alone else (2 * form.depth + 3 * cfg.keys) // 16
     assert len(re.findall(r"HGMMA\.64x", sass)) == products  # scores in two branches, P V in three
-    # and no wait beyond those of the source: so says the gate
+    # no wait beyond those of the source, which the build gate checks
     assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass
 
 

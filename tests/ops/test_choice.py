@@ -1,5 +1,5 @@
-"""Configs of products: which are possible, what they compute, how good the choice is on which GPU,
-and how it is fitted to measurements."""
+"""Choice of a product's config: which configs are possible, their results, how good the choice is
+on each GPU, and how the model is fitted to measurements."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def card(name: str, sms: int, bandwidth: float) -> launch.Device:
     return launch.Device(0, name, (9, 0), sms, 13000, 232448, bandwidth)
 
 
-# ---- which there are
+# ---- possible configs
 def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
-    """Each with as many slots as fit beside them: a panel less at the same number of slots would
-    win nothing."""
+    """Each has as many slots as fit next to its panels: fewer panels with the same slots have no
+    advantage."""
 
     def of(tm: int, tn: int, turns: bool) -> set[tuple[float, float]]:
         each = ways()
@@ -111,7 +111,7 @@ def test_the_choice_is_one_that_the_product_may_have(
     m: int, n: int, k: int, sms: int, batches: int
 ) -> None:
     gpu = gpu_of(card("a part of a GPU", sms, 0.0))
-    # a transpose's batches would be stored by the lanes
+    # lanes would store the batches of a transposed product
     assert choose(m, n, k, gpu, batches).turned <= (batches == 1)
     fused = choose(m, n, k, gpu, fused=True)
     assert fused.fuses and fused.strip >= 32 // fused.cluster
@@ -125,7 +125,7 @@ def test_a_product_of_nothing_has_a_config_too() -> None:
     assert choose(0, 8, 8) == choose(8, 8, 0) == Config()
 
 
-# ---- what they compute
+# ---- results
 @pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_multiplies(config: Config) -> None:
@@ -175,14 +175,14 @@ def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -
         assert gate.findings(OP.kernel(config).compiled(array, array)) == (), config
 
 
-# ---- how good the choice is
+# ---- quality of the choice
 SOME, ALL = 8, pytest.param(1, marks=pytest.mark.thorough)
-"""every eighth group of times that was measured, and each"""
+"""every eighth group of measured times, and each group"""
 
 
 @functools.cache
 def measured(gpu: str) -> tuple[Gpu, list[Group]]:
-    """Return what was measured on a GPU."""
+    """Return the measurements of a GPU."""
     ((found, groups),) = read([ROWS / f"product_configs_{gpu}.jsonl.gz"]).values()
     return found, groups
 
@@ -223,7 +223,7 @@ def test_rows_off_a_sector_of_the_l2_cost_more_than_rows_off_a_line() -> None:
 @pytest.mark.parametrize(
     ("k", "padded", "aligned"), [(72, 72, 16), (72, 80, 32), (72, 128, 128), (96, 96, 64)]
 )
-def test_the_choice_is_told_where_the_operands_rows_begin(
+def test_the_choice_depends_on_where_the_operands_rows_begin(
     k: int, padded: int, aligned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[object] = []
@@ -242,8 +242,8 @@ def test_no_config_would_do_for_all(every: int) -> None:
     assert max(best.values()) < 0.1 * best.total()
 
 
-def test_far_from_what_was_measured_the_correction_is_bounded() -> None:
-    """It is a number everywhere, and small even if a network says anything at all."""
+def test_far_from_measurements_the_correction_is_bounded() -> None:
+    """The correction is finite everywhere, and small even if the network returns nonsense."""
     gpu = gpu_of()
     for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 16384, 8), (10**5, 10**5, 64)):
         product = cost.Product(m, n, k, False, 128)
@@ -261,7 +261,7 @@ def test_the_measured_corrections_are_below_the_bound(every: int) -> None:
     assert np.abs(np.log(rows.cycles / counted)).max() < MOST
 
 
-def test_operands_that_are_read_once_are_told_apart() -> None:
+def test_operands_that_are_read_once_are_distinguished() -> None:
     assert (
         choose(4, 8192, 8192).once
         and choose(8192, 8, 8192).once
@@ -273,7 +273,8 @@ def test_operands_that_are_read_once_are_told_apart() -> None:
 @pytest.mark.skipif(toolchain() is not None, reason="the CUDA compiler is not installed")
 def test_operands_that_are_read_once_leave_the_cache_first() -> None:
     a, b = np.ones((4, 64), np.float16), np.ones((8, 64), np.float16)
-    for once in (True, False):  # both operands' copies have the policy as an operand, or none has
+    # either both operands' copies have the policy as an operand, or none
+    for once in (True, False):
         ptx = OP.kernel(Config(64, 8, 64, None, panels=1, wgs=1, once=once)).inspect("ptx", a, b)
         loads = [
             line
@@ -331,8 +332,8 @@ def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(
         assert space(512, 512, 512, most=1)[0].turned == turned
 
 
-def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
-    """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same
+def test_concurrent_tiles_form_squares_for_the_sms_of_a_gpc() -> None:
+    """Sixteen consecutive CTAs have 4 x 4 tiles; of clusters, every eighth one is in the same
     GPC."""
 
     def group(tm: int, tn: int, above: int, across: int, rows: int, columns: int) -> int:
@@ -341,24 +342,24 @@ def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
 
     assert group(64, 64, 1, 1, 1024, 512) == group(128, 128, 1, 1, 1024, 1024) == 4
     assert group(64, 128, 1, 2, 1024, 512) == 4 and group(64, 128, 1, 2, 512, 1024) == 2
-    assert group(64, 128, 2, 1, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
-    assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: what is shared is in the L2
+    assert group(64, 128, 2, 1, 1024, 512) == 8  # in rows of tiles; a cluster has two
+    assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: shared blocks are in the L2
     assert group(128, 256, 2, 1, 8192, 8192) == 16 and group(192, 128, 2, 1, 8192, 8192) == 10
     assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 1, 2, 8192, 64) == 8
 
 
-# ---- which GPU's file
+# ---- which GPU's file is used
 @pytest.mark.parametrize(
     ("name", "sms", "bandwidth", "like"),
     [
         ("NVIDIA H200", 132, 4.9e12, "NVIDIA H200"),
-        ("NVIDIA H100 80GB HBM3", 132, 4.9e12, "NVIDIA H100 80GB HBM3"),  # the name says it
+        ("NVIDIA H100 80GB HBM3", 132, 4.9e12, "NVIDIA H100 80GB HBM3"),  # found by name
         ("NVIDIA H100 PCIe", 114, 2.0e12, "NVIDIA H100 80GB HBM3"),
         ("NVIDIA GH200 480GB", 132, 4.0e12, "NVIDIA H100 80GB HBM3"),
         ("NVIDIA H200 NVL", 132, 4.8e12, "NVIDIA H200"),
     ],
 )
-def test_a_gpu_without_a_file_takes_that_of_the_nearest(
+def test_a_gpu_without_a_file_uses_the_file_of_the_nearest_one(
     name: str, sms: int, bandwidth: float, like: str
 ) -> None:
     found, file = gpu_of(card(name, sms, bandwidth)), known()[like]
@@ -383,7 +384,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-# ---- what it takes
+# ---- cost of the choice
 SHAPES = """
 import random, time
 from numpipe.ops.configs import choose
@@ -395,7 +396,7 @@ choose(8, 8, 8)
 
 
 def printed(program: str, **environment: str) -> str:
-    """Return what a program prints in a process of its own."""
+    """Return what a program prints in its own process."""
     return subprocess.run(
         [sys.executable, "-c", SHAPES + program],
         env=os.environ | environment,
@@ -406,8 +407,10 @@ def printed(program: str, **environment: str) -> str:
 
 
 def test_a_new_size_takes_about_a_millisecond() -> None:
-    """Of this thread's time: other processes have the machine too. It was 11 ms with one thread of
-    BLAS, and 140 with two."""
+    """In CPU time of this thread, because other processes use the machine too.
+
+    It was 11 ms with one thread of BLAS, and 140 ms with two.
+    """
     took = printed("""
 took = []
 for shape in shapes:
@@ -420,8 +423,8 @@ print(sorted(took)[100])
 
 
 def test_threads_of_blas_have_no_part_in_the_choice() -> None:
-    """Neither is the choice another one, nor do they work for it; a large product shows that they
-    would be seen."""
+    """They neither change the choice nor work on it; a large product shows that they would be
+    detected."""
     program = """
 import numpy as np
 a = np.ones((700, 700), np.float32)
@@ -439,12 +442,12 @@ for work in (lambda: [choose(*shape) for shape in shapes], lambda: [a @ a for _ 
     assert abs(float(others)) < 0.02 and abs(float(more)) < 0.02 < float(seen)
 
 
-def test_the_old_names_are_those_of_the_choice() -> None:
+def test_old_names_refer_to_the_choice() -> None:
     assert configs.__all__ == ["Config", "choose", "space"]
     assert (configs.choose, configs.space) == (ranking.choose, ranking.space)
 
 
-# ---- how it is fitted
+# ---- fitting
 HEAD = {"gpu": "a GPU", "sms": 132, "bandwidth": 3e12}
 CONFIGS = [
     Config(128, width, 64, slots, schedule, 2, group=12, policy="evict_first")
@@ -460,8 +463,10 @@ CONFIGS = [
 
 
 def rows_of(gpu: Gpu, path: Path, products: int = 60, head: object = HEAD) -> Path:
-    """Write the times that a GPU would take by its count, had it three times the latency and cost a
-    store twenty times as much."""
+    """Write the times of a GPU that follows the model, with three times the latency.
+
+    Its stores cost twenty times as much.
+    """
     by = gpu.constants
     truth = replace(
         gpu,
@@ -499,7 +504,7 @@ def test_a_fit_finds_which_config_is_faster_on_another_gpu(
     assert by.store > 3 * start.constants.store and by.latency > 1.2 * start.constants.latency
     assert main(["evaluate", str(rows)]) == 0
     told = capsys.readouterr().out
-    assert "products that were not fitted to: the choice takes 1.0" in told
+    assert "products held out of the fit: the chosen config takes 1.0" in told
 
 
 @pytest.mark.parametrize(
@@ -522,12 +527,12 @@ def test_a_file_that_has_no_rows_of_a_gpu_is_an_error(
 def test_the_commands_of_the_page_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As far as the files, which are not there."""
+    """They run up to the missing files."""
     page = (ROWS.parent / "tune_another_gpu.md").read_text(encoding="utf8")
     commands = [line.split()[3:] for line in page.splitlines() if "-m numpipe.ops.choice" in line]
     monkeypatch.chdir(tmp_path)
     assert {command[0] for command in commands} == {"fit", "evaluate"} and len(commands) == 4
     for command in commands:
         assert main(command) == 2 and "No such file" in capsys.readouterr().err
-    with pytest.raises(SystemExit):  # as one that is not
+    with pytest.raises(SystemExit):  # a command with a mistake
         main(["fit", "rows.jsonl"])

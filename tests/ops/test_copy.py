@@ -1,5 +1,5 @@
-"""numpipe.ops.copy: the simplest form of a copy, its ways, and each of them simulated, of random
-strides too."""
+"""numpipe.ops.copy: the simplest form of a copy, the way chosen for each piece, and each way
+simulated with random strides too."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers(*shape: int, dtype: Any = np.float16) -> np.ndarray:
-    """Bits that differ from each other, NaN and infinities among them; the memory begins at a
-    multiple of 16 bytes."""
+    """Return distinct bit patterns, including NaN and infinities, at a multiple of 16 bytes."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 16, np.uint8)
     start = -memory.ctypes.data % 16
@@ -54,8 +53,10 @@ def check(a: np.ndarray, **options: Any) -> None:
 def way_of(
     a: np.ndarray, out: np.ndarray | None = None, padded: bool = False
 ) -> list[tuple[str, int]]:
-    """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless
-    `a` is a view that does not."""
+    """Return (way, bytes per element) of each piece.
+
+    Both arrays begin at multiples of 16 bytes, unless `a` is a view that does not.
+    """
     strides = np.empty(a.shape, a.dtype).strides if out is None else out.strides
     return [
         (piece.way, piece.size)
@@ -113,7 +114,7 @@ def test_a_copy_has_the_same_bits(name: str) -> None:
 def test_more_elements_than_numbers_count_are_cut_into_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """2**31 of them are 4 GB of float16; here 2000 are too many."""
+    """The limit of 2**31 elements would take 4 GB of float16, so the test lowers it to 2000."""
     a = numbers(70, 40)[:, 1:34]
     assert [way for way, _ in way_of(a)] == [LANES, BLOCKS]
     monkeypatch.setattr(copy_ways, "_NUMBERS", 2000)
@@ -130,7 +131,8 @@ def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
     a = X[:20, :33]
     assert way_of(a) == [(LANES, 2), (BLOCKS, 2)]
     target = np.zeros((20, 64), np.float16)
-    assert way_of(a, target[:, :33]) == [(BLOCKS, 2)]  # what lies behind its rows is another's
+    # the memory after its rows belongs to another array
+    assert way_of(a, target[:, :33]) == [(BLOCKS, 2)]
     assert way_of(a, target[:, :33], padded=True) == [(ROWS, 2)]
     target[...] = 7
     info = describe(target, "target")
@@ -138,7 +140,7 @@ def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
     assert target[:, :33].tobytes() == a.tobytes() and (target[:, 40:] == 7).all()
 
 
-def test_what_lies_between_rows_stays_as_it_was_without_padding() -> None:
+def test_memory_between_rows_is_unchanged_without_padding() -> None:
     target = np.full((20, 64), 7, np.float16)
     copy(X[:20, :33], out=target[:, :33], target="sim")
     assert target[:, :33].tobytes() == X[:20, :33].tobytes() and (target[:, 33:] == 7).all()
@@ -160,8 +162,7 @@ def test_a_copy_goes_to_an_array_of_any_strides(out: np.ndarray) -> None:
 
 @st.composite
 def views(draw: st.DrawFn) -> np.ndarray:
-    """A random view: a slice, a permutation and repetitions of an array of up to four
-    dimensions."""
+    """Draw a view: a slice, permutation and repetition of an array of up to four dimensions."""
     dtype = draw(st.sampled_from([np.float16, np.float32, np.uint8, np.int16, np.float64]))
     shape = draw(
         st.lists(st.integers(1, 24), min_size=1, max_size=4).filter(
@@ -191,7 +192,7 @@ def test_random_views_are_copied_to_the_bit(a: np.ndarray) -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(views(), st.booleans())
 def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
-    """Whatever their way: of "lanes" the table of numbers says where elements lie."""
+    """For every way; for "lanes" the table of numbers gives the places of elements."""
     pitch = -(-a.shape[-1] * a.itemsize // 16) * 16 if padded else a.shape[-1] * a.itemsize
     count = math.prod(a.shape[:-1])
     strides = (*np.empty((*a.shape[:-1], pitch), np.uint8).strides[:-1], a.itemsize)
@@ -218,7 +219,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
 
 
 def _places(part: Any) -> np.ndarray:
-    """The byte offset of each element of a part."""
+    """Return the byte offset of each element of a piece."""
     return part.offset + sum(
         (np.arange(size) * stride).reshape([-1] + [1] * (len(part.shape) - axis - 1))
         for axis, (size, stride) in enumerate(zip(part.shape, part.strides, strict=True))
@@ -226,7 +227,7 @@ def _places(part: Any) -> np.ndarray:
 
 
 def _looked_up(piece: Any) -> np.ndarray:
-    """Where in the source each element of the super-rows lies, as `lanes` computes it."""
+    """Return where in the source each element of the super-rows is, as `lanes` computes it."""
     n = dict(zip(OP.NUMBERS, piece.numbers, strict=True))
     rows, columns = np.indices(piece.target.shape)
     row = rows * n["group"] + columns // n["pitch"]
@@ -254,8 +255,8 @@ def _inside(piece: Any) -> np.ndarray:
         ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
         (
             {"a": X[None, None, None, None]},
-            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: "
-            r"reshape",
+            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5; "
+            r"fix: reshape",
         ),
         (
             {"a": X, "out": np.zeros((70, 100), np.float16)},
@@ -275,7 +276,7 @@ def _inside(piece: Any) -> np.ndarray:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         copy(**arguments, target="sim")
 
@@ -339,11 +340,11 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
     if name == "lanes":
         sass = kernel.inspect("sass", *arrays, **named)
         loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
-        # all have been asked for before the first is used
+        # all loads are issued before the first result is used
         assert all("LDG" in line for line in loads[:8])
 
 
-# ---- arrays of a GPU, on a driver that launches nothing
+# ---- arrays on a GPU, with a driver that launches nothing
 class Driver(FakeDriver):
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
         self.calls.append(("launch", kernel.split("_")[1], config.hStream))
@@ -385,7 +386,7 @@ def test_arrays_of_a_gpu_are_read_where_they_lie(
         assert copy(a, out=out, stream=7) is out
     assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2
     assert next(list(sizes) for _, address, sizes, *_ in gpu.maps if address == 1 << 31) == target
-    # else lanes read it
+    # otherwise lanes read it
     assert ("tma" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)
 
 

@@ -1,4 +1,4 @@
-"""Ops that a user declares, of one kernel and of a function: on NumPy, in PyTorch and in JAX. And
+"""Ops declared by users, from a kernel and from a function: on NumPy, in PyTorch and in JAX; and
 declarations that contradict themselves or their kernels."""
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_the_example_of_the_docstring_runs() -> None:
     assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
-# ---- on arrays of NumPy
+# ---- on NumPy arrays
 def test_an_op_of_one_kernel_is_a_function_of_arrays() -> None:
     np.testing.assert_array_equal(squared(X, scale=2.0, times=3), 6 * X * X)
     out = np.zeros_like(X)
@@ -199,7 +199,7 @@ def test_it_is_a_function_of_jax() -> None:
         assert (second == 2).all()
 
 
-# ---- what is refused
+# ---- what is rejected
 PLAIN: dict[str, Any] = {
     "operands": {"x": "rows n"},
     "results": {"y": "rows n"},
@@ -231,19 +231,20 @@ DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an operand": (
         {"operands": {"a": "rows n"}},
-        "operand 'a' is no parameter of the function, which has x, scale, out, target, stream",
+        "operand 'a' is not a parameter of the function, which has x, scale, out, target, stream",
     ),
     "a gradient": (
         {"gradients": {"z": lambda grad_y: grad_y}},
-        "a gradient of 'z', which is no operand: it has x",
+        "there is a gradient for 'z', which is not an operand: it has x",
     ),
     "a name": (
         {"gradients": {"x": lambda w, grad_y: grad_y}},
-        "the gradient of x asks for w; it may ask for x, scale, y, grad_y, xp",
+        "the gradient of x has the parameters w; possible ones are x, scale, y, grad_y, xp",
     ),
     "the kernel's parameters": (
         {"results": {"z": "rows n"}},
-        "kernel squared_kernel has the arrays x, y, the op the operands and results x, z: give",
+        "kernel squared_kernel has the arrays x, y, the op the operands and results x, z; "
+        "fix: give",
     ),
     "a result": (
         {"operands": {"y": "rows n"}, "results": {"x": "rows n"}, "stub": lambda y: None},
@@ -331,7 +332,9 @@ def test_a_name_of_another_op_and_options_of_kernels_are_refused() -> None:
     x = torch.tensor(X)
     assert torch.equal(first(x), x * x) and torch.equal(again(x), 2 * x * x)
     assert torch.equal(torch.ops.declared.squares(x), 2 * x * x), "defined anew, it is replaced"
-    with pytest.raises(SpecError, match="declared::squares is another one, of .*: pass another"):
+    with pytest.raises(
+        SpecError, match="has defined another op declared::squares; fix: pass another"
+    ):
         numpipe.torch.register(squared, "declared::squares")
     with pytest.raises(SpecError, match="squared is a declared op.*leave out backward="):
         numpipe.torch.register(squared, backward=lambda grad_y: grad_y)
@@ -346,7 +349,7 @@ def product_and_scale(x: Any, y: Any, scale: float, target: Any, stream: Any) ->
 
 
 def test_frameworks_name_no_op() -> None:
-    """Bindings are made from declarations: only examples in docstrings say which ops there are."""
+    """Bindings are made from declarations; only examples in docstrings name ops."""
     folder = Path(numpipe.__file__).parent / "frameworks"
     found = set()
     for path in folder.rglob("*.py"):

@@ -1,5 +1,5 @@
-"""numpipe.ops on several GPUs, simulated: what they compute for any number of them, what verify and
-mutate say, what is refused."""
+"""Multi-GPU ops of numpipe.ops, simulated: results for any number of GPUs, verify and mutate, and
+errors."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ SMALL = {
     SCATTER: SCATTER.Config(slots=4, near=2, chunk=3),
     EXCHANGE: EXCHANGE.Config(row_bytes=64, slots=2),
 }
-"""configs with several tiles, pieces and chunks in small arrays"""
+"""configs with several tiles, pieces and chunks for small arrays"""
 Arrays = list[np.ndarray[Any, Any]]
 
 
 def integers(gpus: int, *shape: int, dtype: Any = F16, order: str = "C") -> Arrays:
-    """An array for each GPU, of numbers whose sums of products are exact in float32: the result is
-    rounded once, to known bits."""
+    """Return an array for each GPU whose sums of products are exact in float32.
+
+    The result is rounded once, to known bits.
+    """
     rng = np.random.default_rng(math.prod(shape) + gpus)
     return [np.asarray(rng.integers(-3, 4, shape), dtype, order=order) for _ in range(gpus)]  # type: ignore[call-overload]
 
@@ -70,11 +72,11 @@ def products(a: Arrays, b: Arrays) -> Arrays:
 
 
 def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
-    """The rows of a sum that each GPU keeps."""
+    """Return the rows of a sum that each GPU keeps."""
     return [each.astype(dtype) for each in np.split(whole, gpus)]
 
 
-# ---- what they compute
+# ---- results
 @pytest.mark.variants(2, thorough=8)
 @pairwise(
     gpus=GPUS,
@@ -146,7 +148,7 @@ def test_all_gather_gives_each_gpu_all_shards(
 
 @pytest.mark.parametrize("gpus", GPUS)
 def test_shards_arrive_in_a_result_that_peers_reach(gpus: int) -> None:
-    """`direct`, as under `Mesh.local` and with a result of `Mesh.empty` under `Mesh.torch`."""
+    """`direct`, as under `Mesh.local`, and with a result from `Mesh.empty` under `Mesh.torch`."""
     x = integers(gpus, 1, 1500, dtype=np.int32)
     out = [np.full((gpus, 1500), 99, np.int32) for _ in range(gpus)]
     GATHER.kernel(GATHER.Config(block=128, slots=4, near=2), True)(
@@ -182,13 +184,13 @@ def test_reduce_scatter_adds_float32_in_the_order_of_the_gpus(
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("chunk", [1, 2, 3, 6, 20])
 def test_chunks_of_any_length_have_all_tiles(chunk: int) -> None:
-    x = integers(2, 2 * 1100, 64)  # nine tiles, of which the last chunks have as few as one
+    x = integers(2, 2 * 1100, 64)  # nine tiles, so that some of the last chunks have one
     found = ops.reduce_scatter(x, mesh=Mesh.simulated(2), config=SCATTER.Config(chunk=chunk))
     same(found, shares(sum(each.astype(np.float64) for each in x), 2, F16))
 
 
 def exchanged(x: Arrays, counts: Arrays) -> Arrays:
-    """The rows for each GPU."""
+    """Return the rows for each GPU."""
     begins = [np.cumsum([0, *each[:-1]]) for each in counts]
     return [
         np.concatenate(
@@ -246,7 +248,7 @@ def test_a_negative_count_is_none_and_nothing_is_written_ahead_of_the_result() -
 
 
 @pytest.mark.parametrize("room", [0, 1, 66, 130])
-def test_rows_that_find_no_room_are_lost_and_nothing_is_written_beside(room: int) -> None:
+def test_rows_without_room_are_lost_and_nothing_is_written_around_them(room: int) -> None:
     counts = numbers([3, 66], [2, 70])
     x, whole = integers(2, 72, 40), [np.full((room + 8, 40), 99, F16) for _ in range(2)]
     _, received = ops.all_to_all(
@@ -354,9 +356,10 @@ def test_products_without_a_depth_are_zeros(op: Any) -> None:
     same(got, [np.zeros((16 if op is ops.all_gather_matmul else 4, 16), F16)] * 2)
 
 
-# ---- what verify and mutate say
+# ---- verify and mutate
 def calls(gpus: int) -> dict[str, Callable[[], Any]]:
-    """A call of each kernel, with more steps than slots and several tiles, pieces, chunks."""
+    """Return a call of each kernel, with more steps than slots and several tiles, pieces and
+    chunks."""
     mesh = Mesh.simulated(gpus)
     counts = numbers(*np.random.default_rng(3).integers(0, 6, (gpus, gpus)))
     words = integers(gpus, 1, 1500, dtype=np.int32)
@@ -406,7 +409,7 @@ WORKSPACES = {
     "reduce_scatter": "room",
     "all_to_all": "out",
 }
-"""arrays of which a GPU's own part, or what no row comes to, is not written"""
+"""arrays whose own part on a GPU, or rows that nothing is sent to, are not written"""
 
 
 def verified(call: Recorded, **options: Any) -> numpipe.tools.verify.verification.Verification:
@@ -431,7 +434,7 @@ def test_ten_schedules_show_no_hazard_and_the_same_bits(
 def test_many_schedules_and_all_ctas_of_a_gpu_show_no_hazard(
     name: str, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on as many CTAs as a GPU has SMs, which takes longest."""
+    """Also with as many CTAs as a GPU has SMs, which takes longest."""
     for call in recorded(calls(gpus)[name], monkeypatch):
         result = verified(call, schedules=12)
         assert result and not result.warnings, str(result)
@@ -456,7 +459,7 @@ def test_all_schedules_of_a_small_all_gather_show_no_hazard(direct: bool) -> Non
 
 
 def reports(call: Recorded, operation: str, line: str, edit: Edit) -> set[str]:
-    """What tells, in any of some schedules, that an operation of a line is another one, in both
+    """Return which of several schedules detect that an operation in a line was changed, in both
     roles."""
     found = set()
     for seed in (None, 0, 1, 2):
@@ -512,7 +515,7 @@ SPARED = {
         "those written"
     ),
 }
-"""operations that these kernels do not need there, and kernels with ordinary stores and loads do"""
+"""operations that these kernels do not need there, but kernels with ordinary loads and stores do"""
 
 
 @pytest.mark.soak
@@ -535,7 +538,7 @@ def at(gpus: int, *shape: int, dtype: Any = F16) -> list[ArrayType]:
 
 
 def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
-    """Kernels as calls of large arrays choose them, and their arguments."""
+    """Return kernels as calls with large arrays choose them, and their arguments."""
     whole = np.dtype(np.int32)
     return {
         "all_gather_matmul": lambda n: (
@@ -604,10 +607,10 @@ def test_every_kernel_passes_the_build_gate(name: str, gpus: int) -> None:
     assert gate.findings(kernel.compiled(*arrays, mesh=Mesh.simulated(gpus))) == ()
 
 
-# ---- drawn at random
+# ---- random calls
 @st.composite
 def calls_at_random(draw: Any) -> tuple[Callable[[], Any], list[Any]]:
-    """A call of an op, by any config on any number of GPUs, and what each of them gets."""
+    """Draw a call of an op with any config on any number of GPUs, and the expected results."""
 
     def of(**fields: Any) -> dict[str, int]:
         return {
@@ -682,7 +685,7 @@ def test_any_call_gives_the_bits_of_numpy(case: tuple[Callable[[], Any], list[An
     same(call(), wanted)
 
 
-# ---- what is refused
+# ---- what is rejected
 TWO = Mesh.simulated(2)
 A, B = integers(2, 8, 16), integers(2, 16, 24)
 PAIR = numbers([1, 2], [3, 4])
@@ -722,8 +725,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shards that differ": (
         lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* "
-        r"shape; pad",
+        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs must "
+        r"have .* shape; fix: pad",
     ),
     "counts that differ": (
         lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
@@ -756,24 +759,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "layouts of what is added": (
         lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
-        "matmul_reduce_scatter: 'b' has strides .* pass a copy",
+        "matmul_reduce_scatter: 'b' has strides .*; fix: pass copies",
     ),
     "depths": (
         lambda: ops.all_gather_matmul(A, A, mesh=TWO),
-        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, "
-        r"K\)",
+        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); fix: pass b\.T "
+        r"for a b \(N, K\)",
     ),
     "no matrices": (
         lambda: ops.matmul_reduce_scatter([x[None] for x in A], B, mesh=TWO),
-        r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\): reshape batches to rows",
+        r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\); "
+        r"fix: reshape batches to rows",
     ),
     "rows to share": (
         lambda: ops.matmul_reduce_scatter([x[:7] for x in A], B, mesh=TWO),
-        "'a' has 7 rows, which 2 GPUs cannot share evenly: pad it to 8",
+        "'a' has 7 rows, which 2 GPUs cannot share evenly; fix: pad it to 8",
     ),
     "sums to share": (
         lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),
-        r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; pad it",
+        r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; "
+        r"fix: pad it",
     ),
     "a number to share": (
         lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO),
@@ -801,7 +806,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "every second column": (
         lambda: ops.all_gather(EVERY_SECOND, mesh=TWO),
-        r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes: pass a copy",
+        r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes; fix: x = ",
     ),
     "columns to add": (
         lambda: ops.reduce_scatter(EVERY_SECOND, mesh=TWO),
@@ -809,12 +814,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a shard of 6 bytes": (
         lambda: ops.all_gather([np.zeros(3, F16)] * 2, mesh=TWO),
-        "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16: pad it",
+        "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16; "
+        "fix: pad it",
     ),
     "rows of 6 bytes": (
         lambda: ops.all_to_all([np.zeros((4, 3), F16)] * 2, PAIR, mesh=TWO),
-        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: "
-        r"pad its columns",
+        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16; "
+        r"fix: pad its columns",
     ),
     "counts of three": (
         lambda: ops.all_to_all(A, numbers([1, 2, 3], [1, 2, 3]), mesh=TWO),
@@ -828,7 +834,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused(case: str) -> None:
+def test_invalid_arguments_are_refused(case: str) -> None:
     call, words = REFUSED[case]
     with pytest.raises(numpipe.SpecError, match=words):
         call()

@@ -1,4 +1,4 @@
-"""numpipe.ops.matmul: every config, any shape, any strides; and the examples that show it."""
+"""numpipe.ops.matmul: every config, shape and stride, and the examples that use it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_config_has_as_many_slots_as_fit(name: str) -> None:
     assert replace(cfg, slots=None, panels=None).depth >= cfg.depth
 
 
-def test_a_config_that_cannot_be_is_refused_with_the_numbers() -> None:
+def test_an_impossible_config_is_refused_with_the_numbers() -> None:
     a, b = operands(64, 64, 64)
     with pytest.raises(numpipe.SpecError, match="shared memory: .* B, but a CTA has 232448 B"):
         gemm_tuned.matmul(a, b, cfg=replace(CONFIGS["ping-pong 128x192"], slots=6), target="sim")
@@ -159,7 +159,7 @@ def test_arrays_of_any_kind_are_transposed_and_outputs_are_of_the_first_ones(
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_rows_of_a_turned_products_tiles_lie_along_n(
+def test_the_rows_of_a_transposed_products_tiles_are_along_n(
     turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, kernel, cfg, (m, n) = [], OP.kernel, replace(CONFIGS["64x16"], turned=turned), (5, 200)
@@ -179,7 +179,7 @@ def test_the_rows_of_a_turned_products_tiles_lie_along_n(
     assert made == [(n, m) if turned else (m, n)] and c.flags.c_contiguous
 
 
-# ---- what NumPy multiplies
+# ---- NumPy's shapes
 SHAPES = (
     ((70, 72), (72, 136)),
     ((72,), (72, 40)),
@@ -205,7 +205,9 @@ def integers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
-def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_it_multiplies_every_shape_that_numpy_does(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
     a, b = integers(*left), integers(*right, seed=1)
     found, wanted = ops.matmul(a, b, target="sim"), a.astype(np.float64) @ b.astype(np.float64)
     assert found.shape == wanted.shape and found.dtype == a.dtype
@@ -240,8 +242,10 @@ def test_c_broadcasts_as_numpy_adds_it(
 
 @st.composite
 def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """An array of this shape that is a window on another one: dimensions in any order, backwards,
-    apart, repeated."""
+    """Draw an array of this shape that is a view of another one.
+
+    Its dimensions may be permuted, reversed, spaced or repeated.
+    """
     steps = [draw(st.sampled_from([1, 1, 1, 2, -1, 0] if size > 1 else [1])) for size in shape]
     order = (
         draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else list(range(len(shape)))
@@ -331,7 +335,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
         (((4, 8), (16, 4), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 4\)"),
         (
             ((4, 8), (16, 8), None),
-            r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 8\); pass b.T of a b \(N, K\)",
+            r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 8\); fix: pass b.T for a b \(N, K\)",
         ),
         (
             ((2, 4, 8), (3, 8, 4), None),
@@ -339,7 +343,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
             r"\(3,\)",
         ),
         (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be float16 \(2, 4, 4\), got float16 \(4, 4\)"),
-        (((), (8, 4), None), "'a' is a number; multiply with \\*, or pass alpha="),
+        (((), (8, 4), None), "'a' is a number; fix: multiply with \\*, or pass alpha="),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], words: str) -> None:
@@ -353,8 +357,8 @@ def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], wor
     [
         ({"bias": (9,)}, r"'bias' must be \(8,\) or \(4, 1\), got \(9,\)"),
         ({"c": (4, 9)}, r"'c' must broadcast to \(4, 8\), got \(4, 9\)"),
-        ({"b": np.float32}, "'b' is float32, expected float16 or bfloat16: convert it"),
-        ({"b": ml_dtypes.bfloat16}, "'b' is bfloat16 and 'a' is float16: give both one type"),
+        ({"b": np.float32}, "'b' is float32, expected float16 or bfloat16; fix: convert it"),
+        ({"b": ml_dtypes.bfloat16}, "'b' is bfloat16 and 'a' is float16; fix: give both one type"),
         ({"a": np.int32}, "'a' is int32, expected float16 or bfloat16"),
         ({"a": np.complex64}, "element type complex64.* is not supported"),
     ],
@@ -414,7 +418,7 @@ def test_a_source_times_nothing_is_not_read() -> None:
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
-def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are_refused() -> None:
+def test_an_unnamed_activation_and_one_that_is_not_a_kernel_function_are_refused() -> None:
     a, b = operands(64, 64, 64)
     with pytest.raises(
         numpipe.SpecError,
@@ -503,7 +507,7 @@ def test_options_that_mean_nothing_together_are_refused_in_both_executions(
             run()
 
 
-# ---- the chooser
+# ---- choice of the config
 def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, found = [], gemm_tuned.choose
     monkeypatch.setattr(OP, "choose", lambda *sizes: asked.append(sizes) or found(*sizes))

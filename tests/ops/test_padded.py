@@ -1,5 +1,5 @@
-"""Copies of operands whose rows begin anywhere: on the simulated SM, and what is launched for
-arrays on a GPU."""
+"""Copies of operands whose rows may begin anywhere: simulated, and what is launched for arrays on a
+GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OP, COPY, OPERANDS = (
     importlib.import_module(f"numpipe.ops.{name}") for name in ("matmul", "copy", "operands")
 )
 CUTS = [(2, 8, 64), (2, 32, 64), (2, 8, 256), (4, 16, 32), (4, 64, 32), (4, 16, 128)]
-"""bytes of an element, height and width of blocks"""
+"""bytes per element, height and width of blocks"""
 
 
 @pytest.mark.variants(1, thorough=3)
@@ -29,7 +29,7 @@ def test_rows_are_copied_and_nothing_else_is_read(
 ) -> None:
     (size, height, width), (m, n, columns), rng = cut, shape, np.random.default_rng(0)
     dtype = COPY.MOVED[size]
-    # rows with two elements between them, the first left out
+    # two more elements per row, of which the first is skipped
     a = rng.integers(-9, 9, (m, columns + 2)).astype(dtype)
     b = rng.integers(-9, 9, (max(n, 1), columns)).astype(dtype)
     behind, pitch = -(-m // height) * height, -(-columns * size // 128) * 128 // size
@@ -55,8 +55,8 @@ def test_rows_are_copied_and_nothing_else_is_read(
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """(cut, arrays, numbers) of each copy, and (kernel's arguments,) of each product, none of which
-    runs."""
+    """Return (cut, arrays, numbers) of each copy and (arguments,) of each product, without running
+    any."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
         OPERANDS,
@@ -112,7 +112,7 @@ def test_rows_of_an_even_number_of_elements_are_moved_in_pairs(
 ) -> None:
     product(CudaArray(4096, (20, 126), "<f2"), CudaArray(1 << 16, (40, 126), "<f2"))
     assert launched[0][0] == (4, 16, 32) and launched[0][2]["columns"] == 63
-    # a begins off 4 bytes
+    # a begins 2 bytes past a multiple of 4
     product(CudaArray(4098, (20, 126), "<f2"), CudaArray(1 << 16, (40, 126), "<f2"))
     assert launched[2][0] == (2, 8, 64) and launched[2][2]["columns"] == 126
 

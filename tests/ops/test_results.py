@@ -1,4 +1,4 @@
-"""Arrays that ops allocate."""
+"""Arrays that ops allocate for their results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ X = np.random.default_rng(0).standard_normal((1, 2, 64, 64)).astype(np.float16)
 @pytest.mark.parametrize(
     ("name", "arrays"), [("matmul", (X, X)), ("attention", (X, X, X)), ("copy", (X,))]
 )
-def test_what_was_allocated_for_a_repeated_call_is_written_by_the_call_that_was_none(
+def test_an_output_allocated_for_a_repeated_call_is_reused_if_the_call_is_not_repeated(
     name: str, arrays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An allocator gives the place again that was freed last: with a second one beside it, no call
-    would ever be found."""
+    """An allocator returns the memory that was freed last.
+
+    If the first call allocated a second array next to it, no repeated call would be found.
+    """
     place, op = np.full_like(X, np.nan), getattr(ops, name)
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")

@@ -1,4 +1,4 @@
-"""Softmax along rows: every element in one part, results against float64, special values, machine
+"""Softmax along rows: every element in one piece, results against float64, special values, machine
 code."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parts(array: Any, config: Config) -> list[ArrayInfo]:
 
 
 def exact(x: np.ndarray, log: bool) -> np.ndarray:
-    """What torch.softmax and torch.log_softmax give, in float64."""
+    """Return the results of torch.softmax and torch.log_softmax, in float64."""
     with np.errstate(all="ignore"):
         x = x.astype(np.float64)
         x = x - x.max(axis=1, keepdims=True)
@@ -77,7 +77,7 @@ def test_the_parts_have_each_element_once_and_fit_their_tiles(columns: int, item
         tiles = [size for size in (config.rest, config.last) if size]
         assert all(width < tile for width, tile in zip(widths[1:], tiles, strict=True))
         assert config.columns % (2 * config.lanes) == 0
-        # elements of a lane, of two arrays in a gradient's kernel
+        # elements per lane; a gradient's kernel holds two arrays
         assert (config.rows or 8) * config.columns <= (128 if of_gradient else 192) * 128
 
 
@@ -86,9 +86,7 @@ def test_the_parts_have_each_element_once_and_fit_their_tiles(columns: int, item
     dtype=(F32, F16, BF16),
     log=(False, True),
 )
-def test_results_and_gradients_are_those_of_float64(
-    columns: int, dtype: np.dtype, log: bool
-) -> None:
+def test_results_and_gradients_match_float64(columns: int, dtype: np.dtype, log: bool) -> None:
     rng = np.random.default_rng(columns)
     rows = 67 if columns < 100 else 11 if columns < 3000 else 2
     x = (3 * rng.standard_normal((rows, columns))).astype(dtype)
@@ -109,8 +107,10 @@ def test_results_and_gradients_are_those_of_float64(
 
 @pytest.mark.parametrize("config", [short(600, 8, 32), long(1101, 1), long(1101, 2)], ids=str)
 def test_infinities_and_the_lowest_numbers_give_what_torch_gives(config: Config) -> None:
-    """-inf masks an element, here all of some pieces; rows without a number, or with +inf, are
-    NaN; a row of the lowest finite number is uniform."""
+    """-inf masks an element, here all elements of some pieces.
+
+    Rows without a number, or with +inf, are NaN; a row of the lowest finite number is uniform.
+    """
     columns = 600 if config.rows else 1101
     x = np.random.default_rng(0).standard_normal((7, columns)).astype(F32)
     x[0, :-3] = -np.inf
@@ -166,12 +166,12 @@ def test_without_the_barrier_the_exchange_is_a_race(
 
 @numpipe.function
 def nothing(barrier):
-    """In place of an operation of barriers."""
+    """Do nothing, in place of a barrier operation."""
 
 
 # ---- compiled
 def on_gpu(columns: int, dtype: np.dtype, config: Config) -> list[ArrayInfo]:
-    """The parts of a matrix that lies on a GPU, for compiles."""
+    """Return the pieces of a matrix on a GPU, for compiles."""
     info = launch.describe(np.zeros((1, columns), dtype), "array", "test")
     strides = (columns * dtype.itemsize, dtype.itemsize)
     return windows(
@@ -200,8 +200,10 @@ def on_gpu(columns: int, dtype: np.dtype, config: Config) -> list[ArrayInfo]:
 def test_registers_leave_room_and_loads_are_pairs_where_rows_are_aligned(
     of: Any, columns: int, registers: int
 ) -> None:
-    """What the kernel has checked of sizes and strides leaves no code for other arrays: that would
-    load elements of 16 bits, and take half as many registers again."""
+    """Sizes and strides are checked once, so the code has no paths for other arrays.
+
+    Such paths would load 16-bit elements and take half as many registers again.
+    """
     config = choose(4096, columns, 2, gradient=of is backward)
     operands = on_gpu(columns, BF16, config) * (2 if of is forward else 3)
     report = str(of(config, False).inspect("resources", *operands))

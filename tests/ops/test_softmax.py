@@ -1,5 +1,8 @@
-"""ops.softmax and ops.log_softmax: of arrays of any layout, in PyTorch and in JAX, with gradients
-of gradients. Their kernels have tests of their own (test_row_softmax)."""
+"""ops.softmax and ops.log_softmax for arrays of any layout, in PyTorch and in JAX, with second
+gradients.
+
+test_row_softmax tests their kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Warpgroups and registers: said on the kernel, by the pipeline that it emits, or by none; never
-two things at once."""
+"""Warpgroups and registers, which the kernel or its emitted pipeline may set; setting both
+differently is an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def output(a: Any) -> ArrayType:
 
 
 def kernel(**options: Any) -> Any:
-    """What the Static says, the pipeline asks for."""
+    """Return a kernel whose pipeline requests what the Static says."""
 
     @numpipe.kernel(out_type=output, **options)
     def asks(a, c, *, cfg: numpipe.Static = Config()):
@@ -64,7 +64,7 @@ def kernel(**options: Any) -> Any:
 
 
 def split(made: Any, *args: Any, **statics: Any) -> tuple[int, str, int]:
-    """What it is compiled with; simulated it computes."""
+    """Return the values that the kernel is compiled with, after simulating it."""
     assert (made.simulate(*args, **statics) == 64).all()
     unit = made.compiled(*args, **statics).unit
     return unit.compute_wgs, unit.wg_axis, unit.memory_registers
@@ -79,7 +79,7 @@ def said(kind: type[NumpipeError], execution: str, made: Any, *args: Any, **name
 both = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
-# ---- who says it
+# ---- who sets it
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg", [Config(), Config(1), Config(2, "group", 56)])
 def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
@@ -87,18 +87,18 @@ def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
 
 
 @pytest.mark.thorough
-def test_what_only_the_kernel_says_holds() -> None:
+def test_options_set_only_by_the_kernel_hold() -> None:
     made = kernel(wg_axis="group", memory_registers=48)
     assert split(made, A, cfg=Config(axis="group", emits=False)) == (1, "group", 48)
 
 
 @pytest.mark.thorough
-def test_said_by_none_there_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> None:
+def test_the_default_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> None:
     assert split(kernel(), A, cfg=Config(emits=False)) == (1, "wg", 40)
 
 
 @pytest.mark.thorough
-def test_both_may_say_the_same_and_each_something() -> None:
+def test_both_may_set_the_same_options_or_each_some() -> None:
     assert split(kernel(wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (
         1,
         "wg",
@@ -129,7 +129,7 @@ def test_the_loop_form_has_the_kernels() -> None:
     assert split(loops, A) == (1, "wg", 40)
 
 
-# ---- where it is said
+# ---- where it is set
 @numpipe.function
 def step(indices, x):
     pass
@@ -176,14 +176,14 @@ def in_a_nested_function(a):
     [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
     ids=lambda f: f.__name__,
 )
-def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
+def test_a_pipeline_sets_the_number_of_warpgroups_wherever_it_is_written(function: Any) -> None:
     made = numpipe.kernel(function)
     unit = made.compiled(A).unit
     assert (unit.compute_wgs, unit.memory_registers) == (3, 48)
     made.simulate(A)
 
 
-# ---- what does not fit
+# ---- mismatches
 @both
 @pytest.mark.parametrize(
     "options, cfg, name, asked, own",
@@ -205,7 +205,7 @@ def test_a_pipeline_and_its_kernel_that_say_different_things(
 
 
 @both
-def test_two_pipelines_that_say_different_things(execution: str) -> None:
+def test_two_pipelines_with_different_options(execution: str) -> None:
     @numpipe.kernel
     def twice(a):
         loads(a, 2)

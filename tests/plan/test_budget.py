@@ -1,5 +1,5 @@
-"""The table of a shared-memory overflow: every operand, output, allocation and store slot, with
-bytes that add up to the total."""
+"""The table in a shared-memory overflow error: every operand, output, allocation and store slot,
+with bytes that add up to the total."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ O = np.zeros((128, 512), np.float32)  # noqa: E741
 
 
 def table(kernel: Any, execution: str, *args: Any) -> dict[str, int]:
-    """Bytes by row; what is said in all is what the rows add up to."""
+    """Return the bytes of each row, after checking that they add up to the reported total."""
     with pytest.raises(SpecError, match="shared memory: .* B, but a CTA has 232448 B") as caught:
         EXECUTIONS[execution](kernel, *args)
     told = str(caught.value)

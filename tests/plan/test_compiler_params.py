@@ -1,4 +1,4 @@
-"""CompilerParams: what each option may be, and what it does."""
+"""CompilerParams: the values that each option accepts, and its effect."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_they_say_which_compiler_they_are_for() -> None:
 
 # ---- approx_math ---------------------------------------------------------------------------------
 def divisions(kernel: Any) -> set[str]:
-    """The float32 divisions in a kernel's PTX."""
+    """Return the float32 divisions in a kernel's PTX."""
     return set(
         re.findall(
             r"\bdiv\.[\w.]*f32|\brcp\.[\w.]*f32",
@@ -140,8 +140,8 @@ def test_divisions_of_tiles_and_numbers_are_rounded_correctly_unless_asked_other
 
 
 def test_a_helper_divides_as_the_kernel_that_calls_it_does() -> None:
-    """`quotient` of division_kernels was compiled for the first kernel that asked, and divides for
-    both."""
+    """`quotient` of division_kernels was compiled for the first kernel that used it, and divides
+    for both."""
     for kernel, division in ((exact, "div.rn.f32"), (fast, "div.approx.f32")):
         count = kernel.inspect("ptx", A, C, np.float32(3), np.float32(7)).count(division)
         assert count == 34, (
@@ -161,7 +161,7 @@ def test_the_simulator_divides_exactly_in_both() -> None:
 def asking(
     form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]
 ) -> Any:
-    """A kernel that says something of its pipeline's ring, as the pipeline and its BlockSpec do."""
+    """Return a kernel that sets its ring's options, as the pipeline and its BlockSpec do."""
     spec = (
         "BlockSpec((64, 64), lambda k: (k, "
         f"0){''.join(f', {name}={value}' for name, value in block.items())})"
@@ -194,7 +194,7 @@ def asking(
 def rings(
     form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]
 ) -> tuple[int, int]:
-    """(slots, delay) of the ring that is compiled."""
+    """Return (slots, delay) of the compiled ring."""
     (plan,) = asking(form, kernel, pipeline, block).compiled(A, A.copy()).unit.rings.values()
     return plan.slots, plan.delay
 
@@ -202,7 +202,7 @@ def rings(
 def simulated(
     form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]
 ) -> list[tuple[Any, ...]]:
-    """What happens in the simulator, and when."""
+    """Return the timed events of a simulated run."""
     trace, a = numpipe.Trace(), np.ones((64 * 7, 64), np.float16)
     asking(form, kernel, pipeline, block).simulate(a, np.zeros_like(a), trace=trace)
     return [(event.warpgroup, event.kind, event.start, event.end) for event in trace.events]

@@ -1,5 +1,7 @@
-"""Looking into kernels: printed lines, assertions, breakpoints. What tests/gpu/test_debug_on_gpu.py
-sees is compared with this."""
+"""Debugging kernels: printed lines, assertions, breakpoints.
+
+tests/gpu/test_debug_on_gpu.py compares the GPU's output with this file's.
+"""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -95,15 +97,14 @@ def test_a_value_is_printed_as(format: str, value: Any, expected: str) -> None:
 def test_a_number_is_printed_as_c_prints_it(
     align: str, sign: str, zero: str, width: str, precision: str, letter: str, value: Any
 ) -> None:
-    """The GPU's printf is C's: what the field becomes there and what it prints here are the same
-    text."""
+    """The GPU's printf is C's: a field must print the same text there and here."""
     try:
         (field,) = parse(f"{{:{align}{sign}{zero}{width}{precision}{letter}}}")
         assert isinstance(field, Field)
         conversion = field.conversion(kind_of(value) or "text")
     except SpecError:
         return
-    value = math.nan if value != value else value  # which has no sign, on the GPU neither
+    value = math.nan if value != value else value  # the GPU does not print the sign of NaN
     libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(512)
     if conversion[-1] in "dxX":
         bits = value & 0xFFFFFFFF if conversion[-1] != "d" else value
@@ -279,7 +280,7 @@ def without(a, c, limit):
 
 
 @pytest.mark.thorough
-def test_an_assert_costs_nothing_unless_asked_for() -> None:
+def test_an_assert_costs_nothing_unless_enabled() -> None:
     def sass(function: Any, **params: Any) -> str:
         kernel = numpipe.kernel(compiler_params=CompilerParams(**params))(function)
         text = kernel.inspect("sass", A, C, 3)
@@ -307,7 +308,7 @@ def test_asserts_is_true_or_false() -> None:
 @pytest.mark.parametrize("function", [numpipe.debug_print, numpipe.device_assert])
 def test_outside_a_kernel_it_says_where_it_works(function: Any) -> None:
     with pytest.raises(
-        RuntimeError, match=f"numpipe.{function.__name__} works inside a kernel only"
+        RuntimeError, match=f"numpipe.{function.__name__} only works inside a kernel"
     ):
         function("x")
 
@@ -390,7 +391,7 @@ def stopping(a, b, c):
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, commands: str) -> io.StringIO:
-    """The output of pdb, which reads its commands from a string."""
+    """Return the output of pdb, which reads its commands from a string."""
     said = io.StringIO()
     debugger = pdb.Pdb(stdin=io.StringIO(commands), stdout=said, nosigint=True, readrc=False)
     debugger.prompt = ""

@@ -1,5 +1,5 @@
-"""Which grid dimensions an operand depends on, how many slots it has, and what else a pipeline's
-specs may be."""
+"""Which grid dimensions an operand depends on, how many slots it gets, and other forms of a
+pipeline's specs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def loads(kernel: Any, *arrays: Any, seed: int | None = None) -> Counter[str]:
     return Counter(event.details["tensor"] for event in trace.of("load"))
 
 
-# ---- what is seen of an index map
+# ---- analysis of index maps
 @numpipe.function
 def first(i, k):
     return i, 0
 
 
 def kernel_with(maps: str) -> Any:
-    """x and y loaded in a grid (2, 3), by maps of different kinds."""
+    """Return a kernel that loads x and y in a grid (2, 3), by maps of different kinds."""
 
     @numpipe.kernel
     def nested(x, y, c):
@@ -87,7 +87,7 @@ def kernel_with(maps: str) -> Any:
     "maps, slow", [("nested", 2), ("lambda", 2), ("calls", 6), ("function", 6)]
 )
 def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int) -> None:
-    """`both` passes all its indices on, so it reads them; a function of the module is taken to read
+    """`both` passes on all its indices, so it uses them; a module-level function is assumed to use
     them."""
     x, y, c = halves(128), halves(128, seed=1), output()
     assert loads(kernel_with(maps), x, y, c) == {"x": 1, "y": slow}
@@ -114,7 +114,7 @@ def test_without_an_index_map_it_is_the_first_block() -> None:
 
 # ---- slots
 def rings(kernel: Any, *arguments: Any) -> list[tuple[int, int]]:
-    """(slots, delay) of the rings of a compiled kernel."""
+    """Return (slots, delay) of the rings of a compiled kernel."""
     return [(ring.slots, ring.delay) for ring in kernel.compiled(*arguments).unit.rings.values()]
 
 
@@ -160,9 +160,9 @@ def looped(a, acc, n):
 
 
 @pytest.mark.thorough
-def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
-    """Products and quotients, through a local name, and in a helper that is given a Static's
-    field."""
+def test_slots_shrink_to_a_grid_of_expressions_of_statics() -> None:
+    """Products and quotients, through a local name, and in a function that gets a field of a
+    Static."""
 
     @numpipe.kernel
     def grids(a, c, *, cfg: numpipe.Static = Sizes()):
@@ -330,7 +330,7 @@ def in_named_tuples(a, b, d, c):
 
 @numpipe.kernel
 def by_name(a, b, d, c):
-    """in_specs may be a NamedTuple itself: arrays and tiles are its parts."""
+    """Use a NamedTuple as in_specs: arrays and tiles are its fields."""
     acc = numpipe.zeros((64, 64), np.float32)
     specs = Weights(
         left=BlockSpec((64, 64), lambda k: (0, k)),
@@ -404,7 +404,7 @@ def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(
 
 @pytest.mark.parametrize("state", [3, -1, True, 1.0, "START"])
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
-def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
+def test_an_invalid_pipeline_state(execution: str, state: Any) -> None:
     @numpipe.kernel
     def wrong(a, *, state: numpipe.Static = 0):
         emit(
@@ -426,7 +426,7 @@ def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
 def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(
     state: str,
 ) -> None:
-    """Also one that the memory role does not know."""
+    """Also a value that the memory role does not know."""
     text = f"""
 @numpipe.kernel(num_compute_wgs=2)
 def kernel(a, c, state):
@@ -458,8 +458,10 @@ def kernel(a, c, state):
 
 @numpipe.kernel(grid=numpipe.persistent(1))
 def shared_in_a_loop_nest(a, b, c, n, m):
-    """Two pipelines in turn on one ring, whose blocks depend on the loops around, over grids of one
-    and two dimensions."""
+    """Run two pipelines alternately on one ring, over grids of one and two dimensions.
+
+    Their blocks depend on the surrounding loops.
+    """
 
     def square(indices, x, acc):
         return numpipe.wgmma(acc, x, x.T)

@@ -1,4 +1,5 @@
-"""What a BlockSpec says to the L2 cache: a hint on the copies of that operand, and on no others."""
+"""The eviction policy of a BlockSpec: an L2 hint on the copies of that operand, and on no
+others."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def in_loop_form(
     second: numpipe.Static = None,
     stored: numpipe.Static = None,
 ):
-    """o = a + b, three operands and a policy for each."""
+    """Compute o = a + b, three operands with a policy each."""
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 64,),
         in_specs=(
@@ -39,7 +40,7 @@ def in_loop_form(
 
 
 def over_tiles(first: Any, second: Any, out: Any) -> Any:
-    """The same, the specs on the kernel."""
+    """The same with the specs on the kernel."""
 
     def column(policy: Any) -> BlockSpec:
         return BlockSpec((64, 64), lambda k: (0, k), eviction_policy=policy)
@@ -67,8 +68,10 @@ def ptx_of(form: str, policies: tuple[Any, Any, Any]) -> str:
 
 
 def hints(ptx: str, statement: str) -> list[str]:
-    """The policy of each copy of that kind, "" where it has none; a block of 64 x 64 float32 is two
-    copies."""
+    """Return the policy of each copy of a kind, "" if it has none.
+
+    A block of 64 x 64 float32 is two copies.
+    """
     lines = [line for line in ptx.splitlines() if re.search(statement, line)]
     found = [
         re.search(
@@ -95,7 +98,7 @@ def test_each_copy_has_the_policy_of_its_block_in_ptx(
     ptx = ptx_of(form, policies)
     first, second, out = (policy or "" for policy in policies)
     assert hints(ptx, LOAD) == [first, first, second, second]
-    # the last block's stores may stand apart from the loop's
+    # the last block's stores may be separate from the loop's
     assert hints(ptx, STORE) in ([out] * 2, [out] * 4)
 
 
@@ -111,7 +114,7 @@ def test_it_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("policy", ["no_allocate", 1, ("evict_last",)])
-def test_what_is_no_policy_is_refused_where_the_spec_is_made(policy: Any) -> None:
+def test_a_bad_policy_is_refused_where_the_spec_is_made(policy: Any) -> None:
     with pytest.raises(
         numpipe.SpecError,
         match=r"BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got",

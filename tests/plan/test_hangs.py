@@ -1,5 +1,5 @@
-"""Each hang of `hang_kernels`: the simulated SM reports it, and what is compiled with debug=True
-has no wait without a bound."""
+"""Each hang of `hang_kernels`: the simulator reports it, and a kernel compiled with debug=True has
+no unbounded wait."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ TEST = re.compile(r"mbarrier\.(try|test)_wait|ld\.acquire\.gpu\.global\.b32")
 
 
 def unbounded(ptx: str) -> list[str]:
-    """The tests of mbarriers and flags that a statement repeats by itself;
-    `tests.compile.test_bounded` has what debug repeats."""
+    """Return the tests of mbarriers and flags that a statement repeats without a bound.
+
+    `tests.compile.test_bounded` tests the bounded repetitions of debug=True.
+    """
     return [
         line
         for line in ptx.splitlines()
@@ -91,10 +93,12 @@ def test_records_of_flags_name_them_and_their_lines() -> None:
     assert "fix:    hand every part over with numpipe.combine" in text
 
 
-# ---- what no wait can give up: the host tells
+# ---- a wait that no kernel can give up: the host reports it
 class Stuck:
-    """A driver in which a kernel never ends; `ticks`: how often its control block says that a wait
-    has passed."""
+    """A driver in which a kernel never ends.
+
+    `ticks` is how often its control block reports that a wait has passed.
+    """
 
     def __init__(self, ticks: int) -> None:
         self.ticks, self.asked = ticks, 0
@@ -107,7 +111,7 @@ class Stuck:
         return min(self.asked, self.ticks).to_bytes(8, "little")
 
 
-# 168 registers a lane
+# 168 registers per lane
 @numpipe.kernel(
     num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True)
 )
@@ -115,11 +119,11 @@ def more_registers_than_there_are(x, y):
     numpipe.set_max_registers(256, "increase")
 
 
-def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(
+def test_abandoned_waits_are_reported_even_if_the_kernel_does_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As soon as their records are there: not behind the time after which the host gives a silent
-    kernel up."""
+    """As soon as their records exist, before the time after which the host gives up a silent
+    kernel."""
     image = (
         ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
     )
@@ -135,8 +139,9 @@ def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(
         PipelineDeadlock, match="blocked on the flag of another part of 'work'"
     ) as caught:
         guard.await_end(image, 0)
-    assert time.monotonic() - begin < 5 and "it has not ended since: restart the process" in str(
-        caught.value
+    assert (
+        time.monotonic() - begin < 5
+        and "the kernel still has not ended: restart the process" in str(caught.value)
     )
 
 
@@ -151,12 +156,12 @@ UNBOUNDED = {
         r"others at a named barrier @ hang_kernels\.py:\d+",
         "named-barrier-mismatch",
     ),
-    "neither": (HANGS["one_of_two_arrives"], "others at a named barrier", "livelock"),
+    "neither": (HANGS["one_of_two_arrives"], "other warpgroups at a named barrier", "livelock"),
 }
 
 
 @pytest.mark.parametrize("what", UNBOUNDED)
-def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(
+def test_the_host_reports_an_unbounded_wait_with_its_line(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, name, hazard = UNBOUNDED[what]

@@ -1,5 +1,5 @@
-"""Profiles, as far as no GPU is needed: what is compiled in, what a buffer says, and the same
-events on the simulated SM."""
+"""Profiles without a GPU: what is compiled in, how a buffer is decoded, and the same events in the
+simulator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOM = 6
 
 @numpipe.kernel(grid=2, compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"))
 def doubled(a, c):
-    """c = 2 a, for tiles of 64 x 128 of two steps each."""
+    """Compute c = 2 a for tiles of 64 x 128 with two steps each."""
     for (m,) in numpipe.tiles(a.shape[0] // 64):
         with numpipe.region("tile"):
             pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
@@ -61,7 +61,7 @@ def test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else(example
     assert len(stores) >= 4 and all("@np_used st.global.v4.u32 [at]" in line for line in stores)
 
 
-# ---- what a buffer says --------------------------------------------------------------------------
+# ---- decoding of a buffer --------------------------------------------------------------------
 def event(kind: str, step: int, clock: int, ring: int = 0) -> tuple[int, int, int]:
     return KINDS.index(kind) | ring << 8, step, clock
 
@@ -73,7 +73,7 @@ def part(
     begin: int = 1000,
     end: int = 3000,
 ) -> bytes:
-    """Of a warpgroup whose clock ran from 50 000 to 54 000."""
+    """Return the part of a warpgroup whose clock ran from 50 000 to 54 000."""
     head = struct.pack(
         "<IIQQQQ24x", len(events) if happened is None else happened, sm, begin, 50_000, end, 54_000
     )
@@ -243,7 +243,7 @@ def test_regions_of_a_simulated_run_nest(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_outside_of_a_kernel_a_region_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="region works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="region only works inside a kernel"):
         numpipe.region("x")
 
 

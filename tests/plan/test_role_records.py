@@ -1,20 +1,30 @@
-"""Roles are records: code asks what a role does, and only `plan` spells its name."""
+"""Roles are records: code asks a record what the role does, and only `plan` spells its name."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, ds
+from numpipe import (
+    ArrayType,
+    BlockSpec,
+    CompileError,
+    CompilerParams,
+    LoweringSemantics,
+    SpecError,
+    ds,
+)
 from numpipe.plan.kernel_shape import KernelShape
-from numpipe.plan.roles import COMPUTE, MEMORY, ROLES, Role
+from numpipe.plan.roles import COMPUTE, MEMORY, ROLES, STORE, Role, parts_of, warps_of
+from tests.kernels.launch_kernels import image as compiled
 
-IDLE = Role("idle", lanes="one", loads=False, computes=False)
+IDLE = Role("idle", lanes="one", warps=range(4))
 ROOT = Path(numpipe.__file__).parent
 NAMES = {role.name for role in ROLES}
 
@@ -37,7 +47,7 @@ def spelled(source: str) -> Iterator[int]:
 
 
 def test_only_plan_compares_with_the_name_of_a_role() -> None:
-    assert {"memory", "compute"} == NAMES
+    assert {"memory", "compute", "storing"} == NAMES
     assert {
         (str(file.relative_to(ROOT)), line)
         for file in ROOT.rglob("*.py")
@@ -81,9 +91,9 @@ def product(a, b, c):
 def test_a_role_that_neither_loads_nor_computes_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All three run the kernel function; what a role does is what its record says."""
+    """All three run the kernel function; a role does what its record says."""
     monkeypatch.setattr(KernelShape, "warpgroups", 3)
-    monkeypatch.setattr(KernelShape, "role", lambda _, number: (COMPUTE, MEMORY, IDLE)[number])
+    monkeypatch.setattr(KernelShape, "parts", (COMPUTE, MEMORY, IDLE))
     a = np.arange(128 * 256, dtype=np.int32).reshape(128, 256) % 7
     b = np.arange(64 * 256, dtype=np.int32).reshape(64, 256) % 5
     c, trace = np.zeros((128, 64), np.float32), numpipe.Trace()
@@ -93,3 +103,73 @@ def test_a_role_that_neither_loads_nor_computes_changes_nothing(
     of = {role: {e.kind for e in trace.events if e.role == role} for role in ("memory", "idle")}
     assert of["idle"] == {"end"} and {"issue", "load"} <= of["memory"]
     assert "wg2 idle" in trace.timeline()
+
+
+def test_roles_next_to_the_loading_one_have_a_warp_for_each_compute_warpgroup() -> None:
+    stores = CompilerParams(store_role=True)
+    for memory in (0, 1, 2):
+        parts = parts_of(3, memory, 2, stores)
+        assert parts[memory] is MEMORY and parts[3:] == (STORE, STORE)
+        assert parts_of(3, memory, 2, CompilerParams()) == parts[:3]
+        first = 4 * memory + 1
+        assert warps_of(parts)[3:] == [
+            range(first, first + 1),
+            range(first + 1, first + 2),
+        ]
+
+
+def test_a_warp_of_an_image_belongs_to_the_part_whose_role_it_has() -> None:
+    image = compiled(arrays=("a",), parts=("compute", "memory", "storing"), threads=256)
+    assert [image.part(warp) for warp in range(8)] == [0, 0, 0, 0, 1, 2, 1, 1]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no memory warpgroup": ({"warp_specialized": False}, "a kernel without a memory warpgroup"),
+    "four compute warpgroups": ({"num_compute_wgs": 4}, "the memory warpgroup has 3 warps"),
+    "bodies by lanes": (
+        {"compiler_params": CompilerParams(lowering_semantics=LoweringSemantics.Lane)},
+        "bodies for each lane",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_that_cannot_have_the_store_role_is_refused_at_its_line(name: str) -> None:
+    options, why = REFUSED[name]
+    params = options.get("compiler_params", CompilerParams()).replace(store_role=True)
+
+    @numpipe.kernel(**{**options, "compiler_params": params})
+    def kernel(y):
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    line = kernel.function.__code__.co_firstlineno + 1
+    for run in (
+        lambda: kernel.simulate(np.zeros((64, 64), np.float32)),
+        lambda: kernel.inspect("ptx", ArrayType((64, 64), np.float32)),
+    ):
+        with pytest.raises(SpecError, match=rf"\.py:{line}: .*store_role=True\): {why}.*: fix: "):
+            run()
+
+
+def test_a_place_that_depends_on_tile_data_is_refused_at_its_line() -> None:
+    """The store role has no tiles; without it the compute warpgroups know the place."""
+
+    @numpipe.kernel(compiler_params=CompilerParams(store_role=True))
+    def kernel(x, y):
+        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))
+        for (_,), (x_tile,) in pipe(x):
+            tile = x_tile[...]
+            y[ds(tile.max(), 64), ds(0, 64)] = tile
+
+    with pytest.raises((SpecError, CompileError), match=r"\.py:\d+: .*storing role.*fix: "):
+        kernel.simulate(np.zeros((64, 64), np.int32), np.zeros((64, 64), np.int32))
+
+
+def test_tiles_of_a_counter_and_single_stream_pipelines_are_refused_at_their_lines() -> None:
+    @numpipe.kernel(compiler_params=CompilerParams(store_role=True))
+    def dynamic(y):
+        for (t,) in numpipe.tiles(2, dynamic=True):
+            y[ds(t * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    with pytest.raises(SpecError, match=r"\.py:\d+: .*tiles of a counter.*: fix: store_role=False"):
+        dynamic.simulate(np.zeros((128, 64), np.float32))

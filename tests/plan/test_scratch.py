@@ -1,5 +1,4 @@
-"""Allocations: where they lie, who shares them, what their limits are, and how functions and
-pipelines go with them."""
+"""Allocations: their addresses, sharing, limits, and use in functions and pipelines."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def test_a_type_survives_the_compiler(kind: Any) -> None:
     assert parse(repr(kind)) == kind
 
 
-# ---- where things lie
+# ---- addresses
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def laid_out(x, y):
     def own(tile, barriers):
@@ -70,7 +69,7 @@ def laid_out(x, y):
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_allocations_lie_apart_in_both_executions(
+def test_allocations_do_not_overlap_in_both_executions(
     simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = ArrayType((64, 64), np.float16)
@@ -138,7 +137,7 @@ def test_barriers_have_a_limit_of_their_own() -> None:
 # ---- functions
 @numpipe.function
 def copied_block(x, y, row):
-    """Allocates where it stands: each call gets the same tile and barrier."""
+    """Allocate in a function: each call gets the same tile and barrier."""
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     numpipe.wait_smem_to_gmem(0, wait_read_only=True)
     numpipe.copy_gmem_to_smem(x.at[ds(row, 64), ds(0, 64)], tile, landed)
@@ -176,7 +175,8 @@ def doubled_through(tile, block):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def with_a_pipeline(x, y):
-    """A pipeline inside of what `run_scoped` calls: the memory role has to come by."""
+    """Run a pipeline inside of a function passed to `run_scoped`: the memory role must get
+    there."""
     wg = numpipe.axis_index("wg")
 
     def body(tile):
@@ -200,7 +200,7 @@ def test_a_pipeline_in_a_scope() -> None:
 
 @numpipe.kernel(grid=1)
 def chosen(x, y, z):
-    """Stores through a name for a view, through a function, and to one of two arrays: all are
+    """Store through a name for a view, through a function, and to one of two arrays: all are
     outputs."""
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -228,7 +228,7 @@ def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
 # ---- transforms and dimensions
 @numpipe.kernel(grid=1)
 def other_layouts(a, b, c):
-    """Operands of a product with narrower panels than they would have."""
+    """Use operands of a product with narrower panels than the default."""
     slots, landed = numpipe.scratch(
         (SMEM((1, 2, 64, 64), np.float16, (SwizzleTransform(32),)), Barrier(1, (2, 1)))
     )
@@ -255,7 +255,7 @@ def test_transforms_of_slots_of_two_dimensions() -> None:
     } == {32}
 
 
-# ---- what goes wrong
+# ---- errors
 @numpipe.kernel(grid=1)
 def overlapping(x, y):
     one, other = numpipe.scratch(RefUnion(SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype)))
@@ -287,7 +287,7 @@ def never(x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def missed(x, y):
-    """Warpgroup 0 waits for both phases, warpgroup 1 for the second one only."""
+    """Wait for both phases in warpgroup 0, and for the second one only in warpgroup 1."""
     barrier = numpipe.scratch(Barrier(num_arrivals=1))
     wg = numpipe.axis_index("wg")
 

@@ -1,5 +1,5 @@
-"""Sizes that a framework does not know yet while it traces a call: an ArrayType may have them, and
-out_type computes with them."""
+"""Symbolic sizes of a framework that traces a call: an ArrayType may have them, and out_type
+computes with them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Transforms of blocks: panels of other widths, transposed tiles, in the simulator's results and in
-what TMA and wgmma are told."""
+"""Transforms of blocks: panels of other widths and transposed tiles, in the simulator's results and
+in the TMA and wgmma descriptors."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> No
 
 
 def descriptors(to: Layouts) -> set[str]:
-    """The swizzle modes (bits 62 and 63) of the upper halves that the kernel's PTX builds wgmma
-    descriptors of."""
+    """Return the swizzle modes (bits 62 and 63) in the upper halves of a kernel's wgmma
+    descriptors."""
     upper = re.findall(
         r"mov\.b64\s+d[ab], \{\s*low, (\d+)\s*\};", product.inspect("ptx", *operands("CC"), to=to)
     )
@@ -82,7 +82,7 @@ def test_the_descriptors_have_the_width_asked_for() -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_inferred_is_the_widest_panel_and_saying_so_changes_nothing() -> None:
+def test_the_widest_panel_is_inferred_and_stating_it_changes_nothing() -> None:
     said = Layouts(
         (TilingTransform((8, 64)), SwizzleTransform(128)),
         (SwizzleTransform(128), TransposeTransform()),

@@ -1,5 +1,5 @@
-"""CompilerParams(debug=True) and (jitter=seed), as far as no GPU is needed: what is compiled in,
-and what records say."""
+"""CompilerParams(debug=True) and (jitter=seed) without a GPU: what is compiled in, and how records
+are decoded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 
 def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
-    """A shipped kernel and arguments of it."""
+    """Return a shipped kernel and its arguments."""
     from importlib import import_module
 
     a = ArrayType((1024, 1024), np.dtype(np.float16))
@@ -38,7 +38,7 @@ def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
 
 @functools.cache
 def built(name: str, **params: Any) -> Any:
-    """An example, compiled with these parameters."""
+    """Return an example compiled with these parameters."""
     kernel, args = example(name)
     return numpipe.Kernel(
         kernel.function, replace(kernel.options, compiler_params=CompilerParams(**params))
@@ -81,7 +81,8 @@ def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str)
 
 @pytest.mark.thorough
 def test_a_build_is_the_same_after_others_with_debug_or_jitter() -> None:
-    """Helpers that Numba has compiled serve later kernels, but not those of other options."""
+    """Helpers that Numba has compiled are reused by later kernels, but not by those with other
+    options."""
     first = plain(built("copy_pipeline").ptx)
     built("copy_pipeline", debug=True), built("copy_pipeline", jitter=5)
     kernel, args = example("copy_pipeline")
@@ -92,7 +93,7 @@ def test_a_build_is_the_same_after_others_with_debug_or_jitter() -> None:
 
 
 COUNTED = re.compile(r"mbarrier\.arrive|cp(\.reduce)?\.async\.bulk\.tensor|st\.async")
-"""what mbarriers count, and copies out"""
+"""what mbarriers count, and outgoing copies"""
 
 
 def statements(ptx: str) -> list[str]:
@@ -101,7 +102,7 @@ def statements(ptx: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
 def test_after_a_wait_that_timed_out_nothing_is_done_that_an_mbarrier_counts(name: str) -> None:
-    """On hardware an arrival that a phase does not miss is a trap, and the context is lost."""
+    """On hardware an arrival that a phase does not expect is a trap, and the context is lost."""
     lines = statements(built(name, debug=True).ptx)
     counted = [(number, line) for number, line in enumerate(lines) if COUNTED.search(line)]
     asked = [line for _, line in counted if "@own mbarrier.arrive.shared::cta.b64 %rd" in line]
@@ -125,10 +126,10 @@ def test_after_a_wait_that_timed_out_nothing_is_done_that_an_mbarrier_counts(nam
 
 
 def test_no_mbarrier_of_a_cluster_is_asked_for_its_state() -> None:
-    """Its other CTAs may be about to arrive, or to copy."""
+    """Other CTAs of the cluster may be about to arrive, or to copy."""
 
     def asked(name: str) -> set[str]:
-        """What is written to the bits of the mbarriers that have been asked."""
+        """Return what is written to the bits of the mbarriers that have been queried."""
         ptx = ALL[name].compiled(*arrays()).ptx
         [value] = {
             found
@@ -145,8 +146,8 @@ def test_no_mbarrier_of_a_cluster_is_asked_for_its_state() -> None:
 @pytest.mark.parametrize(
     "statement", ["bar.sync", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"]
 )
-def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
-    """So that the kernel ends."""
+def test_all_lanes_do_what_others_wait_for(statement: str) -> None:
+    """All lanes do it, so that the kernel ends."""
     lines = [
         line for line in statements(built("copy_pipeline", debug=True).ptx) if statement in line
     ]
@@ -184,8 +185,8 @@ def test_options_are_checked(params: dict[str, Any], legal: str) -> None:
         CompilerParams(**params)
 
 
-# ---- what records say ----------------------------------------------------------------------------
-def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
+# ---- decoding of records --------------------------------------------------------------------
+def test_a_control_block_and_records_have_the_kernels_layout() -> None:
     block = np.frombuffer(control(0x7F00_0000_1000, 2_000_000_000, 5), np.uint32)
     assert (
         block.tolist()[:4] == [0x1000, 0x7F00, 2_000_000_000, 0]
@@ -214,7 +215,7 @@ def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
     ],
 )
 def test_states_that_an_h200_returned(state: int, parity: int, pending: int, missing: int) -> None:
-    """Of mbarriers with so many arrivals and bytes to come, 64 bytes and 3072 of 4096 among
+    """Of mbarriers with different arrivals and bytes pending, 64 and 3072 of 4096 bytes among
     them."""
     record = Record(0, (0, 0, 0), 0, 0, 0, state)
     assert (record.parity, record.pending, record.missing_bytes) == (parity, pending, missing)
@@ -249,7 +250,7 @@ def test_records_become_the_report_of_the_simulator() -> None:
     assert raised.report is not None and raised.report.text == error
     assert re.match(
         r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits "
-        r"took more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up",
+        r"took more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and timed out",
         error,
     )
     assert "has not released slot 1" in error and "restart the process" not in error
@@ -265,12 +266,12 @@ def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
         (
             [index, index, part],
             "CTA (1, 0, 0): 'x[…]': index 7 along dimension 1 is outside the array's 5, and 1 "
-            "more; what the kernel has computed is wrong: indices in 0…4, or mode=",
+            "more; the results of the kernel are wrong: use indices in 0…4, or mode=",
         ),
         (
             [part, index],
-            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; what the kernel "
-            "has computed is wrong: one in 0…64",
+            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; the results of the "
+            "kernel are wrong: use one in 0…64",
         ),
     ):
         error = failure(image, found, True)
@@ -281,8 +282,8 @@ def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
         )
 
 
-def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
-    """In a cluster, where others may arrive still."""
+def test_a_barrier_that_was_not_queried_is_reported_as_unknown() -> None:
+    """In a cluster, where others may still arrive."""
     built = HANGS["a_slot_is_not_released"].compiled(*arrays())
     [plan] = built.unit.rings.values()
     record = Record(0, (1, 0, 0), 0, plan.barrier_offset("ready", 0) + 8, 1)
@@ -291,7 +292,7 @@ def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
     assert report_of(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
 
 
-def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
+def test_the_first_of_several_arrivals_recorded_what_the_phase_lacked() -> None:
     built = HANGS["one_of_two_arrives"].compiled(*arrays())
     [(address, count, name)] = built.unit.scratch_barriers()
     # the fourth arrival completed the phase
@@ -309,7 +310,7 @@ def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
 def test_the_timeout_is_a_number_of_seconds(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", given)
-    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* it must be a number of seconds"):
+    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* expected a number of seconds"):
         limit()
 
 

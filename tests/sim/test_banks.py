@@ -18,7 +18,7 @@ LANE = np.arange(32)
 @pytest.mark.parametrize(
     "addresses, nbytes, expected",
     [
-        # a row and a column of 32 x 32 float32, and a padded one
+        # a row and a column of 32 x 32 float32, and of a padded square
         (4 * LANE, 4, 1),
         (128 * LANE, 4, 32),
         (132 * LANE, 4, 1),
@@ -57,7 +57,7 @@ def test_the_ways_of_an_access(addresses: np.ndarray, nbytes: int, expected: int
 
 @pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16])
 def test_the_ways_are_the_words_that_the_fullest_bank_gives(nbytes: int) -> None:
-    """Stated a second time, bank by bank."""
+    """Computed independently, bank by bank."""
     rng = np.random.default_rng(nbytes)
     for _ in range(50):
         lanes = rng.integers(0, 256, 32) * nbytes
@@ -77,7 +77,7 @@ def test_atomics_of_one_word_take_turns() -> None:
 
 @numpipe.kernel(compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def columns(x, y, *, pitch: numpipe.Static):
-    """Each warp writes the columns of a square of its own, of 32 x `pitch` float32."""
+    """Write the columns of a square of 32 x `pitch` float32 per warp."""
     squares = numpipe.scratch(SMEM((4 * 32 * 64,), np.float32))
 
     def body(indices, tile):

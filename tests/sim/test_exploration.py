@@ -1,4 +1,4 @@
-"""Exploration of all schedules: compared with every order of small programs, one by one."""
+"""Exploration of all schedules, compared with every order of small programs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ OPERATIONS = (
 def made(
     program: Program, counts: tuple[int, ...]
 ) -> Callable[[], tuple[Callable[[Any], None], Any]]:
-    """Return what makes a body that runs a row of operations in each warpgroup, and the answers
-    that they got."""
+    """Return a function that makes a body with a row of operations per warpgroup, and their
+    results."""
 
     def make() -> tuple[Callable[[Any], None], Any]:
         answers: dict[int, list[int]] = {number: [] for number in range(len(program))}
@@ -179,7 +179,7 @@ def test_the_same_of_clusters(program: Any, counts: tuple[int, ...]) -> None:
     compare(made_of_ctas(program, counts), grid=(2, 1, 1), warpgroups=1, cluster=(2, 1, 1))
 
 
-CONFLICTS = {  # what is dependent, and how many classes there are
+CONFLICTS = {  # which operations are dependent, and how many classes there are
     "a test beside an arrival": ((("arrive", 0),), (("test", 0),), 2),
     "a test beside two arrivals": ((("arrive", 0),), (("arrive", 0),), (("test", 0),), 4),
     "arrivals of one phase": ((("arrive", 0), ("wait", 0, 0)), (("arrive", 0), ("wait", 0, 0)), 1),

@@ -1,4 +1,5 @@
-"""How long a simulation takes: estimated from what has run, shown, and refused beyond a bound."""
+"""Duration of a simulation: estimated from the part that has run, shown, and rejected beyond a
+bound."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def _no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_estimate_is_right_within_a_factor_of_3(
     kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a sixth of the run on, before which what is set up once counts."""
+    """From a sixth of the run on; before that, one-time setup dominates."""
     kernel.simulate(*arrays(8))
     estimates: list[float] = []
     begin = time.monotonic()
@@ -108,7 +109,7 @@ def test_a_grid_without_end_is_refused_at_once() -> None:
     assert time.monotonic() - begin < 2
 
 
-def test_a_cta_that_says_nothing_of_its_end_ends_at_the_limit(
+def test_a_cta_without_a_known_end_ends_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)

@@ -18,7 +18,7 @@ SEEDS = [None, *range(20)]
 
 
 def run(*bodies, seed=None, **kwargs):
-    """One body a warpgroup."""
+    """Run one body per warpgroup."""
     simulate(
         lambda machine: bodies[machine.warpgroup](machine),
         grid=(1, 1, 1),
@@ -30,7 +30,7 @@ def run(*bodies, seed=None, **kwargs):
 
 
 def initialised(machine, *counts):
-    """mbarriers at 0, 8, … made by warpgroup 0, visible to everybody."""
+    """Initialize mbarriers at 0, 8, … by warpgroup 0, visible to all warpgroups."""
     if machine.warpgroup == 0:
         for i, count in enumerate(counts):
             one(machine, machine.mbar_init, 8 * i, count, f"bar{i}")
@@ -274,7 +274,7 @@ def test_a_barrier_that_somebody_never_reaches_is_a_deadlock_that_counts_threads
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_deadlock_tells_who_has_ended_without_a_barrier(seed):
+def test_a_deadlock_names_who_has_ended_without_a_barrier(seed):
     def body(machine, leaves):
         machine.bar_sync(1, 384)
         if machine.warpgroup not in leaves:
@@ -322,7 +322,7 @@ def budget(memory, compute, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_registers_given_back_are_granted_and_a_sum_above_what_the_cta_holds_hangs(seed):
+def test_released_registers_are_granted_and_a_sum_above_the_ctas_hangs(seed):
     budget(40, 232, seed)
     budget(24, 240, seed)
     with pytest.raises(
@@ -373,7 +373,7 @@ def test_a_users_exception_surfaces_with_its_line_and_ends_the_others():
         with pytest.raises(ZeroDivisionError, match="mine") as caught:
             run(waits, fails, seed=seed)
         assert caught.traceback[-1].name == "fails"
-        assert ended in ([0], [])  # [] if it had not come to its wait
+        assert ended in ([0], [])  # [] if it had not reached its wait
     gc.collect()
     assert not [
         g

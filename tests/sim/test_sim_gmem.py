@@ -1,8 +1,6 @@
-"""Global memory on the simulated SM: what CTAs, and the proxies of one CTA, may not do to the same
-elements.
+"""Global memory on the simulated SM: conflicting accesses of CTAs, and of the proxies of one CTA.
 
-Every kernel is there twice: as it is meant, silent in every schedule, and broken, reported in every
-one.
+Every kernel exists twice: as intended, silent in every schedule, and broken, reported in every one.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def reported(
     *patterns: str,
     kind: type[SimulationError] = PipelineRace,
 ) -> None:
-    """Every schedule raises a report of `hazard` whose text has all `patterns`."""
+    """Assert that every schedule reports `hazard` with a text that matches all `patterns`."""
     for seed in SEEDS:
         with pytest.raises(kind) as caught:
             run(seed)
@@ -71,7 +69,7 @@ def ones(partitioned: bool) -> Any:
 
 @pytest.mark.parametrize("order, how", [("C", r"TMA store \(c\)"), ("F", r"store \(c\)")])
 def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None:
-    """Through the store ring, and by the lanes."""
+    """Through the store ring, and by lanes."""
 
     def c() -> np.ndarray:
         return np.zeros((128, 64), F32, order=order)
@@ -130,13 +128,13 @@ def test_views_of_one_allocation_meet_where_they_overlap() -> None:
         r"CTA \(1, 0, 0\): TMA load \(a\) reads a\[64:128, 0:64\], which CTA \(0, 0, 0\) writes",
         r"before: TMA store \(o\) by .*: o\[0:64, 0:64\]",
     )
-    # what both touch
+    # the elements that both access
     reported(
         lambda seed: run(seed, 96), "cta-conflict", r"TMA load \(a\) reads a\[96:128, 0:64\], which"
     )
 
 
-def test_a_transposed_view_is_told_in_its_own_indices() -> None:
+def test_a_transposed_view_is_reported_in_its_own_indices() -> None:
     @numpipe.kernel(grid=(2,))
     def copied(b, o):
         at = numpipe.program_id(0)
@@ -158,7 +156,7 @@ def test_a_transposed_view_is_told_in_its_own_indices() -> None:
 
 @functools.cache
 def reduced(first: str | None, second: str | None) -> Any:
-    """CTA 0 combines by `first` (None: stores), the other one by `second`."""
+    """Reduce by `first` in CTA 0 (None: store) and by `second` in the other CTA."""
 
     @numpipe.kernel(grid=(2,))
     def sums(c):
@@ -190,7 +188,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
     )
 
 
-# ---- arrays that hold nothing --------------------------------------------------------------------
+# ---- uninitialized arrays -------------------------------------------------------------------
 def test_a_reduction_needs_what_it_adds_to() -> None:
     @numpipe.kernel(out_type=lambda a: numpipe.ArrayType((64, 32), np.float32))
     def adds(a, o):
@@ -270,7 +268,7 @@ def load(
     phase: int = 0,
     wait: bool = True,
 ) -> None:
-    """By the elected lane."""
+    """Load by the elected lane."""
     machine.mbar_init_at_entry(BAR, 1, "landed")
     machine.mbar_arrive_expect_tx(BAR, tensor.nbytes)
     machine.tma_load(address, tensor, coords, BAR)
@@ -338,9 +336,9 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
 
 
 @pytest.mark.parametrize("second", ["TMA store", "store", "TMA load"])
-def test_a_store_is_over_for_those_who_know(second: str) -> None:
-    """Warpgroup 0 stores and waits; the other one has to be told, even where the copy happens to be
-    over."""
+def test_a_store_is_complete_only_for_warpgroups_that_are_notified(second: str) -> None:
+    """Warpgroup 0 stores and waits; the other one must be notified, even if the copy happens to be
+    done."""
 
     def body(machine: Machine, array: np.ndarray, told: bool) -> None:
         tensor = TensorMap(array, (64, 64), 128, "a")
@@ -433,7 +431,7 @@ WAITS = {
         ("none", True),
     ],
 )
-def test_arrays_are_touched_behind_a_griddepcontrol_wait(
+def test_arrays_are_accessed_after_a_griddepcontrol_wait(
     wait: str, good: bool | None, access: str
 ) -> None:
     def body(machine: Machine) -> None:
@@ -486,8 +484,7 @@ def test_a_dependent_launch_needs_a_wait_whether_there_is_one_or_not() -> None:
 
 
 def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So one that waits once more, anywhere, is right; and without the one at its entry every
-    kernel is wrong."""
+    """An extra wait anywhere is right; without the wait at its entry, every kernel is wrong."""
 
     @numpipe.kernel
     def waits_late(c):
@@ -503,10 +500,10 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-# ---- what it costs -------------------------------------------------------------------------------
-def test_an_array_that_nobody_writes_costs_one_look_a_block() -> None:
-    """However often its blocks are loaded, and by however many CTAs: only the first load of each is
-    remembered and marked."""
+# ---- cost -----------------------------------------------------------------------------------
+def test_an_array_that_is_never_written_costs_one_lookup_per_block() -> None:
+    """However often its blocks are loaded, by however many CTAs: only the first load of each is
+    recorded."""
     array = np.zeros((128, 64), F16)
     remembered = []
 
@@ -554,7 +551,7 @@ def loads(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.nda
         (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, ::3]), True),
         (stores(lambda b: b[4:8, 8:16]), loads(lambda b: b[::2, 16:32]), False),
         (stores(lambda b: b[4:8, 8:17]), loads(lambda b: b[::2, 16:32]), True),
-        # backwards, rows 5 … 31
+        # reversed, rows 5 … 31
         (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),
         (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:28]), True),
         (stores(lambda b: b[4:8, 8:16].T), loads(lambda b: b[8:16, :64]), False),
@@ -562,8 +559,8 @@ def loads(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.nda
     ],
 )
 def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -> None:
-    """Whatever their types, strides and directions. In between a third one is met, of a row that
-    neither has."""
+    """For any types, strides and directions. Between the two, a third view of another row is
+    recorded."""
 
     def run(seed: int | None) -> None:
         base = np.zeros((64, 64), F16)
@@ -586,8 +583,10 @@ def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -
 
 
 def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
-    """Of the left half A is read and C is written: apart, until part of the right half is met,
-    which reaches over both."""
+    """In the left half, A is read and C is written.
+
+    They are apart until a part of the right half is accessed, which overlaps both.
+    """
     met = (
         loads(lambda b: b[:16, :32]),
         stores(lambda b: b[32:, :32].view(F32)),
@@ -607,7 +606,7 @@ def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
 
     silent(lambda seed: run(seed, stores(lambda b: b[20:32, :33])))
     for row, earlier in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
-        # by whichever of the two comes later
+        # from whichever of the two comes later
         told = rf"which CTA \(({re.escape(earlier)}|4, 0, 0\) writes)"
         reported(
             lambda seed, row=row: run(seed, stores(lambda b: b[row : row + 1, :33])),

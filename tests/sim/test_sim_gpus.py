@@ -1,5 +1,5 @@
-"""Kernels of several GPUs on the simulated SM: results in any schedule, who waits for whom, what is
-told of them."""
+"""Multi-GPU kernels on the simulator: results in any schedule, which signals order what, and
+reports."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_verify_and_all_schedules_take_a_mesh() -> None:
     numpipe.verify(swapped, x, y, mesh=MESH(2), schedules="all").raise_if_failed()
 
 
-# ---- what the GPUs know of each other
+# ---- order between GPUs
 def test_a_wait_learns_of_the_first_signals_only() -> None:
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def taken(x, y, ready, *, wanted: numpipe.Static):
@@ -124,7 +124,7 @@ def test_a_signal_may_add_more_than_one_and_a_wait_takes_nothing() -> None:
         counted.simulate(y, mesh=MESH(2), seed=seed)
 
 
-def test_nobody_touches_a_peer_before_its_launch_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_peer_is_accessed_before_its_launch_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_gpus.Begun, "meet", lambda self, who: None)
     with pytest.raises(PipelineRace, match=r"before the launch of GPU 1 has begun") as caught:
         gpu_kernels.shift.simulate(gpu_kernels.blocks(2, 128, 64), mesh=MESH(2))
@@ -135,7 +135,7 @@ def test_nobody_touches_a_peer_before_its_launch_has_begun(monkeypatch: pytest.M
 
 
 def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check of ends nothing says so."""
+    """Only the check of launch ends reports it."""
 
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
     def stored(y, ready):
@@ -208,8 +208,8 @@ def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
     }
 
 
-# ---- what is refused
-def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
+# ---- what is rejected
+def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
     def refused(body: Any, says: str) -> None:
         kernel = numpipe.kernel(grid=numpipe.persistent(1), semaphores=2)(body)
         with pytest.raises(SpecError, match=says):

@@ -28,7 +28,7 @@ def run(*bodies, seed=None):
     )
 
 
-def test_what_the_warps_write_is_what_they_read():
+def test_warps_read_what_they_wrote():
     def body(machine):
         machine.smem_write(ROWS, VALUES, "put")
         np.testing.assert_array_equal(machine.smem_read(ROWS, "get"), VALUES)
@@ -126,8 +126,10 @@ ACCESS = st.tuples(st.sampled_from("rwb"), st.integers(0, 1), st.integers(0, 15)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ACCESS, max_size=30))
 def test_segments_agree_with_a_model_of_every_byte(accesses):
-    """Two warpgroups touch chunks; "b" is a barrier between them. A race in the model is one on the
-    SM."""
+    """Two warpgroups access chunks; "b" is a barrier between them.
+
+    A race in the model must be one in the simulator.
+    """
     writer: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
     expected = None
@@ -179,6 +181,6 @@ def test_segments_agree_with_a_model_of_every_byte(accesses):
             run(body, body)
 
 
-def test_intervals_merge_what_touches():
+def test_touching_intervals_merge():
     assert intervals(np.array([[32, 0], [16, 100]]), 16) == ((0, 48), (100, 116))
     assert intervals(np.array([], int), 16) == ()

@@ -1,5 +1,5 @@
-"""Two compute warpgroups that take turns on whole tiles: one ring, counters handed over with the
-turn."""
+"""Two compute warpgroups that take turns on whole tiles: one ring, whose counters are handed over
+with the turn."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.kernels.sim_pipelines import F16, Gemm, descriptor, each_warp, one
 
 @dataclass
 class PingPong(Gemm):
-    """Warpgroup w computes tiles w, w + 2, … of 64 x 128, its main loop ordered after its
-    predecessor's by a turn.
+    """Warpgroup w computes tiles w, w + 2, … of 64 x 128; a turn orders its main loop after the
+    other's.
 
-    The number of steps differs from tile to tile. A turn is a named barrier (4 + w); the ring's
-    step counter travels with it in a word of shared memory. Releases are one step late, behind the
+    The number of steps differs between tiles. A turn is a named barrier (4 + w); the ring's step
+    counter travels with it in a word of shared memory. Releases come one step late, after the
     newest wgmma group.
     """
 

@@ -1,5 +1,5 @@
-"""The ring and the store ring on the simulated SM: right results, no false alarms, every bug
-found."""
+"""The ring and the store ring on the simulated SM: right results, no false alarms, and every bug
+detected."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ BUGS = {
     "free wait skipped": (SimulationError, r"on ready\[\d\].*was passed on twice|fills SMEM"),
     "one group too many pending": (PipelineRace, "while wgmma .batch 1.|read before wgmma_wait"),
     "stale phase": (PipelineRace, r"waited for phase -3 of consumed\[0\]"),
-    # by parity a wait for the next phase passes before this one is complete, and hangs after
+    # by parity, a wait for the next phase passes before this one is complete, and hangs after it
     "phase one too far": (
         SimulationError,
         r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
@@ -114,7 +114,7 @@ def test_every_schedule_finds(bug):
             gemm.run(seed)
         text = str(caught.value)
         assert re.search(message, text, re.DOTALL), f"seed {seed}: {text}"
-        # the user's line first, as editors read it, then who
+        # the user's line first, as editors parse it, then the warpgroup
         assert re.match(r".*sim_pipelines\.py:\d+: ", text), text
         assert re.search(r"warpgroup \d \((memory|compute)\)|CTA", text), text
 
@@ -132,7 +132,7 @@ def test_a_race_names_ring_slot_phase_step_and_both_lines():
     assert "compute ring=a, b slot=0 step=0" in before
 
 
-def test_a_deadlock_tells_what_each_warpgroup_waits_for_and_where():
+def test_a_deadlock_names_what_each_warpgroup_waits_for_and_where():
     with pytest.raises(PipelineDeadlock) as caught:
         Gemm(k=256, bug="release dropped").run()
     text = str(caught.value)

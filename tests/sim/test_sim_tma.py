@@ -1,5 +1,4 @@
-"""TMA copies on the simulated SM: boxes, edges, swizzles, bulk groups, and the rules of
-addresses."""
+"""TMA copies on the simulated SM: boxes, edges, swizzles, bulk groups, and address rules."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ BAR = 64 * 1024
 
 
 def run(body, seed=None):
-    """`body(machine)` by the elected lane of a CTA of one warpgroup."""
+    """Run `body(machine)` by the elected lane of a CTA with one warpgroup."""
     simulate(
         lambda machine: machine.scoped("one", body, (machine,)),
         grid=(1, 1, 1),
@@ -37,7 +36,7 @@ def fill(machine, copies, phase=0, wait=True):
 
 
 def loaded(tensor, coords, address=0):
-    """Bytes of shared memory after one load, as 16-byte chunks."""
+    """Return the bytes of shared memory after one load, as 16-byte chunks."""
     got = []
 
     def body(machine):
@@ -50,7 +49,7 @@ def loaded(tensor, coords, address=0):
 
 
 def box_of(array, box, coords, outside=0):
-    """What a box holds, computed element by element."""
+    """Return the contents of a box, computed element by element."""
     result = np.full(box, outside, array.dtype)
     for index in np.ndindex(*box):
         where = tuple(c + i for c, i in zip(coords, index, strict=True))
@@ -223,7 +222,7 @@ def test_a_slot_may_be_refilled_once_its_bulk_group_has_been_read(pending, read,
 
 
 def test_stores_land_late():
-    """Between bulk_wait(read=True) and bulk_wait(read=False) the array may hold either."""
+    """Between bulk_wait(read=True) and bulk_wait(read=False) the array may hold either value."""
     seen = set()
     for seed in range(30):
         target = np.zeros((64, 64), F16)
@@ -256,8 +255,7 @@ def test_copies_by_one_lane_scope_belong_to_the_elected_lane():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_store_past_the_end_of_odd_rows_overwrites_what_follows_unless_they_are_padded(padded):
-    # seen on an H200: the TMA stores whole 16-byte chunks, here columns 777 to 783 of the caller's
-    # next row
+    # observed on an H200: TMA stores whole 16-byte chunks, here columns 777 to 783 of the next row
     out = TensorMap(np.zeros((16, 777), F16), (16, 8), 0, "y", padded=padded)
 
     def body(machine, column):

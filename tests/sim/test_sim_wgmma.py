@@ -15,7 +15,7 @@ BAR = 200 * 1024
 
 
 def load(machine, copies):
-    """Initialise one mbarrier and wait for all copies (address, map, coords)."""
+    """Initialize one mbarrier and wait for all copies (address, map, coords)."""
 
     def issue():
         machine.mbar_init(BAR, 1, "ready")
@@ -34,8 +34,11 @@ def run(body, seed=None, **kwargs):
 
 
 def operand(base, matrix, major, swizzle, name):
-    """TMA copies that lay out `matrix` (rows, K) at `base`, and ``fields(block, step)``: its
-    descriptors."""
+    """Return TMA copies that lay out `matrix` (rows, K) at `base`, and a function for its
+    descriptors.
+
+    The function is ``fields(block, step)``.
+    """
     rows, k = matrix.shape
     across, along = (rows, k) if major == "k" else (k, rows)  # `along` is contiguous
     array = matrix if major == "k" else np.ascontiguousarray(matrix.T)
@@ -146,7 +149,7 @@ def test_groups_run_in_order_and_chain_through_the_accumulator(seed):
     kernel(body, seed)
 
 
-def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_one_behind_it():
+def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_next_one():
     trace = Trace()
 
     def body(machine):
@@ -242,8 +245,8 @@ def test_wgmma_reading_bytes_nobody_wrote_is_a_race():
 
 
 def test_a_stale_operand_reaches_the_numbers_when_nothing_stops_the_read():
-    """What the scheduler does to a racy kernel, seen by switching the check off: both old and new
-    bytes come out."""
+    """With the check turned off, the scheduler shows both the old and the new bytes of a racy
+    kernel."""
     results = set()
     for seed in range(20):
         values = np.full((64, 64), 1, F16)

@@ -42,7 +42,7 @@ def guess(y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
 def tells(y):
-    """What it leaves depends on who is first."""
+    """Leave a result that depends on which warpgroup is first."""
     there = numpipe.scratch(Barrier(num_arrivals=1))
     if numpipe.axis_index("wg") == 0:
         numpipe.barrier_arrive(there)
@@ -81,7 +81,7 @@ def test_the_shortest_schedule_that_fails_can_be_run_again_and_drawn() -> None:
         result.raise_if_failed()
 
 
-def test_results_that_differ_are_told_with_the_schedules_that_leave_them() -> None:
+def test_results_that_differ_are_reported_with_their_schedules() -> None:
     result = numpipe.verify(tells, ROWS, schedules="all", partial="y")
     (difference,) = result.differences
     left = []
@@ -92,7 +92,7 @@ def test_results_that_differ_are_told_with_the_schedules_that_leave_them() -> No
     assert not result.ok and sorted(left) == [1, 2]
 
 
-def test_a_bound_in_seconds_is_told() -> None:
+def test_a_bound_in_seconds_is_reported() -> None:
     result = numpipe.verify(guess, ROWS, schedules="all", limit=1e-9)
     assert result.coverage is not None and not result.coverage.complete
     assert "1 class of schedules, not all (bound of 1e-09 s reached)" in str(result)

@@ -1,4 +1,4 @@
-"""The events of a simulated run and the text timeline."""
+"""Events of a simulated run, and the text timeline."""
 
 from __future__ import annotations
 

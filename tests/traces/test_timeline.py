@@ -1,4 +1,4 @@
-"""Timelines, as text and as pictures, from Python and from the command line."""
+"""Timelines as text and as pictures, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def simulated_only() -> Any:
 
 @pytest.fixture(scope="module")
 def traces() -> tuple[Trace, Trace]:
-    """Simulated, and what a GPU would have recorded of it."""
+    """Return traces of a simulated run and of what a GPU would have recorded of it."""
     trace, unit = traced(
         tiled(ctas=2), *operands(256, 128, 256), cfg=Config(tm=128, tn=64, tk=64, slots=2)
     )
@@ -45,7 +45,7 @@ def traces() -> tuple[Trace, Trace]:
 
 
 def words(file: Path) -> list[str]:
-    """The texts in a picture."""
+    """Return the texts in a picture."""
     return [
         "".join(text.itertext()).strip()
         for text in ElementTree.parse(file).getroot().iter(f"{SVG}text")
@@ -79,7 +79,7 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
 
 @numpipe.kernel(out_type=lambda x: numpipe.ArrayType((x.shape[0],), np.float32))
 def row_sums(x, y, *, slots: numpipe.Static):
-    """Without products: what computes is ordinary instructions."""
+    """Sum rows without products: the compute role runs ordinary instructions."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(x.shape[1] // 64,),
@@ -163,7 +163,7 @@ def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(
 
 
 @pytest.mark.thorough
-def test_the_longest_name_of_a_row_has_room_beside_the_rows(
+def test_the_longest_name_of_a_row_fits_next_to_the_rows(
     traces: tuple[Trace, Trace], tmp_path: Path
 ) -> None:
     from matplotlib.textpath import TextPath
@@ -233,9 +233,9 @@ def test_regions_are_bands_one_for_each_depth() -> None:
     ]
 
 
-def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
-    """Bars of a warpgroup, and products of neighbours on the tensor core: lightness after CIE 1976,
-    L* of 0 … 100."""
+def test_neighboring_bars_differ_in_grey_or_are_hatched() -> None:
+    """Bars of a warpgroup, and products of neighbors on the tensor core, by CIE 1976 lightness (L*
+    of 0 … 100)."""
 
     def lightness(face: str) -> float:
         red, green, blue = (
@@ -261,14 +261,14 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
     )
 
 
-# ---- what is refused
+# ---- what is rejected
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
         (
             {"rows": ["tensorcore"]},
-            "timeline: rows: 'tensorcore' is none of compute, memory, copy in",
+            "timeline: rows: 'tensorcore' is none of compute, memory, storing, copy in",
         ),
         (
             {"titles": "one"},
@@ -287,7 +287,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
         ({"start": 900, "end": 800}, "start=900 is not before end=800 cycles"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
+def test_an_invalid_drawing_is_refused(
     traces: tuple[Trace, Trace],
     options: dict[str, Any],
     message: str,
@@ -310,7 +310,7 @@ def test_without_matplotlib_the_error_names_the_extra(
     assert timeline(traces[0]).startswith("CTA (0, 0, 0)"), "text needs none"
 
 
-# ---- the command
+# ---- command line
 @pytest.mark.thorough
 def test_the_command_draws_files(
     traces: tuple[Trace, Trace], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,5 +1,5 @@
-"""Trace files: the rules of the Trace Event Format, what the events say, and that runs that fail
-leave one too."""
+"""Trace files: the rules of the Trace Event Format, the contents of events, and files of runs that
+fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RING = re.compile(r"a, b @ kernels_for_tests\.py:\d+")
 
 
 def run(folder: Path, **options: Any) -> dict[str, Any]:
-    """The trace file of a GEMM of 4 tiles with 4 steps each, by 2 CTAs and 2 slots."""
+    """Return the trace file of a GEMM of 4 tiles with 4 steps each, by 2 CTAs and 2 slots."""
     file = folder / "run.json"
     gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file, **options)
     return json.loads(file.read_text(encoding="utf8"))
@@ -36,7 +36,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def threads(trace: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    """The complete events of each thread, by process and the thread's name."""
+    """Return the complete events of each thread, by process and thread name."""
     names = {
         (e["pid"], e["tid"]): e["args"]["name"]
         for e in trace["traceEvents"]
@@ -50,13 +50,13 @@ def threads(trace: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]
 
 
 def check_rules(trace: dict[str, Any]) -> None:
-    """What the format demands: fields and their types, names for every process and thread, events
-    that nest."""
+    """Check the format's rules: fields and their types, names of processes and threads, nested
+    events."""
     assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
     named: dict[str, set[Any]] = {"process": set(), "thread": set()}
 
     def time(value: float) -> int:
-        """Whole cycles, or whole nanoseconds in the format's microseconds."""
+        """Return whole cycles, or whole nanoseconds from the format's microseconds."""
         assert type(value) in (int, float)
         scaled = value * (1000 if trace["displayTimeUnit"] == "ns" else 1)
         assert abs(scaled - round(scaled)) < 1e-5
@@ -219,7 +219,7 @@ def test_another_ending_is_refused_before_the_run(name: str, message: str, tmp_p
         Trace().save(tmp_path / name)
 
 
-def test_what_is_no_path_is_refused() -> None:
+def test_a_bad_path_is_refused() -> None:
     with pytest.raises(SpecError, match=r"trace: a numpipe.Trace or a file name, got 3"):
         gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=3)
 
@@ -320,7 +320,7 @@ def test_a_text_file_ends_with_the_error(tmp_path: Path) -> None:
     )
 
 
-def test_a_trace_object_is_told_of_the_error() -> None:
+def test_a_trace_object_gets_the_error() -> None:
     trace = Trace()
     with pytest.raises(SimulationError):
         asserting.simulate(A, C, trace=trace)
@@ -341,10 +341,12 @@ def test_a_file_that_cannot_be_written_does_not_hide_the_report(tmp_path: Path) 
         gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
 
 
-# ---- files that are none of ours -----------------------------------------------------------------
+# ---- files that are not trace files of numpipe -----------------------------------------------
 def damaged(saved: dict[str, Any], place: str, value: Any) -> str:
-    """The text of a trace file with another value at a place of numpipe's member; DELETED leaves it
-    out."""
+    """Return the text of a trace file with another value at a place of numpipe's member.
+
+    DELETED removes the value.
+    """
     changed = json.loads(json.dumps(saved))
     *path, last = [int(part) if part.isdigit() else part for part in place.split("/")]
     at = changed["numpipe"]

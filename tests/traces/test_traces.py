@@ -1,4 +1,4 @@
-"""Traces: read again from their files, where time went, and whether what a GPU did is a legal
+"""Traces: reading them from files, where time was spent, and whether a GPU's run was a legal
 schedule."""
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def simulated_only() -> Any:
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=2, wg_axis="wg")
 def regions(a, b, c):
-    """A product with regions around and inside of its tiles; b has a ring of its own, whose block
-    never changes."""
+    """Compute a product with regions around and inside of its tiles.
+
+    b has a ring of its own, whose block never changes.
+    """
     wg = numpipe.axis_index("wg")
     with numpipe.region("all"):
         for m, n in numpipe.tiles(a.shape[0] // 128, 2):
@@ -68,7 +70,7 @@ def regions(a, b, c):
 
 
 def run(name: str, seed: int | None = None) -> tuple[Trace, Any]:
-    """(trace, Unit) of a kernel."""
+    """Return (trace, Unit) of a kernel."""
     small, ints = operands(256, 128, 128), integers((256, 128))
     match name:
         case "gemm":
@@ -145,7 +147,7 @@ def test_events_that_were_lost_are_not_missed() -> None:
 
 
 def test_the_warpgroups_of_a_cta_share_a_clock() -> None:
-    """Which the timer would not tell: it stands still for a microsecond at a time."""
+    """The global timer could not show it: it stands still for a microsecond at a time."""
     trace, unit = once("gemm")
     recorded = as_recorded(trace, unit, (2, 1, 1), tick=1000)
     times = {
@@ -165,9 +167,9 @@ def test_the_warpgroups_of_a_cta_share_a_clock() -> None:
         )
 
 
-# ---- broken ones
+# ---- illegal schedules
 def edited(trace: Trace, edit: Edit) -> Trace:
-    """A copy with some events changed, or (None) left out."""
+    """Return a copy with some events changed, or left out (None)."""
     made = Trace(trace.clock)
     made.rings = list(trace.rings)
     made.events = [changed for event in trace.events if (changed := edit(event)) is not None]
@@ -202,8 +204,10 @@ def time_of(trace: Trace, note: str, step: int, warpgroup: int = 0) -> int:
 
 
 def too_early_issue(trace: Trace) -> Trace:
-    """Of step 4, into the slot of step 2; what the memory role did before is earlier, too, so that
-    its own order holds."""
+    """Issue step 4 too early, into the slot of step 2.
+
+    Earlier events of the memory role move too, so that its own order is kept.
+    """
     late = time_of(trace, "fill", 5, 2)
     early = time_of(trace, "release", 1, 0) + 10
     return edited(
@@ -220,7 +224,7 @@ def too_early_issue(trace: Trace) -> Trace:
 
 
 def swapped(trace: Trace) -> Trace:
-    """Computes step 3 before step 2."""
+    """Compute step 3 before step 2."""
     return edited(
         trace,
         lambda e: (
@@ -239,7 +243,7 @@ def swapped(trace: Trace) -> Trace:
 
 
 def early_compute(trace: Trace) -> Trace:
-    """Of the first step, before its copies were issued."""
+    """Compute the first step before its copies were issued."""
     before = time_of(trace, "fill", 0, 2) - 1
     return edited(
         trace,
@@ -255,7 +259,7 @@ def early_compute(trace: Trace) -> Trace:
 
 
 def released_first(trace: Trace) -> Trace:
-    """The release of step 1 and its compute change places."""
+    """Swap the release of step 1 and its compute."""
     made = edited(trace, lambda e: e)
     events = made.events
     first, second = (
@@ -365,7 +369,7 @@ def test_a_broken_schedule_is_reported_with_both_events(case: str, clock: str) -
     made = broken(trace) if clock == "simulated" else as_recorded(broken(trace), unit, (2, 1, 1))
     if clock == "gpu":
         message = message.replace("cycles", "ns")
-        # slots are computed; what is not issued is not noted
+        # slots are computed, and a copy that is not issued is not recorded
         if case in ("a step in a wrong slot", "copies that nobody issued"):
             return
         message = re.sub(r"issue of step (\S+) at", r"issue of step \1 .*at", message)
@@ -393,8 +397,10 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
     early = time_of(trace, "compute", 0, 1) - 5
 
     def edit(event: Event) -> Event:
-        """Warpgroup 0 stores the first block before warpgroup 1 has begun it; what it did before is
-        earlier, too."""
+        """Move warpgroup 0's store of the first block before warpgroup 1 begins to compute it.
+
+        Earlier events of warpgroup 0 move too.
+        """
         if event.warpgroup or event.end > stored or event.kind == "store":
             return event
         return dataclasses.replace(event, start=min(event.start, early), end=min(event.end, early))
@@ -408,7 +414,7 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
         made.check_legal()
 
 
-# ---- the same kernel, simulated
+# ---- comparison with the same kernel, simulated
 def test_a_run_that_does_something_else_is_reported() -> None:
     trace, _ = once("gemm")
     longer, _ = traced(tiled(ctas=2), *operands(256, 128, 320), cfg=SMALL)
@@ -476,8 +482,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         Trace.load(tmp_path / "run.csv")
 
 
-# ---- where time went
-def test_spans_lie_one_behind_the_other_and_add_up() -> None:
+# ---- where time was spent
+def test_spans_are_consecutive_and_add_up() -> None:
     trace, _ = once("regions")
     summary = trace.summary()
     assert [row.role for row in summary.rows] == ["compute", "compute", "memory"]

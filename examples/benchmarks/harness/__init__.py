@@ -1,8 +1,8 @@
-"""What the benchmarks next to this folder share: processes, sweeps, summaries, options.
+"""Common code of the benchmarks in the parent folder: processes, sweeps, summaries, options.
 
 A benchmark calls `main`, which measures cases in several processes and writes their result file,
 or `sweep`, which measures hundreds of rows in minutes. `numpipe.bench` measures and defines the
-file. ``results.py`` next to this folder summarizes, merges, compares and draws such files.
+file. ``results.py`` in the parent folder summarizes, merges, compares and draws such files.
 """
 
 from .checks import (

@@ -1,4 +1,4 @@
-"""Checks of results that are tensors of PyTorch."""
+"""Checks of results that are PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .scripts import compare_options
 
 
 def relative_error(found: Any, exact: Any) -> float:
-    """Return ``|found - exact| / |exact|`` in the Frobenius norm; `exact` is of float64."""
+    """Return ``|found - exact| / |exact|`` in the Frobenius norm; `exact` must be float64."""
     import torch
 
     return float(torch.linalg.norm(found.double() - exact) / torch.linalg.norm(exact))
 
 
 def check_written(outputs: Sequence[Any], expected: Sequence[Any], what: str) -> None:
-    """Raise AssertionError unless an output was written, and all that were are as expected.
+    """Raise AssertionError unless at least one output was written, and all that were are as
+    expected.
 
-    One that was not written is None, or NaN throughout.
+    An output that was not written is None, or filled with NaN.
     """
     import torch
 
@@ -36,7 +37,7 @@ def check_written(outputs: Sequence[Any], expected: Sequence[Any], what: str) ->
 
 
 class InPlace:
-    """A competitor that stores to an output of each set of buffers: ``function(i, outs[i])``."""
+    """A competitor that stores to the output of each set of buffers: ``function(i, outs[i])``."""
 
     def __init__(self, outs: list[Any], function: Callable[[int, Any], object]) -> None:
         self.outs, self.function = outs, function
@@ -61,10 +62,10 @@ def run_all(competitors: Mapping[str, Any], sets: int) -> None:
 def compare_checked(
     competitors: Mapping[str, Any], reference: str, options: argparse.Namespace, what: str
 ) -> list[bench.Sample]:
-    """Measure competitors whose first results, on all sets, were verified.
+    """Measure competitors whose first results, on all sets, have been verified.
 
-    In each protocol every output is poisoned before and has to be, bit for bit, what it was, or
-    untouched. Raises AssertionError for another result.
+    Before each protocol every output is poisoned; afterwards it must be untouched or bit-identical
+    to the first result. Raises AssertionError otherwise.
     """
     expected = {name: [out.clone() for out in each.outs] for name, each in competitors.items()}
 

@@ -1,8 +1,8 @@
-"""Result files: merged, compared, and what hundreds of rows amount to.
+"""Merging and comparing result files, and summaries of hundreds of rows.
 
-Rates of two cards of one model differ by a tenth, ratios within one process hardly do. So files of
-one card are compared by rates and ratios, those of two cards of one model by ratios only, and those
-of different models not at all.
+Rates of two cards of the same model differ by up to a tenth; ratios within one process hardly
+differ. So files of one card are compared by rates and ratios, files of two cards of one model only
+by ratios, and files of different models not at all.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MODEL = (
     "power_limit_watts",
 )
 LEAST = 12
-"""rows that a summary names"""
+"""number of rows that a summary names"""
 
 
 # ---- several files
 def same_model(results: Sequence[tuple[str, Result]]) -> bool:
-    """Return whether all files, given with their names, are of one card.
+    """Return whether all files, given with their names, are from one card.
 
-    Raises SpecError if they are of different models of GPU.
+    Raises SpecError if they are from different GPU models.
     """
     devices = [(name, result.machine.get("device", {})) for name, result in results]
     (first, known), *others = devices
@@ -77,17 +77,17 @@ def merge(results: Sequence[tuple[str, Result]]) -> Result:
 
 
 def apart(before: Figure, after: Figure) -> bool:
-    """Return whether the intervals of two ratios do not meet; False if one process ran."""
+    """Return whether the intervals of two ratios do not overlap; False if there was one process."""
     if None in (before.low, before.high, after.low, after.high):
         return False
     return after.low > before.high or after.high < before.low  # type: ignore[operator]
 
 
 def changes(results: Sequence[tuple[str, Result]]) -> str:
-    """Return what changed from one file to another in the rows that both have, as text.
+    """Return, as text, what changed between two files in the rows that both have.
 
-    Ratios whose intervals do not meet have a *. Raises SpecError for files of different models of
-    GPU or other references, and if they have no row in common.
+    Ratios whose intervals do not overlap are marked with *. Raises SpecError for files of different
+    GPU models or with different references, and if they have no row in common.
     """
     one_card = same_model(results)
     (first, before), (second, after) = results
@@ -113,19 +113,19 @@ def changes(results: Sequence[tuple[str, Result]]) -> str:
 # ---- many rows
 @dataclass(frozen=True)
 class Group:
-    """The rows of one kind and of one competitor."""
+    """The rows of one kind and one competitor."""
 
     name: str
     rows: tuple[Row, ...]
 
     @property
     def mean(self) -> float:
-        """The geometric mean of the rows' ratios, each the median of its processes."""
+        """Geometric mean of the rows' ratios, each the median of its processes."""
         return math.exp(math.fsum(math.log(row.ratio.median) for row in self.rows) / len(self.rows))
 
     @property
     def error(self) -> float | None:
-        """The largest error over the reference's of the same row; None if no row has both."""
+        """Largest error relative to the reference's in the same row; None if no row has both."""
         ratios = [
             row.error / row.reference_error
             for row in self.rows
@@ -139,7 +139,7 @@ class Group:
         return sorted(self.rows, key=lambda row: row.ratio.median)
 
     def below(self, ratio: float) -> float:
-        """Return the share of rows whose ratio is below this one."""
+        """Return the fraction of rows whose ratio is below this one."""
         return sum(row.ratio.median < ratio for row in self.rows) / len(self.rows)
 
 
@@ -148,7 +148,7 @@ def by_competitor(row: Row) -> str:
 
 
 def groups(rows: Sequence[Row], by: Callable[[Row], str] = by_competitor) -> list[Group]:
-    """Return the rows in groups of the same `by`, in the order in which the groups begin."""
+    """Return the rows grouped by `by`, in the order in which the groups first occur."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(by(row), []).append(row)
@@ -162,10 +162,10 @@ def summary(
     limits: Sequence[float] = (0.70, 0.90, 0.93, 1.0),
     least: int = LEAST,
 ) -> str:
-    """Return a line for each group of rows, and its `least` slowest rows, as text.
+    """Return one line for each group of rows, and its `least` slowest rows, as text.
 
-    Ratios are speeds over the reference's: above 1 is faster. The share of rows below each of
-    `limits` is a column.
+    Ratios are speeds relative to the reference: above 1 is faster. There is a column with the
+    fraction of rows below each of `limits`.
     """
     if not rows:
         return "nothing was measured"

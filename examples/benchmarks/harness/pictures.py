@@ -1,4 +1,4 @@
-"""A picture of the ratios of hundreds of rows: where a kernel is fast, and where it is not."""
+"""Pictures of the ratios of hundreds of rows, which show where a kernel is fast and where not."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpipe.errors import SpecError
 from .files import groups, same_model
 
 WORST = 6
-"""slowest rows that are named"""
+"""number of slowest rows that are named"""
 
 
 def ratio_map(results: Sequence[tuple[str, Result]], path: Path, name: str | None = None) -> Any:
-    """Draw the rows of sweeps, (file name, `Result`) each, and write an .svg or .png file.
+    """Draw the rows of sweeps, given as (file name, `Result`), and write an .svg or .png file.
 
-    The ``place`` of a row (`Contest.place`) has three numbers. On the left a mark stands at the
-    first two, in the color of the ratio: blue is faster than the reference, red slower. On the
-    right the ratio stands over the third, with the geometric mean as a dashed line. The slowest
-    rows are named. `name` is the competitor; default: the first.
+    The ``place`` of a row (`Contest.place`) has three numbers. On the left, each row is a mark at
+    the first two, colored by its ratio: blue is faster than the reference, red slower. On the
+    right, the ratio is plotted over the third number, with the geometric mean as a dashed line. The
+    slowest rows are named. `name` is the competitor; default: the first.
 
-    Returns the `matplotlib.figure.Figure`. Raises SpecError for files of different models of GPU,
-    without such rows, and without matplotlib.
+    Returns the `matplotlib.figure.Figure`. Raises SpecError for files of different GPU models, if
+    there are no such rows, and if matplotlib is not installed.
     """
     try:
         import matplotlib

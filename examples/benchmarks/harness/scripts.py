@@ -1,4 +1,4 @@
-"""What the scripts share: options, JSON files, processes that print JSON, and how a script ends."""
+"""Common code of the scripts: options, JSON files, processes that print JSON, and exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from numpipe.errors import NumpipeError
 
 
 def run(main: Callable[[], int]) -> None:
-    """End with the status of a script's function, or with the text of numpipe's error."""
+    """Exit with the status that a script's function returns, or with the text of numpipe's
+    error."""
     try:
         sys.exit(main())
     except NumpipeError as error:
@@ -31,7 +32,8 @@ def write(path: Path | None, record: object) -> None:
 
 
 def answer(command: Sequence[str], **environment: str) -> Any:
-    """Return the last line that a process prints, which is JSON; print the other lines."""
+    """Run a process and return the last line that it prints, parsed as JSON; print the other
+    lines."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | environment
     )
@@ -45,7 +47,7 @@ def answer(command: Sequence[str], **environment: str) -> Any:
 
 
 def listed(text: str) -> list[str]:
-    """Return ["a", "b"] for "a,b", [] for "" """
+    """Return ["a", "b"] for "a,b", and [] for ""."""
     return [part for part in text.split(",") if part]
 
 
@@ -59,7 +61,8 @@ def script(docstring: str | None) -> argparse.ArgumentParser:
 def checked(
     parser: argparse.ArgumentParser, options: argparse.Namespace, **known: Collection[str]
 ) -> argparse.Namespace:
-    """Return the options. Those of the names of `known` are lists that hold nothing else."""
+    """Return the options, after checking that the lists named in `known` contain only known
+    values."""
     for name, choices in known.items():
         if unknown := set(getattr(options, name)) - set(choices):
             parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(choices)}")
@@ -78,7 +81,7 @@ def add_processes(parser: argparse.ArgumentParser, processes: int = 3, gpus: boo
 def parse(
     parser: argparse.ArgumentParser, arguments: list[str] | None, **known: Collection[str]
 ) -> argparse.Namespace:
-    """Return the options of `parser` and those of the three protocols, with a `plan`."""
+    """Return the options of `parser` and of the three protocols, with a `plan`."""
     add_processes(parser)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     for option, default, what in (
@@ -107,12 +110,18 @@ def compare_options(options: argparse.Namespace) -> dict[str, Any]:
 def parse_sweep(
     parser: argparse.ArgumentParser, arguments: list[str] | None, **known: Collection[str]
 ) -> argparse.Namespace:
-    """Return the options of `parser` and those of a sweep over rows of a seed."""
+    """Return the options of `parser` and of a sweep over the rows of a seed."""
     add_processes(parser)
-    parser.add_argument("--seed", type=int, help="of the rows (default: drawn from the system)")
-    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
     parser.add_argument(
-        "--resume", action="store_true", help="continue --out: rows of the fewest runs first"
+        "--seed", type=int, help="seed of the rows (default: drawn from the system)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="limit of the whole run, after which no more rows start"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue --out, starting with the rows that have the fewest runs",
     )
     parser.add_argument("--picture", type=Path, help="an .svg or .png file of the ratios")
     parser.add_argument("--read", type=Path, help="a file to summarize instead of measuring")

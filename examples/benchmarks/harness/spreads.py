@@ -1,8 +1,8 @@
 """Spread calls of a function over processes: to compile before a sweep, or to test many cases.
 
-`numpipe.warmup` compiles kernels that it is given. Which kernels a function of a library launches,
-only that function knows: so it is called, and what it compiles is in the disk cache, from which the
-processes that measure load it.
+`numpipe.warmup` compiles the kernels that it is given. But which kernels a library function
+launches is known only to that function: so it is called, and what it compiles is stored in the disk
+cache, from which the measuring processes load it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def spread(
     workers: int | None = None,
     patience: float = 120,
 ) -> list[tuple[Case, str]]:
-    """Call a function for each case in worker processes; return the cases that failed, with errors.
+    """Call a function for each case in worker processes. Return the cases that failed, with errors.
 
-    function  of a module that can be imported: a script starts its work under
+    function  a function of an importable module; a script must start its work under
               ``if __name__ == "__main__":``
     workers   number of processes; default: the CPUs that this process may use
-    patience  seconds without any answer after which the other calls are given up
+    patience  seconds without any result after which the remaining calls are abandoned
 
-    Output of a call is discarded.
+    The output of calls is discarded.
     """
     if not cases:
         return []
@@ -67,7 +67,7 @@ def distinct(key: Callable[[Case], object], cases: Iterable[Case]) -> list[Case]
 
 
 def _called(function: Callable[[Case], object], case: Case) -> str:
-    """Return the error of a call, "" without one."""
+    """Return the error of a call, or ""."""
     with contextlib.redirect_stdout(None):
         try:
             function(case)

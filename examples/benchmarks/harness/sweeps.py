@@ -1,20 +1,21 @@
 """Measure hundreds of rows, a fraction of a second each: one load for all, then row after row.
 
-The protocols of `numpipe.bench` take 10 s a row, most of it to settle the card's clock. A sweep
-loads the card once, on one row, and then measures each row as "interleaved" does, in rounds of all
+The protocols of `numpipe.bench` take 10 s per row, mostly to settle the card's clock. A sweep loads
+the card once, on one row, and then measures each row as "interleaved" does, in rounds of all
 competitors. A process holds the buffers of one row at a time:
 
     make       inputs, outputs and competitors of the row, a `Contest`
-    verify     all competitors have run once, on the first set of buffers
+    verify     after all competitors have run once, on the first set of buffers
     time       a few calls of each; if one takes less than `SweepPlan.graph_below`, all are captured
                in CUDA graphs that go through all sets of buffers
     measure    some milliseconds of the row's own load, then the rounds, on poisoned outputs
     check      the outputs of the rounds
 
-With `SweepPlan.idle` a row is measured as "burst" does: each competitor after a pause.
+With `SweepPlan.idle`, a row is measured as "burst" does: each competitor after a pause.
 
-A row that fails, because it is wrong or lacks memory, is recorded, and the next row follows. A
-process that the GPU no longer serves ends, and the next process begins with the remaining rows.
+A row that fails, because it is wrong or runs out of memory, is recorded, and the next row follows.
+If the GPU no longer serves a process, the process ends, and the next one starts with the remaining
+rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from .workers import PROCESS, main
 
 Replay = Callable[[], object]
 Capture = Callable[[Callable[[], object], Callable[[], object]], Replay]
-"""Runs a first function, captures the launches of a second, and returns what replays these."""
+"""Runs the first function, captures the launches of the second, and returns a function that replays
+them."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class SweepPlan:
     """Durations (seconds) and counts of a sweep."""
 
     load: float = 2.0
-    """of the card, once in a process, before the first row"""
+    """load of the card, once per process, before the first row"""
     reload: float = 0.02
-    """of the row's own load, before its rounds"""
+    """load by the row itself, before its rounds"""
     rounds: int = 11
     work: float = 0.4e-3
-    """GPU time between two events: shorter kernels are launched several times between them"""
+    """GPU time between two events; shorter kernels are launched several times between them"""
     graph_below: float = 20e-6
     """if a call is shorter, all competitors of its row are launched in CUDA graphs; 0: never"""
     idle: float = 0.0
@@ -64,12 +66,12 @@ class Contest:
 
     competitors  name -> function of a call count; launches on the buffers of set ``count % sets``
     sets         number of sets of buffers (`bench.rotation_sets`)
-    work         of one call: 1e-12 × flops gives TFLOPS
-    poison       fills all outputs with what no competitor computes
+    work         work of one call: 1e-12 × flops gives TFLOPS
+    poison       fills all outputs with a value that no competitor computes
     verify       called when each competitor has run on set 0 of poisoned outputs; returns what is
-                 kept with the times, such as ``errors`` (name -> relative error); raises
+                 stored with the times, such as ``errors`` (name -> relative error); raises
                  AssertionError for a wrong result
-    check        called after the rounds, on outputs that were poisoned before: raises
+    check        called after the rounds, on outputs that were poisoned before; raises
                  AssertionError for a wrong or missing result
     place        name -> positive number: where `pictures.ratio_map` draws the row
     """
@@ -86,7 +88,7 @@ class Contest:
 class Sweep:
     """Measures rows in turn on one warm card, as ``sweep(process, case)``.
 
-    make       (process, case) -> `Contest`; the process' number is a seed of the inputs
+    make       (process, case) -> `Contest`; the process number is a seed of the inputs
     reference  the competitor that all are compared with, measured twice
     load       the case on which the card is loaded; default: the first row
     """
@@ -106,9 +108,9 @@ class Sweep:
         self._loaded = False
 
     def __call__(self, process: int, case: Case) -> dict[str, Any]:
-        """Measure a row, and return its entry of the result file; it may have ``failed``.
+        """Measure a row, and return its entry of the result file, which may have ``failed``.
 
-        Raises what the driver reports when it no longer serves this process.
+        Raises the driver's error if it no longer serves this process.
         """
         self.timer = self.timer or EventTimer()
         if not self._loaded:
@@ -156,7 +158,8 @@ class Sweep:
     def _in_graphs(
         self, timer: Timer, session: Session, contest: Contest, seconds: float
     ) -> dict[str, Any]:
-        """Replace all competitors by graphs; return the launches of one, or why there are none."""
+        """Replace all competitors by graphs. Return the number of launches in a graph, or why there
+        are none."""
         rounds = math.ceil(self.plan.work / max(seconds, 1e-7) / contest.sets)
         launches = contest.sets * max(rounds, 1)
         try:
@@ -191,11 +194,11 @@ def sweep(
     """Measure hundreds of rows in several processes, as `main` does; return the exit status.
 
     make       (process, case) -> `Contest`: makes the buffers and competitors of a row
-    load       the case on which each process loads the card first; default: its first row
-    options    of `main`
+    load       the case on which each process first loads the card; default: its first row
+    options    further arguments of `main`
 
     The file has the protocol "sweep". A row that failed is in the file with the reason, and makes
-    the status 1.
+    the exit status 1.
     """
     plan = plan or SweepPlan()
     measure = Sweep(make, reference=reference, plan=plan, load=load)
@@ -213,10 +216,10 @@ def sweep_or_read(
     method: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> int:
-    """Sweep over ``options.cases``, or read a file, as the options of `parse_sweep` say.
+    """Sweep over ``options.cases``, or read a file, depending on the options of `parse_sweep`.
 
     name  the competitor that ``--picture`` draws
-    more  options of `sweep`
+    more  further arguments of `sweep`
     """
     first, status, file = PROCESS not in os.environ, 0, options.read or options.out
     if options.read is not None:
@@ -238,8 +241,8 @@ def sweep_or_read(
 class Captured:
     """A competitor as a CUDA graph of its launches 0, 1, …, which `many` replays.
 
-    The GPU takes some microseconds to start a launch, and the host longer to queue one: shorter
-    kernels are timed without either, as the nodes of a graph are known to the GPU beforehand.
+    The GPU takes some microseconds to start a launch, and the host longer to queue one. In a graph,
+    shorter kernels are timed without either, because the GPU knows the nodes of a graph beforehand.
     """
 
     def __init__(self, competitor: Competitor, launches: int, capture: Capture) -> None:
@@ -256,11 +259,11 @@ class Captured:
 
 
 class TorchCapture:
-    """Captures on a stream of PyTorch's, which the launches of PyTorch and of numpipe follow.
+    """Capture on a PyTorch stream, which the launches of PyTorch and of numpipe follow.
 
     `torch.cuda.graph` would collect garbage and empty the allocator's cache before each capture,
     which takes longer than a row. The first call, outside the capture, allocates the workspaces
-    that are kept for a stream.
+    that are kept for each stream.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""Run a benchmark script in several processes, one at a time on a GPU, and keep each run at once.
+"""Run a benchmark script in several processes, one at a time per GPU, and save each run at once.
 
 The script calls `main`. The first process starts the same command again for each process of the
 plan, with ``NUMPIPE_BENCH_PROCESS`` set. Such a process measures case after case and prints each
-result as a line that begins with the ASCII record separator (RFC 7464). The first process writes
-the result file before it starts any other, and again after each result, so that a run that is cut
-off loses the cases in progress at most; of a large file, those of some seconds.
+result as a line that starts with the ASCII record separator (RFC 7464). The first process writes
+the result file before it starts any other, and again after each result, so that an interrupted run
+loses at most the cases in progress, or for a large file those of the last seconds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .files import Case, merge
 PROCESS, UNTIL = "NUMPIPE_BENCH_PROCESS", "NUMPIPE_BENCH_UNTIL"
 _RECORD = "\x1e"
 QUICK = 0.1
-"""seconds; if writing the file takes longer, it is written a tenth of the time at most"""
+"""seconds; if writing the file takes longer, at most a tenth of the time is spent on it"""
 Measure = Callable[[int, Case], dict[str, Any]]
 """Measures a case in the process of this number, and returns a `bench.run_entry`.
 
-An exception ends the process, as a failed launch leaves no usable CUDA context. After an entry
-that says why it ``failed`` the next case follows.
+An exception ends the process, because a failed launch leaves no usable CUDA context. After an entry
+with ``failed``, the next case follows.
 """
 
 
@@ -62,16 +62,16 @@ def main(
 ) -> int:
     """Measure all cases in `processes` processes, print the table, and write `out`.
 
-    gpus      number of GPUs that share the processes; each runs one at a time
+    gpus      number of GPUs that share the processes; each runs one process at a time
     tell      returns the text that is printed below the table
-    seconds   of the whole run: a process whose share is over begins no more cases
-    resume    continue the file `out` if there is one; cases of the fewest runs come first
-    patience  seconds that a case may take before its process is ended
+    seconds   limit of the whole run: a process whose share is over starts no more cases
+    resume    continue the file `out` if it exists; the cases with the fewest runs come first
+    patience  seconds that a case may take before its process is killed
     ahead     called once, before any process starts, e.g. to compile to the disk cache
-    command   what runs a process; default: this command
+    command   command that starts a process; default: this command
 
-    Returns the exit status, 1 if a run failed. Raises TargetError without a GPU, SpecError with
-    fewer than `gpus`, and for a file to resume of another benchmark or model of GPU.
+    Returns the exit status, 1 if a run failed. Raises TargetError without a GPU, and SpecError with
+    fewer than `gpus` GPUs or if the file to resume is of another benchmark or GPU model.
     """
     if PROCESS in os.environ:
         if not os.environ[PROCESS].isdecimal():
@@ -80,7 +80,7 @@ def main(
                 "that measure; unset it"
             )
         process = int(os.environ[PROCESS])
-        first = len(cases) * (process % processes) // processes  # each begins with another case
+        first = len(cases) * (process % processes) // processes  # each starts at another case
         known = [] if out is None else read(out).runs
         return _worker(process, fewest_first([*cases[first:], *cases[:first]], known), measure)
     require_gpu()
@@ -97,7 +97,7 @@ def main(
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     machine = {"started": started, "command": [Path(script).name, *given], **describe()}
     if gpus > 1:
-        del machine["device"]["uuid"]  # each run has that of its own
+        del machine["device"]["uuid"]  # each run has its own
     result = Result(benchmark, machine, dict(method or {}), [])
     if resume and out is not None and out.exists():
         result = merge([(out.name, read(out)), ("this run", result)])
@@ -127,7 +127,7 @@ def cards() -> list[str]:
 
 
 def fewest_first(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Return the cases by how often they were measured; those that failed come last."""
+    """Return the cases sorted by how often they were measured; those that failed come last."""
     counts = Counter(case_key(run) for run in runs)
     failed = {case_key(run) for run in runs if "failed" in run}
 
@@ -151,11 +151,11 @@ def collect(
 ) -> int:
     """Run `command` `processes` times, and append what the processes report to `result`.
 
-    cards     UUIDs of the GPUs that run a process each at a time; default: the first GPU
-    cases     the order of the result's runs; default: that in which they are reported
-    until     the time (`time.time()`) after which the last process begins no case; the processes
-              before it have equal shares of what is left
-    patience  seconds that a case may take before its process is ended
+    cards     UUIDs of the GPUs, each of which runs one process at a time; default: the first GPU
+    cases     the order of the result's runs; default: the order in which they are reported
+    until     the time (`time.time()`) after which the last process starts no case; the processes
+              before it have equal shares of the remaining time
+    patience  seconds that a case may take before its process is killed
 
     Returns the exit status.
     """
@@ -223,9 +223,10 @@ def collect(
 def _reports(
     worker: subprocess.Popen[str], patience: float | None
 ) -> Iterator[str | dict[str, Any]]:
-    """Yield a process' results, and the other lines that it prints, until it has ended.
+    """Yield a process' results, and the other lines that it prints, until it ends.
 
-    A case during which the process ends, or is ended after `patience` seconds, has ``failed``.
+    If the process ends during a case, or is killed after `patience` seconds, the case has
+    ``failed``.
     """
     assert worker.stdout is not None
     begun: dict[str, Any] | None = None

@@ -1,11 +1,11 @@
-"""Checks of a kernel while it is compiled and afterwards; every error names the user's line
-(`blame`).
+"""Checks of a kernel during and after compilation; every error names the user's line
+(`error_lines`).
 
-They run in this order: `tile_flow` on the functions that Numba has typed, `roles` on the memory
-role's LLVM IR, `register_budget` on the tiles beside products; `advisories` on nvJitLink's log;
-`gate` on PTX and SASS, where `inspect("gate")` asks for it.
+They run in this order: `tile_flow` on the functions that Numba has typed, `inert_roles` on the LLVM
+IR of roles that do not compute, `register_budget` on the tiles that are live during products,
+`advisories` on nvJitLink's log, and `gate` on PTX and SASS, if `inspect("gate")` requests it.
 
-Here belongs what needs a compiled kernel. Not what the source shows (`lift`), what a specification
-says alone (`plan`), or what happens in a run (`sim`). Read `gate` first; a rule for machine code is
-a function there.
+This folder has the checks that need a compiled kernel. Checks of the source are in `lift`, checks
+of specifications in `plan`, and checks of a run in `sim`. Read `gate` first; a rule for machine
+code is a function there.
 """

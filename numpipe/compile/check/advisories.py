@@ -1,15 +1,15 @@
-"""The notes of ptxas about products that it serialises, C7509 … C7519 of its log, by name, at the
-user's line.
+"""The notes of ptxas about products that it serializes, C7509 … C7519 of its log, by name and at
+the user's line.
 
-wgmma is asynchronous only as long as ptxas can prove that no instruction touches the registers of a
-product in flight. Where it cannot, or has too few registers, it waits for each product before the
-next one begins, says so in a note, and the kernel runs at half of its speed, with right results.
-Such a note is an error here, `SerializedWgmma`, because a kernel is written to overlap products.
-``CompilerParams(allow_serialized_wgmma=True)`` leaves the notes to the build gate.
+wgmma is asynchronous only as long as ptxas can prove that no instruction accesses the registers of
+a product in flight. If it cannot, or if it has too few registers, it waits for each product before
+the next one begins and prints a note; the kernel then runs at half its speed, with correct results.
+Here such a note is an error, `SerializedWgmma`, because a kernel is written to overlap products.
+With ``CompilerParams(allow_serialized_wgmma=True)`` only the build gate reports the notes.
 
-The log names a function, and at best a line of PTX, which users do not see. The user's statement
-follows from the source: from the statements between a product and its wait (`tile_flow`), or from
-the registers that are live there.
+The log names a function, and at best a line of PTX, which users do not see. The user's statement is
+found from the source: from the statements between a product and its wait (`tile_flow`), or from the
+registers that are live there.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ ADVISORIES = {
         Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
     )
 }
-"""by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the
-gate"""
+"""By code. C7503 … C7508 (setmaxnreg was ignored) and C7517 (ptxas added a wait) are left to the
+gate."""
 
 
 def advisories_of(log: str, target: Target) -> list[Advisory]:
-    """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own
-    words."""
+    """Return the notes of a log about serialized products, each once; an unknown code is quoted
+    from ptxas."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]
     codes = dict.fromkeys(
         (code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line))
@@ -124,8 +124,8 @@ def _words(line: str) -> str:
 
 
 def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> None:
-    """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts,
-    as its user chose."""
+    """Raise SerializedWgmma for the first note of a log. `calls`: the kernel prints or asserts, at
+    the user's request."""
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
         return
@@ -136,8 +136,8 @@ def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> 
 
 
 def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
-    """Return the error for an operand that gets a new value while a product reads it, which is
-    known before ptxas runs."""
+    """Return the error for an operand that gets a new value while a product reads it, detected
+    before ptxas runs."""
     name, definition, product = seen.redefined[0]
     fix = ADVISORIES["C7513"].fix
     text = (
@@ -149,8 +149,8 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
 
 
 def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
-    """Return the error for an operand in registers that a step makes while a product of an earlier
-    step reads it."""
+    """Return the error for an operand in registers that a step creates while a product of an
+    earlier step reads it."""
     definition, product = seen.overwritten[0]
     text = (
         "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
@@ -162,8 +162,8 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
 
 
 def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:
-    """Return the error for a note, at the statement that it is about: a print, else the first tile
-    of its kind or product."""
+    """Return the error for a note, at the statement that it concerns: a print, else the first tile
+    of its kind, or a product."""
     places: dict[str, list[Position | None]] = {
         "print": [error_lines.call_position(lifted, _PRINTS)],
         "widest": [seen.widest[1]],

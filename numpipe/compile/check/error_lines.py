@@ -1,10 +1,10 @@
-"""The user's line of an error: errors of both executions are stamped ``file:line: kernel name: …``,
-the line marked below.
+"""The user's line of an error: errors of the simulator and of a compile are stamped ``file:line:
+kernel name: …``, with the line underlined below.
 
-Operations know what is wrong, not where: they raise SpecError and CompileError from below the
-user's statement. This module finds the statement: of a simulation in the traceback, of a compile in
-what Numba was typing. Errors of Python's and Numba's own become one line of ours (Numba's run to 40
-kB and rarely name the user's file); the original is the error's ``__context__``.
+Operations know what is wrong, but not where: they raise SpecError and CompileError from below the
+user's statement. This module finds the statement, for a simulation in the traceback, for a compile
+in what Numba was typing. Errors from Python and Numba are reduced to one line (Numba's can be 40 kB
+long and rarely name the user's file); the original is the error's ``__context__``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TUPLES = (
     "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 )
 LONGEST = 300
-"""the most characters of a reason of Numba's or Python's that are shown"""
+"""The maximum number of characters of a reason from Numba or Python that are shown."""
 _Error = TypeVar("_Error", bound=NumpipeError)
 
 
 def call_position(lifted: Lifted, pattern: str) -> Position:
-    """Return the position of the first call in a kernel's functions whose text has `pattern`; else
-    of the kernel's definition."""
+    """Return the position of the first call in a kernel's functions whose text matches `pattern`,
+    or of the kernel's definition."""
     for source in lifted.sources:
         for node in walk(source.tree):
             if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
@@ -46,8 +46,8 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
 
 
 def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
-    """Put the innermost of `places` and the kernel in front of an error's message, once, and the
-    calls on the way below it."""
+    """Prefix an error's message, once, with the innermost of `places` and the kernel, and append
+    the calls on the way there."""
     message = str(error)
     files = "|".join(re.escape(source.filename) for source in lifted.sources)
     # a position that the message has is the better one: a report names the access, not the wait
@@ -70,7 +70,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
-    """Return what to underline on a line that is only known by its number."""
+    """Return what to underline on a line of which only the number is known."""
     if places and (places[-1].filename, places[-1].line) == (filename, line):
         return places[-1]
     return next(
@@ -110,13 +110,14 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
-        # of what is found when the kernel has ended, where nobody stores …
+        # The kernel's definition, for an error that is found after the kernel has ended.
         places = places or [lifted.sources[0].definition]
         stamp(error, unit, lifted, places)
-        # it says what the message says now; a party without a line is at the message's
+        # The report gets the message's present text; a party without a line gets the message's
+        # line.
         if (report := error.report) is not None:
             now = report.now
-            # all wait where the kernel ends
+            # all warpgroups wait at the end of the kernel
             if now is None and not any(party.lines for party in report.waiting):
                 now = next(iter(report.waiting), None)
             if now is not None and not now.lines:
@@ -164,8 +165,8 @@ _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
 def hinted(message: str, unit: Unit, places: list[Position]) -> str:
-    """Return the message of an error with what to write instead, where the error is a common
-    mistake with tiles or shapes."""
+    """Return the message of an error, with a fix if the error is a common mistake with tiles or
+    shapes."""
     code = _code(places[-1]) if places else ""
     if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
         return (
@@ -181,14 +182,14 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
 
 
 def _code(place: Position) -> str:
-    """Return the code at a position as a message quotes it."""
+    """Return the code at a position as quoted in a message."""
     start, end = place.columns
     more = " …" if place.end_line > place.line or end - start > LONGEST else ""
     return f"`{place.text[start : min(end, start + LONGEST)]}{more}`" if end > start else "it"
 
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
-    """Return the function of Numba's that the source calls on `line`, as written there."""
+    """Return the Numba function that the source calls on `line`, as written there."""
     for node in walk(tree):
         if not isinstance(node, ast.Call) or not node.lineno <= line <= (
             node.end_lineno or node.lineno
@@ -211,7 +212,8 @@ def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | Non
 
 # ---- compiled ------------------------------------------------------------------------------------
 def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
-    """Return the user's error for what Numba, or an operation while it was typed, raised."""
+    """Return the user-facing error for an exception that Numba raised, or an operation while it was
+    typed."""
     from ...core import numba as nb
 
     reason, lines = nb.explain(error, FIRST)
@@ -234,8 +236,8 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
 
 
 def _bound(place: Position, name: str, lifted: Lifted) -> Position:
-    """Return where a variable gets the type that does not fit: the last place that binds it before
-    `place`, where its types meet, or in the loop at whose head they meet."""
+    """Return the position where a variable gets a type that does not fit: the last binding before
+    `place` at which its types meet, or the binding in the loop at whose head they meet."""
     source = next(
         (source for source in lifted.sources if source.covers(place.filename, place.line)), None
     )
@@ -266,8 +268,8 @@ def _bound(place: Position, name: str, lifted: Lifted) -> Position:
 
 
 def _returned(place: Position, lifted: Lifted) -> Position:
-    """Return the last `return` of the function around `place`: Numba names one of several, which
-    may be that of a set."""
+    """Return the last `return` of the function around `place`: Numba names one of several, in an
+    arbitrary order."""
     for source in lifted.sources:
         around = (
             [
@@ -290,8 +292,8 @@ def _returned(place: Position, lifted: Lifted) -> Position:
 
 
 def _attribute(called: Position, name: str) -> Position:
-    """Return the part of a method's call up to its name, where the method is what is wrong: one
-    line of Numba's stands for both."""
+    """Return the part of a method call up to its name, if the method is what is wrong: a single
+    line number in Numba covers both."""
     start, end = called.columns
     found = re.search(rf"\b{name}\s*\(", called.text[start:end])
     if found is None:
@@ -318,7 +320,7 @@ _TYPES = {
     "omitted": "default",
 }
 _TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))?\)"
-"""a pattern of two types of tiles that differ in their layouts"""
+"""A pattern of two tile types that differ in their layouts."""
 
 
 def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
@@ -327,7 +329,7 @@ def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
 
     def replacement(found: re.Match[str]) -> str:
         shape, dtype, *laid = found.groups()[:4]
-        # Numba's order may be that of a set
+        # Numba's order may be arbitrary
         one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)
         name = found[5] if found.re.groups > 4 else "x"
         both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
@@ -404,8 +406,8 @@ _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, 
 
 
 def readable(text: str, unit: Unit) -> str:
-    """Return a message with the names of types, which tell Numba everything, as a user would say
-    them."""
+    """Return a message in which the type names, which tell Numba everything, are written in the
+    user's terms."""
     text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
     for pattern, instead in _NUMBA_SAYS:
@@ -433,7 +435,7 @@ def readable(text: str, unit: Unit) -> str:
 
 
 def _tuples(text: str) -> str:
-    """Return a message with tuple types as tuples are written."""
+    """Return a message with tuple types written like tuples."""
     text = re.sub(
         r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
         lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})",
@@ -443,7 +445,7 @@ def _tuples(text: str) -> str:
 
 
 _VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
-"""a run-time value of the simulator, as NumPy writes it"""
+"""A run-time value of the simulator, as NumPy prints it."""
 _CLASSES = {
     "GmemRef": "array",
     "SmemTile": "shared-memory tile",
@@ -456,10 +458,10 @@ _CLASSES = {
 
 
 def spoken(text: str) -> str:
-    """Return a message of a simulation with its names of classes and functions as a user would say
-    them."""
+    """Return a message of a simulation with names of classes and functions written in the user's
+    terms."""
     text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
-    # their types, as when compiled
+    # types instead of values, as in a compile
     text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
     text = re.sub(
@@ -468,7 +470,7 @@ def spoken(text: str) -> str:
         rf"\1{TUPLES}",
         text,
     )
-    # a nested function's, numbered while it was lifted
+    # a nested function, numbered while it was lifted
     return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)
 
 

@@ -24,7 +24,8 @@ tensor cores           products of a shape that the kernel never asked for: dumm
 waits                  waits for products that the source did not write: ptxas serialised them, or
                        leaves fewer groups in flight
 roles                  the memory role computes nothing and stays below its registers; only it
-                       loads, but for single-stream pipelines
+                       loads, but for single-stream pipelines; TMA stores are in the warpgroup of
+                       the role that issues them, and in no other
 registers              setmaxnreg with the values of the Unit
 launch bounds          without them ptxas ignores setmaxnreg (C7508)
 tensor maps            one by-value parameter, addressed and never read: a copy in local memory is
@@ -161,8 +162,8 @@ def highest_register(code: list[Instruction]) -> int:
 
 
 def role_code(sass: Sass, who: Role) -> list[Instruction]:
-    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is
-    one.
+    """Return the code of a role, and of those that share its warpgroup: from their ``setmaxnreg``
+    on, to the cluster's barrier if there is one.
 
     That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more
     of these: arrivals.
@@ -249,9 +250,10 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """The products are those of the PTX."""
     asked = {
-        f"{product.by_name[dtype].opcode} {product.made.format(*shape)}"
+        product.expected(*statement)
         for product in sass.target.products
-        for *shape, dtype in re.findall(product.written, ptx)
+        for statement in re.findall(product.written, ptx)
+        if statement[-1] in product.by_name
     }
     made = {" ".join(i.opcode.split(".")[:2]): i for i in sass.products()}
     for shape, instruction in made.items():
@@ -311,14 +313,18 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
-        own = sass.target.opcodes + r"|UTMASTG|UTMAREDG|STSM|BAR\."
+        own = sass.target.opcodes + r"|STSM|BAR\." + r"|UTMASTG|UTMAREDG" * unit.storing.computes
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
             not unit.params.profile_space and not unit.gpus
         )
         # records of waits given up
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
-        loads = "never" if private or unit.copies_in else "UTMALDG"
-        for code, who, pattern in ((memory, MEMORY, own), (compute, COMPUTE, loads)):
+        others = ["UTMALDG"] * (not private and not unit.copies_in)
+        others += ["UTMASTG|UTMAREDG"] * (not unit.storing.computes and not unit.copies_out)
+        for code, who, pattern in (
+            (memory, MEMORY, own),
+            (compute, COMPUTE, "|".join(others) or "never"),
+        ):
             for instruction in code:
                 if re.match(pattern, instruction.opcode):
                     yield f"not the {who} role's business: {instruction}"
@@ -334,7 +340,13 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         (shared, MEMORY, memory, "SYNCS.PHASECHK"),
         (shared or private, COMPUTE, compute, "SYNCS.PHASECHK"),
         (private, COMPUTE, compute, "UTMALDG"),
-        (unit.stores, COMPUTE, compute, "UTMASTG", "UTMAREDG"),
+        (
+            unit.stores,
+            unit.storing,
+            compute if unit.storing.computes else memory,
+            "UTMASTG",
+            "UTMAREDG",
+        ),
     ):
         if expected and not any(i.opcode.startswith(tuple(opcodes)) for i in code):
             yield f"no {' or '.join(opcodes)} in {whose.format(who)}"

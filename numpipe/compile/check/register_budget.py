@@ -1,12 +1,11 @@
-"""Register tiles while products are in flight, as `tile_flow` sees them, and the registers that
-they need together.
+"""The registers of tiles that are live while products are in flight, as found by `tile_flow`.
 
-The registers are added up before machine code is made. ptxas pipelines products only where it has
-32 registers besides those that they hold, accumulators and A operands: measured at 104, 160, 232,
-240 and 256 registers a lane, where 32 less is just enough and 8 more too many (C7511, C7512). Other
-tiles that go through a loop of products may take 24 of these; one more and a lane spills. Tiles
-that could be made later, used up before, or made again are not counted: a kernel that is refused
-cannot fit, one that passes may still spill.
+They are added up before machine code is generated. ptxas pipelines products only if it has 32
+registers in addition to the ones that accumulators and A operands hold: measured at 104, 160, 232,
+240 and 256 registers per lane, where 32 fewer is just enough and 8 more is too many (C7511, C7512).
+Other tiles in a loop of products may take 24 of these; with one more, a lane spills. Tiles that
+could be created later, used up earlier, or recomputed are not counted: a kernel that is rejected
+cannot fit, but one that passes may still spill.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from ..lift.lift import Lifted
 from . import error_lines
 
 RESERVE = 32
-"""registers of a lane that products cannot have: ptxas wants them for addresses, counters and what
-is computed beside"""
+"""Registers of a lane that products cannot use: ptxas needs them for addresses, counters and other
+computations."""
 LEAST = 8
-"""registers of a lane that no tile can have"""
+"""Registers of a lane that no tile can use."""
 
 
 @dataclass(frozen=True)
 class LiveTile:
-    """A tile that is live beside products; its `role` is "accumulator", "operand" or ""."""
+    """A tile that is live during products; its `role` is "accumulator", "operand" or ""."""
 
     name: str
     what: str
-    """dtype and shape"""
+    """Its dtype and shape."""
     role: str
     registers: int
     position: Position | None
@@ -40,25 +39,25 @@ class LiveTile:
 
 @dataclass
 class Products:
-    """The products in the functions of one kernel, and the tiles beside them."""
+    """The products in the functions of one kernel, and the tiles that are live during them."""
 
     products: list[Position] = field(default_factory=list)
-    """wgmmas"""
+    """The wgmmas."""
     from_registers: list[Position] = field(default_factory=list)
-    """wgmmas whose A operand is a register tile"""
+    """The wgmmas whose A operand is a register tile."""
     redefined: list[tuple[str, Position, Position]] = field(default_factory=list)
     """(name, definition, product) of operands that get a new value while the product reads the old
-    one"""
+    one."""
     overwritten: list[tuple[Position, Position]] = field(default_factory=list)
-    """(definition, product) of operands that a step makes while the product of an earlier step
-    reads them"""
+    """(definition, product) of operands that a step creates while the product of an earlier step
+    reads them."""
     packed: list[tuple[Position, Position]] = field(default_factory=list)
-    """(definition, product) of all operands that are made while a product is in flight"""
+    """(definition, product) of all operands that are created while a product is in flight."""
     begun: list[tuple[Position, Position]] = field(default_factory=list)
-    """(definition, product) of accumulators that are made by another operation than a wgmma while a
-    product is in flight"""
+    """(definition, product) of accumulators that an operation other than a wgmma creates while a
+    product is in flight."""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
-    """the tiles that are live at the widest point, and the product there"""
+    """The tiles that are live at the widest point, and the product there."""
 
 
 def needed(held: Iterable[LiveTile]) -> tuple[int, int]:
@@ -70,7 +69,7 @@ def needed(held: Iterable[LiveTile]) -> tuple[int, int]:
 
 
 def excess(limit: int, held: Iterable[LiveTile]) -> str:
-    """Return why tiles do not fit lanes of `limit` registers, with the numbers; "" where they
+    """Return why tiles do not fit in `limit` registers per lane, with the numbers; "" if they
     fit."""
     products, others = needed(held)
     if products > limit - RESERVE:
@@ -89,7 +88,7 @@ def excess(limit: int, held: Iterable[LiveTile]) -> str:
 
 
 def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
-    """Raise SpecError where tiles need more registers than a compute lane has."""
+    """Raise SpecError if tiles need more registers than a compute lane has."""
     held, where = seen.widest
     reason = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
     if not reason:
@@ -118,8 +117,8 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
 
 
 def table(seen: Products) -> list[str]:
-    """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and
-    shape, line."""
+    """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
+    and shape, line."""
     return [
         f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
         + (f", line {part.position.line}" if part.position else "")

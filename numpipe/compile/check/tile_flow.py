@@ -108,11 +108,12 @@ class _Function:
             name: statement.value
             for name, statement in self.definitions.items()
             if does(self._operation(statement.value), "issues")
+            and isinstance(types[name], InFlightType)
         }
         self.operands = {
-            name: self._origin(call.args[1].name)
+            name: self._origin(call.args[-2].name)
             for name, call in self.products.items()
-            if isinstance(types[call.args[1].name], TileType)
+            if isinstance(types[call.args[-2].name], TileType)
         }
         self.webs = self._webs()
         self.accumulators = {self.webs[name] for name in self.products}
@@ -294,7 +295,7 @@ class _Function:
                 else [self._same(statement.value)]
             )
             if name in self.products:
-                others = [self.products[name].args[0].name]
+                others = [self.products[name].args[-3].name]
             for other in others:
                 if other in web:
                     web[find(other)] = find(name)
@@ -422,7 +423,7 @@ class _Function:
         # the next value of a body's argument is what it returns
         if web in self.operand_webs or str(self._tile(name)) in alike:
             seen.packed.append((place, newest))
-        begins = {self.webs.get(call.args[0].name) for call in self.products.values()}
+        begins = {self.webs.get(call.args[-3].name) for call in self.products.values()}
         if web in begins and web not in self.operand_webs:
             seen.begun.append((place, newest))
 

@@ -1,9 +1,9 @@
-"""Arithmetic, rewritten: operators and builtins on run-time values become the operations of
-`arith`, the same in both executions.
+"""Rewriting of arithmetic: operators and builtins on run-time values become operations of `arith`,
+the same in the simulator and on the GPU.
 
-Constants that take part in an operation stay literals, which the operation gives the type of its
-other operands; so do arguments of operations (shapes, sizes). A constant becomes a run-time value,
-an int32 or a float32, where it is bound to a name that is bound again, is an arm of a choice, or
+A constant operand stays a literal, which the operation converts to the type of its other operands;
+so do arguments of operations (shapes, sizes). A constant becomes a run-time value, an int32 or a
+float32, if it is bound to a name that is bound again, is an arm of a conditional expression, or is
 the result of a nested function.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
 
-# they register what NumPy's functions mean for tiles
+# they register the meaning of NumPy's functions for tiles
 from ...language.tiles import (  # noqa: F401
     elementwise,
     mathematics,
@@ -35,7 +35,7 @@ from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
-# the operation, the least and the most arguments it takes
+# the operation, and the minimum and maximum number of its arguments
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {
     builtins.abs: (arith.absolute, 1, 1),
     builtins.round: (numbers.rounded, 1, 1),
@@ -50,7 +50,7 @@ _BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {
 
 
 def _constant(node: ast.AST, *kinds: type) -> bool:
-    """Whether a node is a literal number of one of these types."""
+    """Return whether a node is a literal number of one of these types."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         node = node.operand
     return isinstance(node, ast.Constant) and type(node.value) in kinds
@@ -62,11 +62,11 @@ class Arithmetic(Rewriter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.folded: set[ast.AST] = set()
-        """assignments of constants whose names are literals wherever they are used"""
+        """Assignments of constants whose names are literals wherever they are used."""
 
     def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """Return a call of an operation, which says which operands are float literals: Numba would
-        take them for float64."""
+        """Return a call that passes an operation which of its operands are float literals: Numba
+        would type them as float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
         return self.call(
@@ -91,7 +91,7 @@ class Arithmetic(Rewriter):
         )
 
     def in_place(self, node: ast.AugAssign) -> Any:
-        """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
+        """Rewrite ``x += y`` as ``x = x + y``: no value of a kernel changes in place."""
         if not isinstance(node.target, ast.Name) or type(node.op) not in OPERATIONS:
             return self.generic_visit(node)
         value = ast.BinOp(located(load(node.target.id), node.target), node.op, node.value)
@@ -118,8 +118,7 @@ class Arithmetic(Rewriter):
         )
 
     def _repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression only computes, so that evaluating it twice is evaluating it
-        once."""
+        """Return whether an expression has no side effects, so that it may be evaluated twice."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
         functions = [operation(c) or self.value(c.func) for c in calls]
         return all(
@@ -162,16 +161,16 @@ class Arithmetic(Rewriter):
         return self.call(operation, args, node)
 
     def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
-        """Return the operation that a call of NumPy, or of a method of a value of the kernel,
-        means; None for other calls."""
+        """Return the operation that a call of NumPy, or of a method of a kernel's value, means;
+        None for other calls."""
         if function is MISSING:
             return BY_METHOD.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
         meant: Op[..., Any] | None = lookup(BY_NUMPY, function)
         return meant
 
     def elementwise(self, node: ast.Call, function: Any) -> Any:
-        """A call of a function of tiles and numbers: of NumPy, or of numpipe with a parameter
-        `literals`."""
+        """Rewrite a call of a function of tiles and numbers: of NumPy, or of numpipe with a
+        parameter `literals`."""
         operation = self.meant(node, function) or function
         if not isinstance(operation, Op) or operation.context:
             return NOT_MINE
@@ -198,8 +197,8 @@ class Arithmetic(Rewriter):
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
-        """Make run-time values of a node's constants, those in tuples included; of ints on request:
-        Numba knows literal ints."""
+        """Make run-time values of a node's constants, including those in tuples; ints only on
+        request, since Numba supports literal ints."""
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
             node.elts = [self._settled(part, ints=ints) for part in node.elts]
             return node
@@ -246,7 +245,7 @@ class Arithmetic(Rewriter):
 
     def settle_bound(self, node: ast.FunctionDef) -> None:
         """Make run-time values of the constants that a rewritten function binds to names."""
-        bound = Counter(name for name, _ in stores(node))  # in the branches that are left
+        bound = Counter(name for name, _ in stores(node))  # in the branches that remain
         for statement in walk(node):
             if isinstance(statement, ast.Assign) and statement not in self.folded:
                 for target in statement.targets:
@@ -258,7 +257,7 @@ class Arithmetic(Rewriter):
         ]
 
     def _bound(self, target: ast.expr, value: ast.expr, bound: Counter[str]) -> ast.expr:
-        """Return what is bound to a target: a constant becomes a run-time value where the name is
+        """Return what is bound to a target: a constant becomes a run-time value if the name is
         bound again."""
         if isinstance(target, ast.Name):
             return self._settled(value, ints=bound[target.id] > 1)

@@ -1,8 +1,8 @@
-"""Calls that are given a function or types of memory: pipelines that are emitted with a body,
-`run_scoped` and `scratch`.
+"""Rewriting of calls that take a function or allocation types: pipelines that are emitted with a
+body, `run_scoped` and `scratch`.
 
 An emitted pipeline becomes the pipeline of the loop form and the functions that it calls. The type
-of an allocation is a constant, which travels to the operation as a text.
+of an allocation is a constant, which is passed to the operation as text.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Bodies(Functions):
 
     # ---- pipelines
     def not_called(self, node: ast.Expr) -> Any:
-        """Refuse a pipeline that is emitted and not run."""
+        """Reject a pipeline that is emitted and not run."""
         called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if any(called is builder for builder in BUILDERS):
             self.error(node, body_form.not_called(called.__name__))  # type: ignore[union-attr]
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
-        """An emitted pipeline becomes the pipeline of the loop form, with the functions that it
+        """Rewrite an emitted pipeline as the pipeline of the loop form, with the functions that it
         calls."""
         if not any(called is builder for builder in BUILDERS):
             return NOT_MINE
@@ -71,7 +71,7 @@ class Bodies(Functions):
                 "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways "
                 "to say the same: give one",
             )
-        # what is left are options of the CTA's split into roles, which must be those of the kernel
+        # The remaining options describe the CTA's split into roles, which must be the kernel's.
         if not alone:
             where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
             try:
@@ -96,10 +96,10 @@ class Bodies(Functions):
             ],
             node,
         )
-        if alone:  # it holds loads of the memory role where its body does
+        if alone:  # it contains loads of the memory role where its body does
             for part in (loop, emitted):
                 part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
-        else:  # its own end may pass a turn only if no other pipeline comes behind it
+        else:  # its own end may pass a turn only if no other pipeline follows
             emitted.may_pass_turn = (  # type: ignore[attr-defined]
                 not around.pipelines if around else isinstance(context, ast.Constant)
             )
@@ -136,9 +136,10 @@ class Bodies(Functions):
         return call
 
     def _types_by_position(self, node: ast.Call) -> None:
-        """Turn types that are given by names of the function's parameters into positions.
+        """Convert types that are given by the names of the function's parameters into positional
+        ones.
 
-        Refuse a function that does not take a reference for each type.
+        Reject a function that does not take a reference for each type.
         """
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if not node.args or starred or any(k.arg is None for k in node.keywords):
@@ -160,7 +161,7 @@ class Bodies(Functions):
         own = ("collective_axes", "function")
         named = {str(k.arg): k.value for k in node.keywords if k.arg not in own}
         names = list(signature.parameters)
-        if named:  # then none of those before them may be left out
+        if named:  # then none of the preceding ones may be left out
             signature = plain_signature(names)
         if (wrong := mismatch(signature, len(node.args) - 1, list(named))) is not None:
             self.error(
@@ -173,8 +174,8 @@ class Bodies(Functions):
             node.keywords = [k for k in node.keywords if k.arg not in named]
 
     def _tree_of(self, node: ast.expr) -> tuple[ast.expr | None, Tree | None]:
-        """Return a type that holds NamedTuples as the text of plain tuples, and its shape; (None,
-        None) for any other."""
+        """Return a type that contains NamedTuples as the text of plain tuples, and its shape;
+        (None, None) for any other."""
         whole = self.value(node)
         if whole is MISSING or not (parts := leaves(whole)) or not all(map(is_allocation, parts)):
             return None, None
@@ -185,8 +186,7 @@ class Bodies(Functions):
         )
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
-        """Return a call of a function that makes NamedTuples of the references, which come in plain
-        tuples."""
+        """Return a call of a function that makes NamedTuples from references in plain tuples."""
         self.temporaries += 1
         lifted = f"in_tree__{self.temporaries}"
 
@@ -215,8 +215,8 @@ class Bodies(Functions):
         return located(ast.Call(bound, [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
-        """Return the type of an allocation as its text; anything else is passed on, or refused
-        where a type is wanted `always`."""
+        """Return the type of an allocation as text. Anything else is passed on, or rejected if
+        `always`."""
         value = self.value(node)
         if is_allocation(value):
             return literal_node(repr(value), node)
@@ -236,7 +236,8 @@ class Bodies(Functions):
         return self.visit(node)  # type: ignore[no-any-return]
 
     def _check_type(self, node: ast.expr) -> None:
-        """Raise the error of a type that is written in place and is no constant, or no type."""
+        """Raise the error for a type that is written in place and is not a constant, or not a
+        type."""
         if isinstance(node, ast.Tuple):
             for part in node.elts:
                 self._check_type(part)
@@ -259,7 +260,7 @@ class Bodies(Functions):
                     "allocation is one: write literals, constants of the module or fields of a "
                     "Static",
                 )
-            self.visit(part)  # which says why it failed
+            self.visit(part)  # raises the error that explains why
         try:
             self.value(node.func)(
                 *map(self.value, node.args),

@@ -1,8 +1,8 @@
-"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on,
+"""Rewriting of calls and subscripts: keywords become positions, the hidden context is passed on,
 slices become views.
 
-A call of an operation is rewritten by what the operation says of itself (`core.op`). Rules before
-`operation` know more of theirs.
+A call of an operation is rewritten as the operation declares (`core.op`). Rules before `operation`
+handle operations that need more than that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .subset import host_only, mismatch, plain_signature, spelled
 
 
 def plain(function: Any) -> str:
-    """Return the error for a Python function of the user's that is no function of a kernel."""
+    """Return the error for a Python function of the user that kernels cannot call."""
     return (
         f"'{function.__name__}' is a plain Python function: a kernel calls functions that are "
         "nested in it or decorated with @numpipe.function; put @numpipe.function above 'def "
@@ -127,7 +127,7 @@ class Calls(Loops):
             )
 
     def program(self, node: ast.Call, function: Any) -> Any:
-        """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens
+        """Rewrite `program_id` and `num_programs` for a dimension that the launch flattens
         (`plan.folded_grids`)."""
         if not self.unit.folded or (
             function is not context.program_id and function is not context.num_programs
@@ -173,7 +173,7 @@ class Calls(Loops):
 
     def loop_form(self, node: ast.Call, args: list[ast.expr], alone: bool) -> ast.Call:
         """Return the pipeline with these arguments of `pipeline`, the constants in its grid and its
-        place; `alone`: each compute warpgroup runs it for itself."""
+        place; `alone`: each compute warpgroup runs it on its own."""
         self._index_maps_fit(*args[:3])
         whole = self.value(args[0])
         sizes: Any = (
@@ -192,7 +192,7 @@ class Calls(Loops):
         )
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
-        """A BlockSpec also gets what its index map returns and reads; its parts, transforms and
+        """Add to a BlockSpec what its index map returns and reads; its parts, transforms and
         `Element`, become records."""
         if function is specs.BlockSpec:
             args = self.bind(function, node)
@@ -216,7 +216,7 @@ class Calls(Loops):
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
-        """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, to a call of the
+        """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, as a call of the
         operation."""
         if not (
             isinstance(node.func, ast.Attribute)
@@ -234,8 +234,8 @@ class Calls(Loops):
 
     # ---- all others
     def operation(self, node: ast.Call, function: Any) -> Any:
-        """A call of an operation gets all arguments by position, behind the hidden ones that the
-        operation asks for."""
+        """Rewrite a call of an operation: all arguments become positional, after the hidden ones
+        that the operation requests."""
         if not isinstance(function, Op) or (isinstance(function, Helper) and not function.context):
             return NOT_MINE
         args = self.bind(function, node)
@@ -253,8 +253,8 @@ class Calls(Loops):
         return node
 
     def refused_call(self, node: ast.Call, function: Any) -> Any:
-        """Refuse what no kernel calls: a kernel, a function of Python or NumPy, one of the user's
-        that is not compiled."""
+        """Reject calls that kernels cannot make: of a kernel, a Python or NumPy function, or a
+        user's function that is not compiled."""
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(
                 node,
@@ -274,8 +274,8 @@ class Calls(Loops):
         return NOT_MINE
 
     def value_call(self, node: ast.Call, function: Any) -> Any:
-        """A call of a nested function, an emitted pipeline or another value of the kernel; of a
-        NamedTuple, or a helper."""
+        """Rewrite a call of a nested function, an emitted pipeline or another value of the kernel;
+        or of a NamedTuple or a helper."""
         tuples = isinstance(function, type) and issubclass(function, tuple)
         if named_tuple(function):
             node.args, node.keywords = self.bind(function, node), []
@@ -295,15 +295,14 @@ class Calls(Loops):
             self._by_position(node.func.id, node)
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self._no_keywords(node)
-        # a call that the pass wrote
+        # a call that the pass itself inserted
         ours = isinstance(node.func, ast.Name) and node.func.id.startswith("__np_")
         if (function is MISSING or tuples) and not ours:
             node.args = [self._settled(arg, ints=tuples) for arg in node.args]
         return node
 
     def _with_allocations(self, node: ast.Call, may: bool) -> None:
-        """Put the allocations that an emitted pipeline shares with another one behind its
-        arrays."""
+        """Put the allocations that an emitted pipeline shares with another one after its arrays."""
         given = [k.value for k in node.keywords if k.arg == "allocations" and may]
         if len(given) != len(node.keywords):
             self.error(node, "an emitted pipeline is called on its arrays by position")
@@ -350,7 +349,7 @@ class Calls(Loops):
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
     def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
-        """Refuse an accumulator that leaves no register to compute with: ptxas would put it into
+        """Reject an accumulator that leaves no registers to compute with: ptxas would put it into
         local memory."""
         shape, unit = self.value(of), self.unit
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
@@ -363,7 +362,8 @@ class Calls(Loops):
                     else f"{unit.target.registers} / {unit.threads} threads in "
                     f"steps of 8, at most {unit.target.lane_registers}"
                 )
-                elements = 128 * unit.compute_registers * 3 // 4  # beside it others are computed
+                # the other registers are needed for computations
+                elements = 128 * unit.compute_registers * 3 // 4
                 rows = max(elements // shape[1] // 64 * 64, 64)
                 fits = rows, min(elements // rows // 8 * 8, shape[1])
                 self.error(
@@ -375,7 +375,7 @@ class Calls(Loops):
                 )
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
-        """Refuse a lambda, written in place, that takes more or fewer indices than the grid has."""
+        """Reject a lambda, written in place, whose number of indices differs from the grid's."""
         if not isinstance(grid, ast.Tuple):
             return
         for label, spec in [
@@ -397,8 +397,8 @@ class Calls(Loops):
                         )
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
-        """Return the constants among the indices that a lambda, written in place, returns, None for
-        the others."""
+        """Return the constants among the indices that a lambda, written in place, returns; None for
+        the other indices."""
         if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
             return ()
         parameters = set(parameters_of(index_map))
@@ -409,8 +409,8 @@ class Calls(Loops):
         return tuple(value if isinstance(value, int) else None for value in values)
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
-        """Say which of its arguments a nested function, or a lambda written in place, reads; None
-        for other functions."""
+        """Return which of its arguments a nested function, or a lambda written in place, reads;
+        None for other functions."""
         while (
             isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING
         ):
@@ -419,8 +419,8 @@ class Calls(Loops):
         return None if function is None else reads(function)
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
-        """Return the arguments of a call in the order of the function's parameters, defaults filled
-        in."""
+        """Return the arguments of a call in the order of the function's parameters, with defaults
+        filled in."""
         if any(isinstance(a, ast.Starred) for a in node.args) or any(
             k.arg is None for k in node.keywords
         ):
@@ -472,6 +472,7 @@ class Calls(Loops):
                 "a slice of a tile or array has compile-time bounds and no step; for a run-time "
                 "start write ds(start, size)",
             )
-        if high is None or min(low, high) < 0:  # of what it is a slice is known when it is typed
+        # the type of what is sliced is known only when it is typed
+        if high is None or min(low, high) < 0:
             return self.call(refs.span, [literal_node(low, part), literal_node(high, part)], part)
         return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)

@@ -1,8 +1,9 @@
-"""Compile-time values in a kernel's source: what is known before compilation, and arithmetic on it.
+"""Compile-time values in a kernel's source: values known before compilation, and arithmetic on
+them.
 
 Names of constants (module globals, captured variables, Statics and their fields, locals assigned
 once from constants) and arithmetic on them become literals in the AST, so that ``cfg.tm //
-numpipe.axis_size("wg")`` can be a shape. Numba would see a run-time value.
+numpipe.axis_size("wg")`` can be a shape. Numba would treat it as a run-time value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ...plan import context, specs
 from .nodes import own, statements, walk
 
 EMPTY = inspect.Parameter.empty
-"""an argument that a call leaves out and must have"""
+"""A required argument that a call leaves out."""
 MISSING = object()
 
 OPERATIONS: dict[type, Op[..., Any]] = {
@@ -53,7 +54,7 @@ OPERATIONS: dict[type, Op[..., Any]] = {
     ast.Eq: arith.eq,
     ast.NotEq: arith.ne,
 }
-"""the operations of `arith` that operators become on run-time values"""
+"""The operations of `arith` that replace operators on run-time values."""
 _PYTHON: dict[type, Callable[..., Any]] = {
     **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()},
     ast.Not: operator.not_,
@@ -86,7 +87,7 @@ _PURE = {
     *(f for f in vars(math).values() if callable(f)),
 }
 _SEQUENCES = {zip, enumerate, reversed, sorted}
-"""builtins that iterate over constants; their result is a tuple here"""
+"""Builtins that iterate over constants; their result is a tuple here."""
 
 
 class StaticArray:
@@ -97,7 +98,7 @@ class StaticArray:
 
 
 def lookup(table: Mapping[Any, Any], key: Any) -> Any:
-    """Return what a table has for a key, None for a key that it lacks or that has no hash."""
+    """Return a table's value for a key; None for a key that it lacks or that is not hashable."""
     try:
         return table.get(key)
     except TypeError:
@@ -105,7 +106,7 @@ def lookup(table: Mapping[Any, Any], key: Any) -> Any:
 
 
 def is_literal(value: Any) -> bool:
-    """Whether a value can stand in the source as a constant."""
+    """Return whether a value can be written in the source as a constant."""
     if type(value) is tuple:
         return all(is_literal(v) for v in value)
     return value is None or isinstance(
@@ -137,8 +138,8 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
 
 
 def truth(value: Any) -> Any:
-    """Return whether a constant counts as true; MISSING for one that does not tell, as an array,
-    and for none."""
+    """Return the truth value of a constant; MISSING for one that has none, such as an array, and
+    for a value that is not a constant."""
     try:
         return value if value is MISSING else bool(value)
     except Exception:
@@ -148,8 +149,8 @@ def truth(value: Any) -> Any:
 class Constants:
     """The compile-time constants of a function, from which expressions are evaluated.
 
-    `wg_axis` is the warpgroup axis; `sizes` has the axes whose sizes are known; `failed` the
-    expressions of constants that raised, e.g. a division by a Static that is 0.
+    `wg_axis` is the warpgroup axis; `sizes` has the axes with known sizes; `failed` has the
+    expressions of constants that raised, such as a division by a Static that is 0.
     """
 
     def __init__(
@@ -164,8 +165,8 @@ class Constants:
         self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
-        """Return the value of a known name, or of a global that no enclosing function binds; else
-        MISSING."""
+        """Return the value of a known name, or of a global that no enclosing function binds;
+        otherwise MISSING."""
         if name in self.known:
             return self.known[name]
         if name in local:
@@ -176,7 +177,7 @@ class Constants:
         return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
 
     def evaluate(self, node: ast.AST, local: set[str]) -> Any:
-        """Return the value of an expression, or MISSING for a run-time one and for one that
+        """Return the value of an expression, or MISSING for one that is a run-time value or
         fails."""
 
         def get(child: ast.AST) -> Any:
@@ -234,7 +235,7 @@ class Constants:
                     )
                 case ast.BoolOp(op=op, values=parts):
                     decides = isinstance(op, ast.Or)
-                    # as Python does: the value that decides, the rest never looked at
+                    # short-circuit as Python does
                     for part in parts:
                         last = get(part)
                         if last is MISSING or bool(last) is decides:
@@ -254,8 +255,8 @@ class Constants:
         return MISSING
 
     def _call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
-        """Return the result of a call with constants, where that is a constant; MISSING for what
-        needs a kernel."""
+        """Return the result of a call with constants, if it is a constant; MISSING for calls that
+        need a kernel."""
         if any(value is MISSING for value in (*args, *named.values())) or (
             named and not _evaluated(function)
         ):
@@ -263,7 +264,8 @@ class Constants:
         if _evaluated(function):
             try:
                 value = function(*args, **named)
-            except Exception:  # an operation of kernels, or an error that its own line will show
+            # an operation of kernels, or an error that is reported at its own line
+            except Exception:
                 return MISSING
             return (
                 value
@@ -287,15 +289,16 @@ class Constants:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """``a is b``; TypeError for dtypes, of which equal ones are several objects."""
+    """Evaluate ``a is b``. Raises TypeError for dtypes, because equal dtypes may be different
+    objects."""
     if a is not None and b is not None and (isinstance(a, np.dtype) or isinstance(b, np.dtype)):
         raise TypeError("equal dtypes may be several objects: write '=='")
     return a is b
 
 
 def of_a_lane(value: Any) -> bool:
-    """Whether an object of `numba.cuda` stands for a number that differs from lane to lane: laneid,
-    threadIdx.x."""
+    """Return whether an object of `numba.cuda` stands for a number that differs between lanes:
+    laneid, threadIdx.x."""
     return isinstance(value, property) or (
         isinstance(value, type)
         and (value.__module__, value.__name__) == ("numba.cuda.stubs", "laneid")
@@ -303,13 +306,13 @@ def of_a_lane(value: Any) -> bool:
 
 
 def named_tuple(kind: Any) -> bool:
-    """Whether a value is a class of NamedTuples."""
+    """Return whether a value is a NamedTuple class."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _evaluated(function: Any) -> bool:
-    """Whether calls with constants are evaluated: of a `@numpipe.function`, a NamedTuple or a
-    frozen dataclass of the user's."""
+    """Return whether calls with constants are evaluated: calls of a `@numpipe.function`, or of a
+    user's NamedTuple or frozen dataclass."""
     if function is specs.BlockSpec:
         return False  # an operation of kernels: its index map is compiled with them
     if named_tuple(function):
@@ -321,8 +324,8 @@ def _evaluated(function: Any) -> bool:
 
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
-    """Return the names that a function binds itself, each with the node that binds it; of nested
-    functions their own names only."""
+    """Return the names that a function binds itself, each with the node that binds it; for nested
+    functions only their own names."""
     bound: list[tuple[str, ast.AST]] = [
         (a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)
     ]

@@ -1,5 +1,5 @@
-"""Calls of `@numpipe.function`s: each function is rewritten once for a kernel and the arguments
-that are known at compile time."""
+"""Rewriting of calls of `@numpipe.function`s: each function is rewritten once per kernel and set of
+compile-time arguments."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .rewriter import NOT_MINE
 
 @dataclass(frozen=True)
 class Bound:
-    """A function, rewritten for some known arguments."""
+    """A function, rewritten for some compile-time arguments."""
 
     binder: Op[..., Any]
     """``binder((context,)) -> callable``"""
     parameters: tuple[str, ...]
-    """the names of those that are left at run time"""
+    """The names of the parameters that remain at run time."""
     facts: Facts
 
 
@@ -39,8 +39,8 @@ class Functions(Nested):
         raise NotImplementedError
 
     def function_value(self, node: ast.AST) -> Any:
-        """A function that is passed on, alone or in a tuple, becomes a value; other functions, and
-        BlockSpecs, are refused."""
+        """Rewrite a function that is passed on, alone or in a tuple, as a value; other functions,
+        and BlockSpecs, are rejected."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(
             node.ctx, ast.Load
         ):
@@ -71,8 +71,8 @@ class Functions(Nested):
         return NOT_MINE
 
     def function_call(self, node: ast.Call, function: Any) -> Any:
-        """A call of a `@numpipe.function` becomes one of its form for the known arguments, with the
-        others."""
+        """Rewrite a call of a `@numpipe.function` as a call of its form for the compile-time
+        arguments, with the remaining arguments."""
         if not isinstance(function, Function):
             return NOT_MINE
         names = list(inspect.signature(function.function).parameters)
@@ -91,7 +91,7 @@ class Functions(Nested):
         return call
 
     def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
-        """Return a function that is passed on, rewritten, and its facts, where it is known."""
+        """Return a function that is passed on, rewritten, and its facts, if known."""
         value, new = self.value(function), self.visit(function)
         if isinstance(value, Function):
             return new, self._lifted(value, {}, function).facts
@@ -134,7 +134,8 @@ class Functions(Nested):
 
 
 def _key(value: Any) -> tuple[Any, ...]:
-    """Return a key by which known arguments differ, as 1, True and 1.0 do."""
+    """Return a key that distinguishes compile-time arguments that compare equal, such as 1, True
+    and 1.0."""
     if isinstance(value, StaticArray):
         return ("array", value.dtype, value.ndim)
     try:

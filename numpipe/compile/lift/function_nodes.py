@@ -15,16 +15,16 @@ from typing import Any
 from ..reading import codes
 
 _FIRST = 1_000_000
-"""the line of the first function while a file is compiled, where each function has its own line"""
+"""The first line number while a file is compiled so that each function has its own line."""
 
 
 def lines_of(function: FunctionType) -> list[str]:
-    """Return the lines of the file that a function is in; none where Python finds no file."""
+    """Return the lines of the file that contains a function; none if Python finds no file."""
     return linecache.getlines(function.__code__.co_filename, function.__globals__)
 
 
 def node_of(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
-    """Return the node of a function; None where its file does not hold it, or no longer.
+    """Return the node of a function; None if its file does not contain it, or no longer does.
 
     The node is shared by all callers: copy it before changing it.
     """
@@ -60,7 +60,7 @@ def _functions(text: str) -> list[tuple[ast.Lambda | ast.FunctionDef, CodeType]]
 
 
 def _content(code: CodeType) -> list[Any]:
-    """Return what a function does, whatever its line."""
+    """Return a function's code without its line numbers."""
     parts = []
     for each in codes(code):
         plain = [repr(value) for value in each.co_consts if not isinstance(value, CodeType)]

@@ -1,8 +1,8 @@
-"""Code for each lane, rewritten: the names of `numba.cuda` that kernels may use become numpipe's
-own operations, simulated too.
+"""Rewriting of per-lane code: the names of `numba.cuda` that kernels may use become numpipe's own
+operations, which are also simulated.
 
-`numba.cuda` is never imported here: its objects, which the user's module has, are known by their
-names.
+`numba.cuda` is never imported here: its objects, which the user's module has, are recognized by
+their names.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LaneCode(Calls):
     `lane_index`."""
 
     def lane_value(self, node: ast.Attribute | ast.Name) -> Any:
-        """A number of a lane, as ``cuda.threadIdx.x`` or by ``from numba.cuda import
-        threadIdx``."""
+        """Rewrite a number of a lane, such as ``cuda.threadIdx.x``, or ``threadIdx`` after ``from
+        numba.cuda import threadIdx``."""
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
@@ -94,8 +94,8 @@ class LaneCode(Calls):
         return str(getattr(value, "__name__", "")) or None
 
     def _unsupported(self, node: ast.AST, written: str) -> None:
-        """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM
-        has not, in all kernels."""
+        """Reject unsupported names in per-lane code and, in all kernels, indices of threads and
+        CTAs that the simulated SM does not have."""
         owner = written.partition(".")[0]
         if per_lane.by_lane(self.unit) or (
             "." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")

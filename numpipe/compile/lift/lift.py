@@ -1,28 +1,28 @@
-"""The AST pass: a kernel's source, rewritten for both executions.
+"""The AST pass, which rewrites a kernel's source for the simulator and the GPU.
 
-CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over
-a pipeline means different things to the two roles, and shapes must be literals. The pass keeps file
-names and line numbers, and rewrites
+The original source cannot be compiled as a kernel: Numba does not support closures over run-time
+values, a loop over a pipeline means different things to the two roles, and shapes must be literals.
+The pass keeps file names and line numbers, and rewrites
 
-* constants: names and arithmetic known before compilation become literals, branches on them are
-  pruned (`rewriter`, `fold`);
-* operators, comparisons and builtins on run-time values: operations with one meaning in both
-  executions (`arithmetic`);
-* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on
-  (`calls`);
-* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for accumulators
-  carried out (`loops`);
-* ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (`tile_loops`);
-* nested functions and lambdas: module-level functions bound to what they captured (`nested`,
-  `core.closure`);
+* constants: names and arithmetic known before compilation become literals, and branches on them
+  are pruned (`rewriter`, `constants`);
+* operators, comparisons and builtins on run-time values: they become operations with one meaning
+  in the simulator and on the GPU (`arithmetic`);
+* calls of numpipe functions: keywords become positions, and the hidden context ``__np`` is passed
+  on (`calls_and_slices`);
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: it becomes a loop over the ring's iterator, then a
+  wait for accumulators carried out (`loops`);
+* ``for m, n in numpipe.tiles(…)``: it becomes a counted loop over this CTA's tiles (`tile_loops`);
+* nested functions and lambdas: they become module-level functions bound to what they captured
+  (`nested`, `core.closure`);
 
-and refuses what only one of the executions would take (`subset`).
+and rejects what only the simulator or only the GPU would accept (`subset`).
 
 The pass is a list of rules, each a method of one of its parts, in the tables of `_Lift`. A rule
-returns a node's replacement, or leaves the node to the rules behind it (NOT_MINE). What a call of
-an operation needs, the operation says itself (`core.op`).
+returns a node's replacement, or leaves the node to later rules (NOT_MINE). Each operation declares
+what a call of it needs (`core.op`).
 
-The simulated SM runs the rewritten source too: what is verified is what compiles.
+The simulated SM also runs the rewritten source, so what is verified is what is compiled.
 """
 
 from __future__ import annotations
@@ -68,22 +68,23 @@ from .statements import Statements
 
 @dataclass(frozen=True)
 class Lifted:
-    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors
-    say of it."""
+    """A rewritten kernel: ``f(__np, *parameters)`` for the simulator and for the GPU, and the
+    information that errors need."""
 
     simulated: Callable[..., Any]
-    """runs in CPython; its lines are those of the user's file"""
+    """Runs in CPython; its lines are those of the user's file."""
     compiled: Callable[..., Any]
-    """compiled by Numba; each of its expressions has a line of its own, which `positions` knows"""
+    """Compiled by Numba. Each of its expressions has its own line number, which `positions` maps to
+    the source."""
     text: str
-    """the rewritten source"""
+    """The rewritten source."""
     positions: Positions
     sources: tuple[Source, ...]
-    """the kernel's function, then those that it calls, of any module"""
+    """The kernel's function, then the functions that it calls, from any module."""
     sites: dict[str, Position]
-    """where its pipelines are written"""
+    """The positions of its pipelines."""
     seconds: float = 0.0
-    """how long rewriting took"""
+    """The time that rewriting took."""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -95,8 +96,8 @@ def _no_source(function: Callable[..., Any]) -> CompileError:
 
 
 def read(function: Callable[..., Any]) -> Source:
-    """Return the source of a kernel function, with the line numbers of its file; CompileError where
-    there is none."""
+    """Return the source of a kernel function, with the line numbers of its file. Raises
+    CompileError if there is none."""
     if hasattr(function, "__wrapped__"):
         raise CompileError(
             f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels "
@@ -111,7 +112,7 @@ def read(function: Callable[..., Any]) -> Source:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             namespace[name] = cell.cell_contents
-        except ValueError:  # not assigned yet: an error only if the kernel uses it
+        except ValueError:  # not assigned yet, which is an error only if the kernel uses it
             namespace.pop(name, None)
     source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), namespace)
     try:
@@ -127,8 +128,8 @@ def read(function: Callable[..., Any]) -> Source:
 
 
 def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:
-    """Rewrite a kernel function for what is `known` of its Statics and arrays, and for the options
-    of `unit`."""
+    """Rewrite a kernel function, given the `known` values of its Statics and arrays, and the
+    options of `unit`."""
     begin = time.perf_counter()
     constants = Constants(source.namespace, known, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
@@ -142,10 +143,10 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         # before `constant`: functions, and tuples of them, are constants too
         Functions.function_value,
         Rewriter.constant,
-        Rewriter.refused,  # behind it: a constant may be written in any Python
+        Rewriter.refused,  # after it, because a constant may be written in any Python
     )
     of_calls = (
-        # before the rules that refuse other libraries' functions: for objects of numba.cuda
+        # before the rules that reject other libraries' functions, for objects of numba.cuda
         LaneCode.lane_call,
         Arithmetic.builtin,
         # before `operation`: its operations have a parameter for the literals
@@ -165,7 +166,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Calls.operation,
         Calls.refused_call,
         Calls.allocations_of,
-        Calls.value_call,  # all calls that are left
+        Calls.value_call,  # all remaining calls
     )
     of_type: ClassVar = {
         ast.Call: (Rewriter.called,),
@@ -263,7 +264,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the rewritten function for each of the two executions."""
+        """Return the rewritten function for the simulator and for the GPU."""
         module = ast.Module([*self.out, self.tree], [])
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))

@@ -1,5 +1,5 @@
-"""Loops over pipelines, rewritten: ``for … in pipe(arrays)`` becomes a loop over the ring's
-iterator; what may not happen in it."""
+"""Rewriting of loops over pipelines: ``for … in pipe(arrays)`` becomes a loop over the ring's
+iterator, and statements that it cannot contain are rejected."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from .wait_counts import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
-"""functions that emit a pipeline"""
+"""Functions that emit a pipeline."""
 
 
 def holds_pipeline(body: list[ast.stmt]) -> bool:
-    """Whether rewritten statements make or run a pipeline, or call a function that does."""
+    """Return whether rewritten statements make or run a pipeline, or call a function that does."""
     return any(
         running((pipelines.steps, pipelines.make_pipeline, body_form.emitted), "pipelines", *body)
     )
 
 
 def makes_pipeline(node: ast.AST) -> bool:
-    """Whether a rewritten call makes a pipeline for a loop, or calls a function that returns
+    """Return whether a rewritten call makes a pipeline for a loop, or calls a function that returns
     one."""
     facts: Facts | None = getattr(node, "facts", None)
     return operation(node) is pipelines.make_pipeline or (facts is not None and facts.makes)
@@ -95,8 +95,8 @@ class Loops(TileLoops, Arithmetic):
         )
 
     def _pipeline_call(self, node: ast.AST) -> bool:
-        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound
-        to a name, also by a function that returns it."""
+        """Return whether an expression is ``pipe(arrays)``: a call of a pipeline that is made in
+        place, or bound to a name, or returned by a function."""
         if not isinstance(node, ast.Call):
             return False
         if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:
@@ -115,14 +115,14 @@ class Loops(TileLoops, Arithmetic):
         return self.facts.get(id(places[0])) if len(places) == 1 else None
 
     def _function_of(self, value: ast.expr) -> ast.FunctionDef | ast.Lambda | None:
-        """Return the nested function or the lambda that a value is, None where it is not seen."""
+        """Return the nested function or lambda that a value is, or None if unknown."""
         places = self._binds(value.id) if isinstance(value, ast.Name) else [value]
         function = places[0] if len(places) == 1 else None
         return function if isinstance(function, Function) else None
 
     # ---- loops
     def own_loop(self, node: ast.For) -> Any:
-        """A loop over a pipeline or over tiles."""
+        """Rewrite a loop over a pipeline or over tiles."""
         if not isinstance(node.iter, ast.Call):
             return NOT_MINE
         if self._pipeline_call(node.iter):
@@ -138,8 +138,8 @@ class Loops(TileLoops, Arithmetic):
         return NOT_MINE
 
     def _not_itself(self, node: ast.For) -> None:
-        """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline
-        and its arrays, or one that shares its allocations."""
+        """Reject a loop inside a pipeline's loop that uses the same slots: a loop over the same
+        pipeline and arrays, or one that shares its allocations."""
         assert isinstance(node.iter, ast.Call)
         pipe = node.iter.func
         call = ast.dump(node.iter)
@@ -195,7 +195,7 @@ class Loops(TileLoops, Arithmetic):
 
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
-        # slots that the memory role still fills would be left
+        # slots that the memory role still fills would be abandoned
         for word, left in leaves(node.body, ast.Break):
             harm = (
                 "the memory role would still load the remaining steps"
@@ -264,8 +264,8 @@ class Loops(TileLoops, Arithmetic):
         ]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
-        """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of
-        its groups of barriers has."""
+        """Check the names of a loop, ``for (indices), (tiles), …``; return the number of names in
+        each of its groups of barriers."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
         if not 2 <= len(groups) <= 4 or not all(
             isinstance(group, ast.Tuple) for group in groups[2:]
@@ -293,13 +293,13 @@ class Loops(TileLoops, Arithmetic):
         )
 
     def _waited(self, node: ast.For) -> tuple[int, ...]:
-        """Return the ready barriers, by number, that every step of a loop waits for before it could
-        release the tile.
+        """Return the numbers of the ready barriers that every step of a loop waits for before it
+        could release the tile.
 
-        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through it,
-        with nothing that names the consumed barrier before. A loop's groups do not say what they
-        are: that two groups are ready and consumed barriers, or one group ready ones, is seen from
-        the waits, which a consumed barrier refuses.
+        A step waits with ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through
+        it, and does not name the consumed barrier before. A loop's groups are not labeled: whether
+        two groups are ready and consumed barriers, or one group is ready barriers, follows from the
+        waits, which do not accept a consumed barrier.
         """
         assert isinstance(node.target, ast.Tuple)
         ready, consumed = [
@@ -313,7 +313,7 @@ class Loops(TileLoops, Arithmetic):
         sure = set(numbers.values())
 
         def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
-            """Return what was waited for behind some statements; None where the step has ended in
+            """Return what has been waited for after some statements; None if the step has ended in
             them."""
             for statement in in_place(body):
                 if isinstance(statement, ast.If):
@@ -352,8 +352,8 @@ class Loops(TileLoops, Arithmetic):
         return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """Return how many products every step issues: what may stay in flight is counted in them,
-        so none may be missing."""
+        """Return how many products every step issues. The number left in flight is counted in these
+        products, so every step must issue all of them."""
         sure = 0
         for statement in body:
             for node in surely(statement):
@@ -365,8 +365,8 @@ class Loops(TileLoops, Arithmetic):
         return sure
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
-        """Return the names that a loop re-binds, bound before it: among them are the accumulators
-        in flight at its end."""
+        """Return the names that a loop rebinds and that were bound before it, which include the
+        accumulators in flight at its end."""
         inside = {id(n) for statement in node.body for n in walk(statement)}
         inner_targets = names(
             ast.Store,
@@ -405,8 +405,8 @@ class Loops(TileLoops, Arithmetic):
         return sorted(result)
 
     def _stays_in_steps(self, node: ast.For, name: str) -> bool:
-        """Whether a name is read in this and other pipeline loops only, each step of which gives it
-        a value first."""
+        """Return whether a name is read only in this and other pipeline loops, each step of which
+        first assigns it a value."""
 
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
@@ -434,7 +434,7 @@ class Loops(TileLoops, Arithmetic):
         return all(id(n) in inside for n in _reads(scope, name))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
-        """Return where a name is read behind a loop, before it is bound again."""
+        """Return where a name is read after a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [
             getattr(p, "lineno", 0)

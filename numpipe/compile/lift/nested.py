@@ -1,5 +1,5 @@
-"""Nested functions and lambdas, rewritten: they become functions of the module, bound to what they
-captured, by value.
+"""Rewriting of nested functions and lambdas: they become functions of the module, bound to the
+values that they captured.
 
 A generator function that carries through a pipeline becomes the compute context that it stands for.
 """
@@ -28,10 +28,10 @@ class Nested(Calls, Waits):
 
     def lift_body(self, node: ast.FunctionDef) -> None:
         """Rewrite the body of a function, in place."""
-        # in the user's source: products and waits are known by their names there
+        # on the user's source, where products and waits are recognized by their names
         self.count_pending(node)
         self.rewrite_body(node)
-        self.settle_bound(node)  # of the branches that are left
+        self.settle_bound(node)  # for the branches that remain
 
     def nested_function(self, node: ast.FunctionDef) -> Any:
         for decorator in node.decorator_list:
@@ -103,8 +103,8 @@ class Nested(Calls, Waits):
         )
 
     def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
-        """Raise an error for a function with ``*rest`` that is given to others than those who make
-        a tuple of the rest."""
+        """Raise an error for a function with ``*rest`` that is passed to code other than the
+        callers that make a tuple of the rest."""
         nodes = [part for scope, _ in self.scopes for part in walk(scope)]
         packs = set()
         for call in nodes:
@@ -159,7 +159,7 @@ class Nested(Calls, Waits):
         return True
 
     def _carries(self, name: str) -> bool:
-        """Whether an enclosing function passes `name` as carry_coroutine."""
+        """Return whether an enclosing function passes `name` as carry_coroutine."""
         for scope, _ in self.scopes:
             for call in walk(scope):
                 if (
@@ -218,8 +218,8 @@ class _Yield(ast.NodeTransformer):
 
 
 def _misuse(function: ast.FunctionDef, verb: str) -> str:
-    """Return why a function does not call its first parameter, the pipeline, exactly once whatever
-    happens; "" where it does."""
+    """Return why a function does not call its first parameter, the pipeline, exactly once on every
+    path; "" if it does."""
     parameter = function.args.args[0].arg
     uses = [
         n

@@ -1,8 +1,8 @@
-"""Nodes of a syntax tree, and new ones.
+"""Syntax tree nodes: traversal and construction.
 
-`walk` and `children` give nodes as `ast.walk` and `ast.iter_child_nodes` do, at a third of their
-time: without operators and contexts (`ast.Add`, `ast.Load`), which say something only with the
-expression they belong to. Rewriting a kernel goes through its tree some hundred times.
+`walk` and `children` yield nodes like `ast.walk` and `ast.iter_child_nodes`, in a third of the
+time: they skip operators and contexts (`ast.Add`, `ast.Load`), which have a meaning only together
+with their expression. Rewriting a kernel traverses its tree some hundred times.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def surely(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what running a statement, or evaluating an expression, evaluates once in any case."""
+    """Yield the nodes that are always evaluated, once, when a statement runs or an expression is
+    evaluated."""
     match node:
         case ast.For() | ast.While() | ast.If() | ast.FunctionDef() | ast.Lambda():
             return
@@ -93,7 +94,7 @@ def parameters_of(function: Function) -> list[str]:
 
 
 def reads(function: Function) -> tuple[bool, ...]:
-    """Say of each parameter whether the function reads it."""
+    """Return for each parameter whether the function reads it."""
     read = names(ast.Load, *statements(function))
     return tuple(name in read for name in parameters_of(function))
 
@@ -109,7 +110,7 @@ def names(context: type[ast.expr_context], *nodes: ast.AST) -> set[str]:
 
 
 def operation(node: ast.AST) -> Any:
-    """Return the operation of a call that the AST pass has written; None for all other nodes."""
+    """Return the operation of a call that the AST pass inserted; None for all other nodes."""
     return getattr(node, "operation", None)
 
 

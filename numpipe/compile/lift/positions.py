@@ -1,10 +1,9 @@
-"""The place of an error in the user's source, to the column, although Numba knows only line
-numbers.
+"""Positions of errors in the user's source, to the column, although Numba knows only line numbers.
 
-Every expression and statement of the source that Numba compiles gets a line number of its own,
-beyond those of any file. So an error of Numba's at a line is one of a single expression, whose
-place, in any of the kernel's files, a table keeps. The source that runs simulated keeps its lines,
-for tracebacks and debuggers.
+Every expression and statement of the source that Numba compiles gets its own line number, beyond
+the lines of any file. So a line number in a Numba error identifies a single expression, and a table
+maps it to a position in one of the kernel's files. The source that the simulator runs keeps its
+lines, for tracebacks and debuggers.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from ...diagnostics.errors import Position
 from .nodes import walk
 
 FIRST = 1_000_000
-"""the first line number that stands for an expression"""
+"""The first line number that stands for an expression."""
 
 
 class Positions:
-    """The table of one kernel, its helpers of other files included: line number -> Position."""
+    """The table of one kernel, including its helpers from other files: line number -> Position."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Source, tuple[int, ...] | None]] = []
 
     def renumber(self, module: ast.Module, source: Source) -> ast.Module:
-        """Give each node of `module`, in place, a line of its own; `source` is where the nodes come
-        from."""
+        """Give each node of `module`, in place, a line number of its own; `source` is the origin of
+        the nodes."""
         nodes = {
             id(node): node
             for node in walk(module)
@@ -64,13 +63,12 @@ class Positions:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a function of a kernel: its text, its place, and the names that it finds
-    there."""
+    """The source of a function of a kernel: its text, its place, and its namespace."""
 
     name: str
     filename: str
     first: int
-    """the line of the first of `lines`, which is a decorator's or the `def`"""
+    """The line number of the first of `lines`, which is a decorator or the `def`."""
     lines: tuple[str, ...]
     namespace: dict[str, Any]
 
@@ -92,15 +90,15 @@ class Source:
         return self.parse()
 
     def covers(self, filename: str, line: int) -> bool:
-        """Whether a line of a file is one of this function."""
+        """Return whether a line of a file belongs to this function."""
         return filename == self.filename and self.first <= line < self.first + len(self.lines)
 
     @functools.cached_property
     def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """The part to underline of long code, by the span of the whole.
+        """The part of a long statement or expression to underline, by the span of the whole.
 
-        It is the header of a compound statement, and the name of an attribute, or of its call, that
-        stands on a later line than its value, as in Python's tracebacks.
+        It is the header of a compound statement, or the name of an attribute, or of its call, if
+        the name is on a later line than its value, as in Python's tracebacks.
         """
         parts: dict[tuple[int, ...], tuple[int, ...]] = {}
         for node in walk(self.tree):

@@ -1,12 +1,12 @@
-"""Operations that combine the elements of a register tile, rewritten: ``x.sum(axis=1)``,
+"""Rewriting of operations that combine the elements of a register tile: ``x.sum(axis=1)``,
 ``np.any(mask)``, ``np.cumsum(x)``.
 
-An operation that wants the context and is a method of tiles takes a tile, then options, which have
+An operation that needs the context and is a method of tiles takes a tile, then options, which have
 defaults and are compile-time constants.
 
-A reduction to a number, and a vote, have no value in the memory role. It skips an `if` that one of
-them decides, which is right where nothing in the `if` loads anything: that is checked here. A
-number that the `if` may have changed has no value there either.
+A reduction to a number, and a vote, have no value in the memory role. The memory role skips an `if`
+that depends on one of them. That is correct only if nothing in the `if` loads anything, which is
+checked here. A number that the `if` may have changed has no value in the memory role either.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Reductions(Arithmetic):
         ]
 
     def _voted(self, test: ast.expr) -> bool:
-        """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a
-        number."""
+        """Return whether an expression that is not rewritten yet depends on a vote or on a
+        reduction to a number."""
         voted: set[str] = set()
         scope = self.scopes[-1][0]
 
@@ -132,8 +132,7 @@ class Reductions(Arithmetic):
             voted |= more
 
     def _changed(self, new: ast.If) -> list[str]:
-        """Return the names that both arms bind, or that one of them binds and something before
-        it."""
+        """Return the names that both arms bind, or that one arm and an earlier statement bind."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
         inside = {id(part) for part in walk(*new.body, *new.orelse)}
         before = {

@@ -1,5 +1,5 @@
-"""The base of the parts of the AST pass: scopes, names, constants, errors at the user's line, and
-the dispatcher of its rules."""
+"""The base class of the parts of the AST pass: scopes, names, constants, errors at the user's line,
+and the dispatcher of the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .subset import refusal
 
 CONTEXT = "__np"
 NOT_MINE: Any = object()
-"""returned by a rule that leaves a node to the rules behind it"""
+"""Returned by a rule that leaves a node to later rules."""
 Rule = Callable[[Any, Any], Any]
 """(pass, node) -> the node's replacement, as `ast.NodeTransformer.visit` returns it, or NOT_MINE"""
 CallRule = Callable[[Any, Any, Any], Any]
@@ -40,8 +40,8 @@ CallRule = Callable[[Any, Any, Any], Any]
 
 
 class Session:
-    """One kernel, rewritten for one set of types and Statics: what its function and every
-    `@numpipe.function` it reaches share."""
+    """The rewriting of one kernel for one set of types and Statics: the state that its function and
+    every `@numpipe.function` it reaches share."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -57,7 +57,7 @@ class Session:
         """order tokens, with their numbers"""
 
     def site(self, source: Source, node: ast.Call) -> str:
-        """Return the place of a pipeline in the source, by which its ring is known: a line, and as
+        """Return the place of a pipeline in the source, which identifies its ring: a line, and as
         much more as makes it unique."""
         position = source.position(node)
         line = f"{os.path.basename(source.filename)}:{node.lineno}"
@@ -71,8 +71,8 @@ class Session:
 class Known(ast.NodeTransformer):
     """A pass over a function that knows which names and branches are constant.
 
-    The methods of a pass are rules. Its three tables say which rules there are, and in which order
-    they are asked.
+    The methods of a pass are rules. Its three tables list the rules in the order in which they are
+    tried.
     """
 
     of_every_node: ClassVar[tuple[Rule, ...]] = ()
@@ -92,7 +92,7 @@ class Known(ast.NodeTransformer):
         return self.constants.evaluate(node, self.local)
 
     def visit(self, node: ast.AST) -> Any:
-        """Return what the first rule that takes a node makes of it; else the node, with its parts
+        """Apply the first rule that accepts a node; otherwise return the node with its parts
         visited."""
         for rule in self.of_every_node:
             if (new := rule(self, node)) is not NOT_MINE:
@@ -143,7 +143,7 @@ class Known(ast.NodeTransformer):
         return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
 
     def known_names(self, node: ast.Assign) -> Any:
-        """Note the names of constants; drop an assignment whose constant is no literal."""
+        """Record the names of constants; drop an assignment whose constant is not a literal."""
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
             if self._known(target, self.value(node.value)) and not is_literal(
@@ -165,8 +165,8 @@ class Known(ast.NodeTransformer):
         return NOT_MINE
 
     def _known(self, target: ast.expr, value: Any) -> bool:
-        """Note the constant that a name stands for, if the name is bound nowhere else; return
-        whether it was noted."""
+        """Record the constant that a name stands for, if the name is bound nowhere else; return
+        whether it was recorded."""
         if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
             return False
         once = len(self.scopes[-1][1].get(target.id, [])) == 1
@@ -182,8 +182,8 @@ class Known(ast.NodeTransformer):
 
 
 class Rewriter(Known):
-    """A pass that folds constants, prunes branches on them and refuses what a kernel cannot hold;
-    the base of all other parts."""
+    """A pass that folds constants, prunes branches on them and rejects what a kernel cannot
+    contain; the base of all other parts."""
 
     lifts_kernel = False
     """whether the function is the kernel's own, not one that it calls"""
@@ -276,7 +276,7 @@ class Rewriter(Known):
         return NOT_MINE
 
     def refused(self, node: ast.AST) -> Any:
-        """Refuse what no kernel can hold."""
+        """Reject what no kernel can contain."""
         if (why := refusal(node)) is not None:
             self.error(node, why)
         return NOT_MINE

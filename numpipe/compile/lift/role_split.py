@@ -1,9 +1,9 @@
-"""The split of a kernel's CTA into roles, which the kernel's options or a pipeline in its source
-say.
+"""The split of a kernel's CTA into roles, as given by the kernel's options or by a pipeline in its
+source.
 
-`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps
-and registers are assigned before the kernel starts, once a CTA. So a search of the source finds
-them, as constants, before anything is compiled.
+`emit_pipeline_warp_specialized` may set num_compute_wgs, wg_axis and memory_registers, but warps
+and registers are assigned before the kernel starts, once per CTA. So a search of the source finds
+these options, as constants, before anything is compiled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BUILDER = emit_pipeline_warp_specialized.__name__
 def split(
     source: Source, known: dict[str, Any], said: SplitOptions, default: Split | None = None
 ) -> Split:
-    """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`:
+    """Return the split given by the kernel (`said`) or its pipelines, else the `default`; `known`:
     its Statics and arrays.
 
-    Raises SpecError where they say different things, CompileError where a pipeline does not say a
+    Raises SpecError if they contradict each other, CompileError if a pipeline's option is not a
     constant.
     """
     search = _Search(source, known, source.name)

@@ -1,5 +1,5 @@
-"""``for m, n, part in numpipe.split_tiles(…)``: what a loop over this CTA's parts of tiles has in
-place of a loop over tiles."""
+"""Loops over parts of tiles, ``for m, n, part in numpipe.split_tiles(…)``: how they differ from
+loops over tiles."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Parts:
     """The parts of the tiles of a loop."""
 
     setup: list[ast.stmt]
-    """statements before the loop"""
+    """Statements before the loop."""
     count: ast.expr | None
-    """how many parts this CTA has, which are numbered one by one; None: parts are whole tiles, and
-    numbered as these"""
+    """The number of parts of this CTA, which are numbered consecutively; None if parts are whole
+    tiles, and have the tiles' numbers."""
     placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]
-    """(number of a part, number of parts) -> the statements that bind the loop's names"""
+    """(number of a part, number of parts) -> the statements that bind the loop's names."""
 
 
 class SplitLoops(Rewriter):
@@ -36,7 +36,7 @@ class SplitLoops(Rewriter):
     def check_split_loop(
         self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]
     ) -> None:
-        """Refuse a loop whose arguments or names are not those of a loop over parts."""
+        """Reject a loop whose arguments or names do not fit a loop over parts."""
         if set(options) - _OPTIONS or any(isinstance(c, ast.Starred) for c in counts) or not counts:
             self.error(
                 node.iter,
@@ -87,7 +87,7 @@ class SplitLoops(Rewriter):
                 lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)], node)),
             )
         stream = isinstance(known, str) and known == split_k.STREAM
-        # a part of each tile for each CTA along an axis: its tiles are the cluster's
+        # Each CTA along the axis has a part of each tile, so the tiles belong to the cluster.
         if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
             name = self.temporary("part")
@@ -127,12 +127,12 @@ class SplitLoops(Rewriter):
         return Parts(setup, item(begun, 0), placed)
 
     def _own(self, node: ast.For) -> list[ast.expr]:
-        """Return the index of this CTA, or of its cluster where the kernel names the axes of these,
-        and how many there are."""
+        """Return the index of this CTA, or of its cluster if the kernel names its cluster axes, and
+        the number of CTAs or clusters."""
         return [self.call(op, [], node) for op in (tile_loop.own_place, tile_loop.tile_stride)]
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
-        """Refuse what is no axis of the cluster."""
+        """Reject a value that is not an axis of the cluster."""
         if axis not in self.unit.cluster_axes:
             named = (
                 f"the cluster's axes are {', '.join(map(repr, self.unit.cluster_axes))}"
@@ -147,7 +147,7 @@ class SplitLoops(Rewriter):
     def combination(
         self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr
     ) -> ast.Call | None:
-        """Return the exchange that ``numpipe.combine(acc, part, axis=axis)`` stands for; None
+        """Return the exchange that implements ``numpipe.combine(acc, part, axis=axis)``; None
         without an axis."""
         name = self.value(axis)
         if name is None:

@@ -1,9 +1,9 @@
-"""``with numpipe.region``, ``with numpipe.turn``, `assert`, and calls that print or check,
-rewritten.
+"""Rewriting of ``with numpipe.region``, ``with numpipe.turn``, `assert`, and calls that print or
+check.
 
 A `with` becomes its statements between two operations. `debug_print`, `device_assert` and `assert`
-get the kernel's context and their place in the source. `breakpoint()` stays Python's own, so that a
-debugger stops in the kernel's frame.
+get the kernel's context and their place in the source. `breakpoint()` remains Python's own, so that
+a debugger stops in the kernel's frame.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .turn_placement import leaves
 
 
 class Statements(Calls):
-    """``with`` and ``assert`` statements, `debug_print` and `device_assert`."""
+    """Rules for ``with`` and ``assert`` statements, `debug_print` and `device_assert`."""
 
     open_turns: tuple[tuple[str, int], ...] = ()
-    """names and lines of the blocks of `numpipe.turn` that a statement is in"""
+    """Names and lines of the blocks of `numpipe.turn` that contain the statement."""
 
     # ---- with
     def with_block(self, node: ast.With) -> list[ast.stmt]:
@@ -70,8 +70,8 @@ class Statements(Calls):
         return [begin, *body, end]
 
     def _token(self, node: ast.With, name: str) -> int:
-        """Return the number of an order token among the kernel's; refuse blocks that could only
-        wait for ever."""
+        """Return the number of an order token in the kernel. Reject blocks that could only wait
+        forever."""
         unit, tokens = self.unit, self.session.tokens
         if unit.turns > 1:
             self.error(
@@ -126,15 +126,16 @@ class Statements(Calls):
         return NOT_MINE
 
     def _print(self, node: ast.Call) -> ast.Call:
-        """Check the format here, so that it is refused in a call that never runs, too."""
+        """Check the format here, so that a wrong format is also rejected in a call that never
+        runs."""
         written, *values = self.bind(debug.debug_print, node)
         text = self.value(written)
         if text is MISSING:
             self.error(
                 written,
-                f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: "
-                "values go into "
-                'its fields, debug_print("k={}", k)',
+                f"debug_print: the format must be a compile-time string, got "
+                f"{ast.unparse(written)}: values go into its fields, "
+                'debug_print("k={}", k)',
             )
         try:
             fields(parse(text), len(values))
@@ -145,8 +146,8 @@ class Statements(Calls):
         )
 
     def assertion(self, node: ast.Assert) -> Any:
-        """A known condition is decided here; another is checked at run time, on the GPU if the
-        kernel asks for it."""
+        """Evaluate a condition that is known at compile time; check any other at run time, on the
+        GPU only if the kernel enables it."""
         test = truth(self.value(node.test))
         condition = ast.unparse(node.test)
         if test is MISSING:
@@ -195,9 +196,9 @@ class Statements(Calls):
 
 
 def _conjuncts(condition: ast.expr) -> list[ast.expr]:
-    """Return rewritten conditions that must hold together, each to be checked alone.
+    """Return rewritten conditions that must all hold, each to be checked separately.
 
-    `and` would ask the memory role for the truth of values that it does not have.
+    `and` would need the truth of values that the memory role does not have.
     """
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
         return [each for part in condition.values for each in _conjuncts(part)]

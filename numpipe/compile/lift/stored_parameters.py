@@ -1,9 +1,9 @@
 """A search of a kernel's source for its outputs, the parameters that it stores to.
 
-A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through
-another name. A pipeline stores to the arrays that it is called on for its out_specs, copies and
-atomics store to their destination. A store that the search does not find is refused when the kernel
-is compiled or simulated (`Unit.check_output`).
+A store may be in a nested function or in a `@numpipe.function` that gets the array, or go through
+another name. A pipeline stores to the arrays passed for its out_specs; copies and atomics store to
+their destination. A store that the search does not find is rejected when the kernel is compiled or
+simulated (`Unit.check_output`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from .nodes import own, parameters_of, statements
 from .positions import Source
 
 TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
-"""functions that change a view of an array, by the position of their argument `dst`"""
+"""Functions that change a view of an array, by the position of their argument `dst`."""
 MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 
 
 def stored(source: Source, *, surely: bool = False) -> set[str]:
-    """Return the names that a function stores to, by itself or through the functions that it calls.
+    """Return the names that a function stores to, directly or through the functions that it calls.
 
     A function that was passed to it may store to all arguments that it gets; `surely`: return only
-    names whose stores were seen.
+    names whose stores were found.
     """
     return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
 
 
 def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that an assignment binds, and what each is given: ``a, b = x, y`` is two of
-    them."""
+    """Yield the names that an assignment binds, each with its value: ``a, b = x, y`` yields two."""
     for target in node.targets:
         several = (
             isinstance(target, ast.Tuple)
@@ -54,10 +53,10 @@ def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
 
 
 class _Stores:
-    """The `names` that one function stores to, those that it binds itself included.
+    """The `names` that one function stores to, including names that it binds itself.
 
-    outer   the functions that it sees, by name
-    active  the functions whose stores are being looked for
+    outer   the functions that it can access, by name
+    active  the functions whose stores are being searched
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class _Stores:
                 name for name, _ in stores(f)
             }
         self.nested = dict.fromkeys(parameters_of(function)) | nested
-        """the functions that it sees, by name; None: one that is passed to it"""
+        """The functions that it can access, by name; None for one that is passed to it."""
         for node in nodes:
             if isinstance(node, ast.Call):
                 self.names |= self._copied(node) | self._through(node)
@@ -117,7 +116,7 @@ class _Stores:
         return self.constants.evaluate(node, self.local)
 
     def _copied(self, call: ast.Call) -> set[str]:
-        """Return the names that a copy, or a reduction, to global memory goes to."""
+        """Return the destinations of a copy, or a reduction, to global memory."""
         function = self._value(call.func)
         first = next(
             (n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None
@@ -141,7 +140,7 @@ class _Stores:
         callee: Any = self.nested[self._root(call.func)] if here else self._value(call.func)
         if not passed or callee in self.active:
             return set()
-        if callee is None and here:  # a function that was passed on
+        if callee is None and here:  # a function that was passed as an argument
             return set() if self.surely else {name for names in passed.values() for name in names}
         parameters, found = self._callee(callee)
         return {
@@ -158,11 +157,11 @@ class _Stores:
         )
 
     def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
-        """Return the names among the arrays that a pipeline, `made`, is called on for its
-        out_specs, behind those for its in_specs, or that its body gets in global memory and stores
-        to. (The targets of a loop are names for them.)"""
+        """Return the names among the arrays passed to a pipeline, `made`, for its out_specs (after
+        the arrays for its in_specs), or that its body gets in global memory and stores to. (The
+        targets of a loop are names for them.)"""
         ins, outs = (self._count(made, name) for name in ("in_specs", "out_specs"))
-        if outs is None:  # not seen: it may be any of them
+        if outs is None:  # unknown: it may be any of them
             arrays = [] if self.surely else call.args
         else:
             first = len(call.args) - outs if ins is None else ins
@@ -185,7 +184,7 @@ class _Stores:
         }
 
     def _count(self, made: ast.Call, option: str) -> int | None:
-        """Return how many specs a pipeline has; None if that is not seen."""
+        """Return how many specs a pipeline has; None if unknown."""
         specs: Any = next(
             (keyword.value for keyword in made.keywords if keyword.arg == option), None
         )
@@ -204,8 +203,8 @@ class _Stores:
         return len(value) if isinstance(value, tuple) else None
 
     def _callee(self, function: Any) -> tuple[list[str], set[str]]:
-        """Return the parameters of a function that is called, and the names that it stores to; none
-        of one that is not seen."""
+        """Return the parameters of a called function, and the names that it stores to; empty for an
+        unknown function."""
         constants, seen, node = self.constants, self.nested, function
         if function in self.active:
             return [], set()
@@ -222,8 +221,8 @@ class _Stores:
         ).names
 
     def _handed_on(self, loop: ast.For) -> list[tuple[str, set[str]]]:
-        """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store
-        to one may be to the other."""
+        """Return the names that a pipeline's loop gives its arrays, with the arrays' own names: a
+        store to one may be a store to the other."""
         match loop:
             case ast.For(
                 target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)
@@ -237,14 +236,14 @@ class _Stores:
         return []
 
     def _root(self, node: ast.AST) -> str:
-        """Return the name that ``name.at[…][…]`` starts from; "" for none."""
+        """Return the name at the beginning of ``name.at[…][…]``; "" for other expressions."""
         while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
             node = self._of_peer(node) if isinstance(node, ast.Call) else node.value
         return node.id if isinstance(node, ast.Name) else ""
 
     def _of_peer(self, call: ast.Call) -> ast.AST:
-        """Return the array of which a call gives that of another GPU; a constant for another
-        call."""
+        """Return the array argument of a call that returns another GPU's array; a constant for any
+        other call."""
         arrays = [
             *call.args[:1],
             *(keyword.value for keyword in call.keywords if keyword.arg == "array"),
@@ -256,7 +255,7 @@ class _Stores:
         )
 
     def _names(self, value: ast.AST, calls: bool = False) -> set[str]:
-        """Return the names of the arrays that a value may be, or, with `calls`, may have in a
+        """Return the names of the arrays that a value may be or, with `calls`, may contain in a
         NamedTuple that is made here."""
         parts: Sequence[ast.AST] = ()
         if isinstance(value, ast.Call) and isinstance(array := self._of_peer(value), ast.Name):
@@ -270,6 +269,6 @@ class _Stores:
                 parts = elts
             case ast.Call(args=args, keywords=keywords) if calls:
                 parts = *args, *(keyword.value for keyword in keywords)
-            case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of it
+            case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of an array
                 parts = (array,)
         return {name for part in parts for name in self._names(part, calls)}

@@ -1,8 +1,8 @@
-"""The Python that a kernel cannot hold: statements and expressions with no meaning on a GPU, and
+"""The Python that a kernel cannot contain: statements and expressions with no meaning on a GPU, and
 what to write instead.
 
-Both executions refuse them while the source is rewritten, so that nothing runs simulated that would
-not compile. An arm of a branch that is dropped at compile time is not looked at.
+They are rejected while the source is rewritten, for the simulator too, so that no simulated kernel
+fails to compile. An arm of a branch that is dropped at compile time is not checked.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 
 
 def refusal(node: ast.AST) -> str | None:
-    """Return why `node` cannot stand in a kernel, or None."""
+    """Return why a kernel cannot contain `node`, or None."""
     match node:
         case ast.Constant(value=complex() | bytes() as value):
             return (
@@ -116,8 +116,8 @@ _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 
 def host_only(function: Any, written: str) -> str | None:
-    """Return why a function of Python or NumPy cannot be called on run-time values; None for all
-    other functions."""
+    """Return why a Python or NumPy function cannot be called on run-time values; None for all other
+    functions."""
     home = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", None))
     if (
         not callable(function)

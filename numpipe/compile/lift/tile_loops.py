@@ -1,10 +1,10 @@
-"""Loops over tiles, rewritten: ``for m, n in numpipe.tiles(…)`` becomes a counted loop over this
+"""Rewriting of loops over tiles: ``for m, n in numpipe.tiles(…)`` becomes a counted loop over this
 CTA's tiles, in their order.
 
 `numpipe.nd_loop` and `numpipe.split_tiles` become the same loop. With ``dynamic=True`` the CTA
-takes its tiles from the launch's counter (`grid.tile_scheduler`); compute warpgroups that share a
-tile read its number behind the last pipeline of the tile before, so that it comes while that one is
-stored.
+takes its tiles from the launch's counter (`grid.tile_scheduler`). Compute warpgroups that share a
+tile read the next tile's number after the last pipeline of the current tile, so that it arrives
+while that tile is stored.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from .turn_placement import Turns, leaves, pipeline_in, with_skips
 
 @dataclass(frozen=True)
 class Walk:
-    """The order of a loop over tiles, as its source says it."""
+    """The order of a loop over tiles, as given in the source."""
 
     setup: list[ast.stmt]
     """statements before the loop"""
     place: Callable[[ast.expr, ast.expr], ast.expr]
     """(number of a tile, number of tiles) -> the tile's indices, a tuple"""
     ahead: bool = False
-    """whether the indices come from memory: the loop asks for them one tile before it needs them"""
+    """Whether the indices come from memory: the loop requests them one tile ahead."""
 
 
 class TileLoops(SplitLoops, Turns):
     """``for … in numpipe.tiles(…)``, ``numpipe.nd_loop(…)`` and ``numpipe.split_tiles(…)``."""
 
     def tiles_loop(self, node: ast.For, function: Any) -> list[ast.stmt]:
-        """Return what stands in the place of a loop over `numpipe.tiles`, `nd_loop` or
-        `split_tiles`: the `function`."""
+        """Return the replacement of a loop over `numpipe.tiles`, `nd_loop` or `split_tiles` (the
+        `function`)."""
         assert isinstance(node.iter, ast.Call)
         if function is tile_loop.nd_loop:
             node.iter.args, node.iter.keywords = self._nd_grid(node, node.iter), []
@@ -151,7 +151,7 @@ class TileLoops(SplitLoops, Turns):
         body: list[ast.stmt],
         behind: ast.stmt | None,
     ) -> list[ast.stmt]:
-        """Return the loop over tiles with what stands before it and behind it."""
+        """Return the loop over tiles with the statements before and after it."""
         loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
         return [
@@ -188,7 +188,7 @@ class TileLoops(SplitLoops, Turns):
 
     def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
         """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over all index tuples in
-        row order."""
+        row-major order."""
         keywords = {k.arg: k.value for k in call.keywords}
         given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
         if len(given) != 1 or set(keywords) - {"grid"}:
@@ -315,8 +315,8 @@ class TileLoops(SplitLoops, Turns):
 
     # ---- dynamic=True
     def _is_dynamic(self, node: ast.For, options: dict[str | None, ast.expr]) -> bool:
-        """Return whether a loop says dynamic=True; refuse what is no constant, and loops that would
-        leave tiles to nobody."""
+        """Return whether a loop sets dynamic=True. Reject a value that is not a constant, and loops
+        that would leave tiles unassigned."""
         written = options.get("dynamic")
         known = False if written is None else self.value(written)
         if known is MISSING or not isinstance(known, bool):
@@ -377,8 +377,9 @@ class TileLoops(SplitLoops, Turns):
 
 
 def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
-    """Return the rewritten body of a loop with `read` behind its last pipeline and the waits for
-    its products, and `go_on` at its end; before each `continue` stands what it would skip."""
+    """Return the rewritten body of a loop with `read` after its last pipeline and the waits for its
+    products, and `go_on` at its end. Each `continue` is preceded by the statements that it would
+    skip."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
     while (

@@ -87,7 +87,7 @@ def wrapped(
         ]
         for kind, given in (("in_specs", ins), ("out_specs", outs))
     ]
-    # others are captured as they are
+    # other arrays are captured
     tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]
     constants = Constants(source.namespace, {})
 
@@ -153,8 +153,8 @@ def _size(grid: Grid, dimension: int) -> ast.expr:
 
 # ---- blocks --------------------------------------------------------------------------------------
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
-    """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside
-    the kernel."""
+    """Return a BlockSpec as written in the kernel; add to `names` the variables that its index map
+    uses from outside the kernel."""
     keywords = []
     for option in (
         "block_shape",
@@ -178,7 +178,7 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
 def _index_map(
     function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str
 ) -> ast.expr:
-    """Return the index map of the pipeline: over its own dimensions, at this CTA."""
+    """Return the pipeline's index map: over its own dimensions, at this CTA."""
     if function is None:
         return ast.Constant(None)
     plain = function.function if isinstance(function, Function) else function
@@ -218,8 +218,8 @@ def _index_map(
 def _inlined(
     function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str
 ) -> ast.expr:
-    """Return the expression of a lambda over the indices; what the lambda finds around it gets
-    names of its own."""
+    """Return the expression of a lambda over the indices; the variables that it captures get unique
+    names."""
     arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     body = copy.deepcopy(node.body)

@@ -1,14 +1,14 @@
-"""Turns on tiles (`language.pipeline.pingpong`): `take_turn` is written before a tile's first
-pipeline, `pass_turn` behind its last.
+"""Placement of ping-pong turns on tiles (`language.pipeline.pingpong`): `take_turn` before a tile's
+first pipeline, `pass_turn` after its last.
 
-The pass decides this from the source, because a flag that is read at run time does not fold: a turn
-is taken for the statements of a tile's body that run a pipeline, however deep inside. Where the
-last of these is a pipeline loop of the tile's body itself, or calls a pipeline that it emits, that
-pipeline's end passes the turn, before it waits for its last products. A `continue` passes a turn
-that it would skip.
+This is decided from the source, because a flag that is read at run time does not fold: a turn is
+taken for the statements of a tile's body that run a pipeline, at any depth. If the last of these is
+a pipeline loop of the tile's body itself, or a call of a pipeline that it emits, the end of that
+pipeline passes the turn, before it waits for its last products. A `continue` passes a turn that it
+would skip.
 
-`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements goes
-through.
+`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements
+executes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def pipeline_in(statement: ast.AST) -> ast.AST | None:
 
 
 def is_loop(node: ast.AST) -> TypeGuard[ast.For]:
-    """Whether a node is a rewritten loop over a pipeline."""
+    """Return whether a node is a rewritten loop over a pipeline."""
     return isinstance(node, ast.For) and operation(node.iter) is pipelines.steps
 
 
 def holds_turns(body: Sequence[ast.AST]) -> bool:
-    """Whether rewritten statements go through a block of `numpipe.turn`, or call a function that
-    does."""
+    """Return whether rewritten statements execute a block of `numpipe.turn`, or call a function
+    that does."""
     return any(running((warpgroup_order.enter_turn,), "turns", *body))
 
 
 def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
-    """Return the tokens whose blocks a run of rewritten statements goes through, in order; None
-    where runs differ."""
+    """Return the tokens whose blocks a run of rewritten statements executes, in order; None if runs
+    differ."""
     tokens: list[int] = []
     always = True
     for statement in body:
@@ -60,11 +60,11 @@ class Turns(Rewriter):
     """Loops over tiles whose warpgroups take turns, and what such a kernel may not hold."""
 
     over_tiles = 0
-    """how many loops over tiles the statement is in"""
+    """The number of loops over tiles around the statement."""
 
     def turn_taking(self, node: ast.For) -> bool:
-        """Return whether the tiles of a loop are taken in turns; refuse loops where that would have
-        no meaning."""
+        """Return whether the tiles of a loop are taken in turns. Reject loops for which turns are
+        meaningless."""
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
@@ -109,8 +109,8 @@ class Turns(Rewriter):
         return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
 
     def check_turns(self, node: ast.FunctionDef) -> None:
-        """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no
-        such loop."""
+        """Reject a rewritten kernel with pipelines outside a loop over tiles, or without such a
+        loop."""
         if self.unit.turns < 2:
             return
         loops = [inner for inner in walk(node) if getattr(inner, "over_tiles", False)]

@@ -1,12 +1,12 @@
-"""The number of products that a wait may leave in flight, where the kernel does not say it: ``s =
+"""The number of products that a wait may leave in flight if the kernel does not specify it: ``s =
 numpipe.wgmma_wait(s)``.
 
-wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued
+wgmmas end in the order of their issue, so a wait for one may leave in flight as many as were issued
 after it. The pass goes through the function once and counts, for each name, the products issued
-since it was bound, on every path that constants do not rule out, and takes the least number. What
-the pass does not see (a function that is called, a `while`, a value of another name) counts as no
-product, so that the wait is longer and never too short. The simulated SM, which knows the groups,
-reports one that leaves too many in flight::
+since it was bound, on every path that constants do not rule out, and takes the minimum. What the
+pass does not see (a called function, a `while`, a value with another name) counts as no product, so
+that the wait may be longer than needed but never too short. The simulated SM, which knows the
+groups, reports a wait that leaves too many in flight::
 
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)
@@ -64,10 +64,10 @@ def pending(
     issues: Callable[[ast.AST], bool],
     arm: Callable[[ast.expr], bool | None] = lambda _: None,
 ) -> dict[ast.Call, int]:
-    """Return how many groups each of these waits may leave, in the source of a function.
+    """Return how many groups each of these waits may leave in flight, in the source of a function.
 
-    `issues` says whether a node is a call that issues a product, `arm` what the test of an `if` is,
-    where that is known when the kernel is compiled.
+    `issues` returns whether a node is a call that issues a product, `arm` the value of an `if` test
+    that is known at compile time.
     """
     count = _Count(waits, issues, arm)
     if count.groups:

@@ -1,5 +1,5 @@
-"""Rounds of `while` loops: in simulated code each says that it begins, so that a loop without end
-is found."""
+"""Iteration counts of `while` loops: in simulated code each iteration reports its beginning, so
+that an endless loop is found."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ...core.machine import current
 from .nodes import load, located
 
 NAME = "__np_a_round_begins"
-"""no operation is called like this, whose names begin with __np_ too"""
+"""No operation has this name; their names begin with __np_ too."""
 
 
 def begin_round() -> None:
-    """Tell the simulated SM that a round of a loop begins."""
+    """Report to the simulated SM that an iteration of a loop begins."""
     current().round()
 
 
 def counted(module: ast.Module) -> ast.Module:
-    """Return a rewritten module whose `while` loops count their rounds; the module itself where it
+    """Return a rewritten module whose `while` loops count their iterations; the module itself if it
     has none."""
     if not any(isinstance(node, ast.While) for node in ast.walk(module)):
         return module

@@ -1,12 +1,12 @@
-"""All that imports Numba and llvmlite, and all that changes what they do inside. Read `operations`
-first, then `kernels`.
+"""All imports of Numba and llvmlite, and all changes to their internals. Read `operations` first,
+then `kernel_compiler`.
 
-No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in
-the ``_cuda`` modules, are written in Numba's terms (types, typing contexts, signatures) and in
-llvmlite's builders, which they import from here. Another version of Numba changes this folder,
-unless that interface changes; another backend would change those modules too, most of what numpipe
-knows of the GPU. What a kernel means does not belong here. The first compile imports the folder,
-``import numpipe`` never.
+No other module imports them. This package does not hide the backend, however. The CUDA
+implementations of operations, in the ``_cuda`` modules, use Numba's concepts (types, typing
+contexts, signatures) and llvmlite's builders, which they import from here. A new version of Numba
+affects only this package, unless that interface changes. Another backend would also change those
+modules, which are most of what numpipe knows about the GPU. The meaning of kernels does not belong
+here. The package is imported by the first compile, and never by ``import numpipe``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..process_guards import uninterrupted
 
 
 def _row_stack(arrays: Any) -> Any:
-    """Stand in for NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy
-    2.5 does not have it.
+    """Replace NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy 2.5
+    does not have it.
 
-    It is a new function, so that what Numba registers for it is no second meaning of `vstack`.
+    It is a separate function, so that what Numba registers for it does not affect `vstack`.
     """
     return np.vstack(arrays)
 
 
 with uninterrupted():
-    # an older NumPy that gives it with a DeprecationWarning is not asked
+    # vars() avoids the DeprecationWarning of older NumPy versions, which have it
     _missing = "row_stack" not in vars(np)
     if _missing:
         np.row_stack = _row_stack  # type: ignore[assignment, unused-ignore]

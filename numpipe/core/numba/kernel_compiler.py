@@ -1,4 +1,4 @@
-"""Numba's compiler down to LLVM IR, for an architecture whether or not this machine has a GPU."""
+"""Numba's compiler down to LLVM IR, for a given architecture, with or without a GPU."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from .numba_contexts import in_this_thread, own_contexts
 __all__ = ["Typed", "compile_kernel", "compiling_for", "rename"]
 
 Typed = Callable[[Any, dict[str, Any]], None]
-"""is called with each function that was typed: its IR, in SSA form, and the type of each
-variable"""
+"""called with each typed function: its IR, in SSA form, and the type of each variable"""
 _listeners: list[Typed] = []
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class _CallListeners(AnalysisPass):  # type: ignore[misc]
-    """Calls `_listeners` with a function as long as its phi nodes are there."""
+    """Calls `_listeners` with a function while its phi nodes still exist."""
 
     _name = "numpipe_listeners"
 
@@ -46,13 +45,14 @@ class _CallListeners(AnalysisPass):  # type: ignore[misc]
 
 
 class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
-    """Numba's passes without those that kernels do not need: each takes milliseconds per function.
+    """Numba's passes without those that kernels do not need, each of which takes milliseconds per
+    function.
 
-    The AST pass refuses closures, comprehensions and `with`. Nothing asks Numba to inline or to
-    unroll over types; literals have literal types from the start. Kernels have no array expressions
-    and string keys, which passes rewrite after inference. Nothing reads a listing with types, for
-    which Numba keeps each function's IR. No value counts references, so lowering need not know
-    where a variable's life ends.
+    The AST pass refuses closures, comprehensions and `with`. Nothing in kernels asks Numba to
+    inline or to unroll over types, and literals have literal types from the start. Kernels have no
+    array expressions or string keys, which some passes rewrite after inference. Nothing reads a
+    listing with types, for which Numba keeps each function's IR. No value is reference-counted, so
+    lowering need not know where a variable's lifetime ends.
     """
 
     _LEFT_OUT = (
@@ -71,7 +71,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
     )
 
     _managers: ClassVar[list[Any]] = []
-    """one list, for all functions"""
+    """shared by all functions"""
 
     def define_pipelines(self) -> list[Any]:
         if not self._managers:
@@ -92,29 +92,30 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 def compiling_for(
     target: Target, few_meanings: bool = False, place: Place | None = None
 ) -> Iterator[None]:
-    """Have Numba compile for an architecture with or without a GPU, with NVVM's log in its errors.
+    """Make Numba compile for an architecture, with or without a GPU, and include NVVM's log in its
+    errors.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock: a plain
-    `@cuda.jit` function of another thread is compiled before or after. Code inside takes no lock
-    that is held around a compile. At the end Numba's entries about the kernel are dropped
-    (`kernel_entries`).
+    `@cuda.jit` function in another thread is compiled before or after. Code inside the block must
+    not take a lock that is held around a compile. At the end, Numba's entries about the kernel are
+    dropped (`kernel_entries`).
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(
-            f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions "
-            "need: unset it"
+            f"NUMBA_FORCE_CUDA_CC removes the 'a' from {target.name}, which architecture-specific "
+            "instructions need: unset it"
         )
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:
         if few_meanings:
             undo.enter_context(own_contexts())
-        # once, where Numba looks at all variables of the environment before each function
+        # only once, although Numba checks all environment variables before each function
         config.reload_config()
         passmanagers = typed_passes.passmanagers
-        # of references that were dropped, of which kernels have none
+        # statistics of dropped references, which kernels do not have
         counts = passmanagers.dump_refprune_stats()
         undo.callback(drop_entries)
-        # of a variable that has both Numba would make a float64
+        # Numba would type a variable that has both as float64
         apart, unify = {types.int32, types.float32}, types.Number.unify
         for owner, name, value in (
             (
@@ -123,15 +124,15 @@ def compiling_for(
                 in_this_thread(lambda: device, dispatcher.get_current_device),
             ),
             (compiler, "CUDACompiler", _Compiler),
-            # Numba reads the PTX only to look for runtime calls we never make
+            # Numba only searches the PTX for runtime calls, which kernels never make
             (
                 passmanagers,
                 "dump_refprune_stats",
                 in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats),
             ),
-            # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
+            # also for functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO is
             (config, "CUDA_DEBUGINFO_DEFAULT", 0),
-            # Numba's asks for the working directory: it may be gone
+            # Numba's version needs the working directory, which may be gone
             (ir.Loc, "_get_path", lambda place: place.filename),
             (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
             (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
@@ -166,16 +167,17 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 class _Printed:
     """The text of a complete module, which replaces llvmlite's objects.
 
-    A kernel that was compiled for `inspect` keeps its modules: three quarters of its memory were
-    these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got their linkage, which is
-    all that Numba would still do to them.
+    A kernel compiled for `inspect` keeps its modules, and three quarters of its memory were these
+    objects (4.9 MiB for a GEMM, of which 1.3 MiB remain). All functions have their linkage already,
+    which is all that Numba would still set.
     """
 
     functions = ()
 
     def __init__(self, module: Any) -> None:
         self.text = str(module)
-        # apart, its instructions are freed at once, not by the garbage collector
+        # breaks reference cycles, so that instructions are freed at once and not by the garbage
+        # collector
         for function in module.functions:
             for block in function.blocks:
                 block.instructions.clear()
@@ -195,16 +197,16 @@ def compile_kernel(
     place: Place | None = None,
     added: Instrumentation = NOTHING,
 ) -> Any:
-    """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel
+    """Compile a `@cuda.jit` kernel of this signature down to LLVM IR, and return Numba's kernel
     object.
 
-    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called
-    with each function on the way. `few_meanings`: with `own_contexts`, which suffice for functions
-    that call numpipe's operations alone. With `place` the machine code has a line table (`lines`).
-    `added`: what operations get besides their own code.
+    launch_bounds are always set, because ptxas ignores setmaxnreg without them (C7508). `typed` is
+    called with each function that is typed. `few_meanings`: compile with `own_contexts`, which
+    suffice for functions that only call numpipe's operations. If `place` is given, the machine code
+    has a line table (`lines`). `added`: instrumentation of operations.
     """
     with compiling_for(target, few_meanings, place):
-        # whatever NUMBA_CUDA_DEBUGINFO
+        # whatever NUMBA_CUDA_DEBUGINFO is
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)
         _listeners[:] = [] if typed is None else [typed]
         token = INSTRUMENTATION.set(added)
@@ -213,7 +215,7 @@ def compile_kernel(
         finally:
             _listeners.clear()
             INSTRUMENTATION.reset(token)
-        # Numba's own table lives on: a finalizer of the dispatcher holds it
+        # Numba's own table is kept alive by a finalizer of the dispatcher
         dispatcher_.overloads = {tuple(argtypes): kernel}
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
@@ -221,16 +223,16 @@ def compile_kernel(
 
 
 def rename(kernel: Any, name: str) -> None:
-    """Give a kernel's code another name, before NVVM reads it; every symbol that Numba makes begins
-    with ``_ZN``."""
+    """Rename a kernel's code before NVVM reads it. Every symbol that Numba makes begins with
+    ``_ZN``."""
     old, library = kernel.entry_name, kernel._codelibrary
     rewrite_ir(library, lambda text: text.replace(f'"{old}"', f'"{name}"'))
     kernel.entry_name = library._entry_name = name
 
 
 def _print_modules(library: Any) -> None:
-    """Print each module of a kernel once: Numba prints that of a function as often as there are
-    paths of calls to it."""
+    """Print each module of a kernel once. Numba would print a function's module once per path of
+    calls to it."""
     libraries, known = [library], {library}
     for one in libraries:
         one._module = _Printed(one._module)

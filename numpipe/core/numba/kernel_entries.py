@@ -1,12 +1,12 @@
-"""Entries about one kernel in Numba's tables, dropped when the kernel's compile ends.
+"""Removal of entries about one kernel from Numba's tables at the end of the kernel's compile.
 
-Numba keeps each function it compiled, for the types of its arguments, as long as the process lives.
-The types of a kernel's context, arrays, rings and functions carry the kernel's `Unit`, so no other
-kernel finds these entries; without `drop_entries` they hold about 1 MiB a kernel. Entries for other
-types, such as those of tiles, serve the kernels that follow.
+Numba keeps each compiled function, by the types of its arguments, for the life of the process. The
+types of a kernel's context, arrays, rings and functions contain the kernel's `Unit`, so no other
+kernel can use these entries. Without `drop_entries` they would take about 1 MiB per kernel. Entries
+for other types, such as those of tiles, are kept for later kernels.
 
-A type of one kernel has a serial number in its name, after ``#`` (of a Unit) or ``@`` (of a
-function). An operation of one kernel is marked by `core.op.of_one_kernel`.
+A type that belongs to one kernel has a serial number in its name, after ``#`` (for a Unit) or ``@``
+(for a function). An operation that belongs to one kernel is marked by `core.op.of_one_kernel`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numba.cuda.descriptor import cuda_target
 
 _SERIAL_NUMBER = re.compile(r"[#@]\d").search
 _removals: list[Callable[[], Any]] = []
-"""remove what was entered for kernels since the last `drop_entries`"""
+"""functions that remove what was entered for kernels since the last `drop_entries`"""
 _all: weakref.WeakValueDictionary[int, Entries] = weakref.WeakValueDictionary()
 
 
@@ -41,7 +41,8 @@ class Entries(dict[Any, Any]):
 
 
 class Lowering:
-    """Gives Numba the code generators of `operation`, in place of a registry that keeps them."""
+    """Registers the code generators of `operation` with Numba, instead of a registry that would
+    keep them."""
 
     def __init__(self, operation: Any) -> None:
         self._operation = operation
@@ -66,7 +67,7 @@ def _remove(meanings: dict[Any, Any], function: Any, argtypes: tuple[Any, ...]) 
 
 
 def drop_entries() -> None:
-    """Drop the entries of kernels. The caller holds Numba's lock."""
+    """Drop the entries of kernels. The caller must hold Numba's lock."""
     while _removals:
         _removals.pop()()
     for table in _tables(cuda_target.target_context):
@@ -75,13 +76,14 @@ def drop_entries() -> None:
 
 
 def drop_all() -> None:
-    """Drop the entries of numpipe's operations: they lead to code of contexts no longer in use."""
+    """Drop the entries of numpipe's operations, because they lead to code of contexts that are no
+    longer used."""
     for entries in list(_all.values()):
         entries.clear()
 
 
 def _tables(target: Any) -> Iterator[MutableMapping[Any, Any]]:
-    """Yield the tables of Numba's own meanings of Python."""
+    """Yield the tables of Numba's own implementations of Python functions."""
     found = (target._defns, target._getattrs, target._setattrs)
     selectors = itertools.chain(*(table.values() for table in found))
     yield from (one._cache for one in (*selectors, target._casts, target._get_constants))
@@ -89,14 +91,15 @@ def _tables(target: Any) -> Iterator[MutableMapping[Any, Any]]:
     for one in functions:
         if isinstance(one, types.Function):
             yield one._impl_keys
-            # an overload of Numba's keeps for which types it has no meaning, too
+            # Numba's overloads also cache the types for which they have no implementation
             yield from (each._impl_cache for each in one.templates if hasattr(each, "_impl_cache"))
     yield target.data_model_manager._cache
     yield cgutils._struct_proxy_cache
 
 
 def _of_one_kernel(key: Any) -> bool:
-    """Return whether an operation or a type, or one in a tuple, is of one kernel."""
+    """Return whether a key (an operation, a type, or a tuple containing one) belongs to one
+    kernel."""
     if isinstance(key, types.Function):
         return _of_one_kernel(key.typing_key)
     if isinstance(key, types.Type):

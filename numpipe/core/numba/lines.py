@@ -1,10 +1,10 @@
-"""The line table of a kernel's LLVM IR: which line of the user's source each instruction belongs
-to.
+"""The line table of a kernel's LLVM IR, which assigns a line of the user's source to each
+instruction.
 
-Numba's own line tables would name the lines of the rewritten source, and those of numpipe's own
-functions. Here a function of the caller says what a line of the rewritten source stands for.
-Functions of which it knows nothing get no table: LLVM gives what it inlines of them the line of
-their call, which is a line of the user's.
+Numba's own line tables would contain lines of the rewritten source and of numpipe's functions.
+Here, a function passed by the caller maps a line of the rewritten source to the user's line.
+Functions for which it returns None get no table. When LLVM inlines them, it assigns the line of the
+call, which is a line of the user's source.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numba.cuda import cgutils, debuginfo, lowering
 __all__ = ["Place"]
 
 Place = Callable[[str, int], "tuple[str, int] | None"]
-"""returns the file and the line that a line of a compiled function stands for; None for a function
-that is not the user's"""
+"""returns the user's file and line for a line of a compiled function, or None for a function that
+is not the user's"""
 
 
 class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
-    """Numba's interface for debug information, one object a function: of all that it could tell
-    this one emits lines alone."""
+    """Numba's interface for debug information, with one object per function; this implementation
+    emits only lines."""
 
     def __init__(
         self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool
@@ -35,18 +35,18 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
         self._scope: Any = None
         self._file = ""
         self._at = 0, 0
-        """the line of the compiled function's definition, and the line that it stands for"""
+        """the line of the compiled function's definition, and the corresponding user's line"""
 
     def mark_subprogram(
         self, function: Any, qualname: str, argnames: Any, argtypes: Any, line: int
     ) -> None:
-        compiled = line - 1  # Numba takes the first line for a decorator's
+        compiled = line - 1  # Numba assumes that the first line is a decorator's
         if (found := self._place(self._compiled, compiled)) is None:
             return
         self._file, at = found
         self._at = compiled, at
         module, add = self._module, self._module.add_debug_info
-        path = Path(self._file.replace('"', "'"))  # ptxas cannot read a quoted quote, and fails
+        path = Path(self._file.replace('"', "'"))  # ptxas fails on an escaped quote
         file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
         unit = add(
             "DICompileUnit",
@@ -102,11 +102,10 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
 
 
 def replacements(place: Place) -> tuple[tuple[Any, str, Any], ...]:
-    """Return (owner, name, value) of what Numba's lowering uses while a kernel with a line table is
-    compiled."""
+    """Return (owner, name, value) of the replacements in Numba's lowering while a kernel with a
+    line table is compiled."""
     return (
         (debuginfo, "DummyDIBuilder", functools.partial(_Lines, place)),
-        # lines before that of the definition are those of a function's own expressions here,
-        # not of a decorator
+        # lines before the definition belong to expressions of the function here, not to a decorator
         (lowering.BaseLower, "_adjust_line_if_prologue", lambda _, line: line),
     )

@@ -1,4 +1,4 @@
-"""LLVM IR: constants, inline assembly, symbols, and the annotations of a kernel's parameters."""
+"""LLVM IR: constants, inline assembly, symbols, and annotations of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ __all__ = [
     "emit_gated",
     "external",
     "f32",
+    "f64",
     "global_pointer",
     "grid_constant",
     "grid_size",
@@ -47,6 +48,7 @@ __all__ = [
 
 i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 f32 = ir.FloatType()
+f64 = ir.DoubleType()
 void = ir.VoidType()
 
 
@@ -104,25 +106,22 @@ def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constr
 
 
 def join(builder: Any) -> None:
-    """Emit an empty statement where lanes that went apart meet; LLVM may not copy it into their
-    paths.
+    """Emit an empty statement where divergent lanes meet, which LLVM may not copy into their paths.
 
-    Without it LLVM copies a loop's end that follows into both paths. The loop's counter then has a
-    definition in each, and ptxas takes it, and all that depends on it, as different in the lanes:
-    no uniform registers, a shuffle for each descriptor, BSSY and WARPSYNC around each branch. ptxas
-    itself does that behind a predicated statement, which it makes a branch; there a bar.warp.sync
-    keeps the paths together, and is a NOP, or nothing, in the machine code. With
-    `plan.context_cuda.uniform` this spares a step of attention 14 of 646 instructions and every
-    BSSY, one of the ping-pong GEMM 7 of 102.
-    """
+    Without it, LLVM copies the end of an enclosing loop into both paths. The loop's counter then
+    has a definition in each path, and ptxas assumes that it and everything that depends on it
+    differ between lanes: no uniform registers, a shuffle for each descriptor, BSSY and WARPSYNC
+    around each branch. ptxas itself does this after a predicated statement, which it turns into a
+    branch. There a bar.warp.sync keeps the paths together; it becomes a NOP or nothing in the
+    machine code. With `plan.context_cuda.uniform` this saves 14 of 646 instructions and every BSSY
+    in a step of attention, and 7 of 102 instructions in the ping-pong GEMM."""
     emit_asm(builder, ir.VoidType(), [], "", "")
 
 
 def one_of(
     builder: Any, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]
 ) -> list[Any]:
-    """Return the values that `then` makes where a test holds, and that `otherwise` makes where it
-    does not."""
+    """Return the values made by `then` if a test is true, and by `otherwise` if it is false."""
     arms = []
     with builder.if_else(test) as paths:
         for path, make in zip(paths, (then, otherwise), strict=True):
@@ -139,7 +138,7 @@ def one_of(
 
 
 def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-    """Return PTX without side effects, for a call: LLVM may move, merge or drop it."""
+    """Return PTX without side effects, to be called. LLVM may move, merge or drop it."""
     return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
 
 
@@ -154,8 +153,8 @@ def nothing(context: Any) -> Any:
 
 
 def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
-    """Call a symbol that the kernel's entry module defines (see `define`), by which shared helpers
-    ask their kernel."""
+    """Call a symbol that the kernel's entry module defines (see `define`). Shared helpers get
+    information about their kernel in this way."""
     fn = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(result, [a.type for a in args]), name
     )
@@ -164,11 +163,10 @@ def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> 
 
 @contextlib.contextmanager
 def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
-    """Define an always-inlined function in `module`; yields ``(builder, arguments)``.
+    """Define an always-inlined function in `module`, yielding ``(builder, arguments)``.
 
-    Weak, not linkonce: the linker meets the entry module first, and would drop what no function
-    there calls.
-    """
+    The linkage is weak instead of linkonce, because the linker reads the entry module first and
+    would drop functions that are not called in it."""
     fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
     fn.linkage = "weak_odr"
     fn.attributes.add("alwaysinline")
@@ -176,8 +174,8 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
 
 
 def thread_index(builder: Any) -> Any:
-    """Read %tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards
-    rely on."""
+    """Read %tid.x through the LLVM intrinsic, which can be folded, unlike inline assembly. Role
+    guards rely on this."""
     return special(builder, "tid.x")
 
 
@@ -202,13 +200,13 @@ def block_number(builder: Any) -> Any:
 
 
 def c_string(context: Any, builder: Any, text: str) -> Any:
-    """Return the generic address of a constant string, as C's functions want it."""
+    """Return the generic address of a constant string, as C functions expect it."""
     return context.insert_string_const_addrspace(builder, text)
 
 
 def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
-    """Call C's printf in the lanes that are here; `values` are i32, i64, double and string
-    addresses, naturally aligned."""
+    """Call C's printf in the active lanes; `values` are i32, i64, double and string addresses,
+    naturally aligned."""
     struct = cgutils.make_anonymous_struct(builder, list(values))
     buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
     external(builder, "vprintf", i32, [c_string(context, builder, format), buffer])
@@ -217,14 +215,14 @@ def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> N
 def assert_fail(
     context: Any, builder: Any, message: str, file: str, line: int, function: str
 ) -> None:
-    """Fail as a C assert: the lane prints "file:line: function: … Assertion `message` failed" and
+    """Fail like a C assert: the lane prints "file:line: function: … Assertion `message` failed" and
     stops the kernel."""
     text = [c_string(context, builder, part) for part in (message, file, function)]
     external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
 
 
 def shared_base(builder: Any) -> Any:
-    """Return the shared-space address (32 bit) of the CTA's dynamic shared memory."""
+    """Return the shared-space address (32 bits) of the CTA's dynamic shared memory."""
     module = builder.module
     array = module.globals.get("numpipe_smem")
     if array is None:
@@ -241,7 +239,7 @@ def smem(builder: Any, offset: int) -> Any:
 
 # ---- annotations of a kernel's parameters --------------------------------------------------------
 class _ByVal(ArgumentAttributes):  # type: ignore[misc]
-    """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
+    """`byval` in the spelling of LLVM 7 (the NVVM dialect of sm_90), without a type."""
 
     def _expand(self, name: str, typ: Any) -> str:
         return name
@@ -255,10 +253,11 @@ def _annotate(builder: Any, name: str, value: Any) -> None:
 
 
 def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
-    """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to
+    """Mark a kernel's pointer parameter as passed by value in parameter space and never copied to
     local memory.
 
-    One annotation node only: of several, NVVM honours the first and silently copies the others.
+    There must be only one annotation node. Of several, NVVM uses the first and silently copies the
+    other parameters.
     """
     if isinstance(value, ir.Argument) and value.parent is builder.function:
         attributes = _ByVal()
@@ -271,10 +270,10 @@ def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
 
 
 def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
-    """Annotate the kernel whose parameter `value` is with the CTAs of its cluster, which are part
-    of the machine code then.
+    """Annotate the kernel that has the parameter `value` with its cluster size in CTAs, which makes
+    it part of the machine code.
 
-    The annotation becomes ``.reqnctapercluster``, with which ptxas keeps no second path for a
+    The annotation becomes ``.reqnctapercluster``, so that ptxas generates no second path for a
     launch without clusters.
     """
     if isinstance(value, ir.Argument) and value.parent is builder.function:

@@ -1,5 +1,5 @@
-"""From the LLVM IR of a kernel to LTO-IR, PTX, a cubin and SASS; and the functions that the IR
-calls."""
+"""From a kernel's LLVM IR to LTO-IR, PTX, a cubin and SASS, and queries about the functions that
+the IR calls."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ __all__ = ["calls", "disassemble", "link", "rewrite_ir", "to_ltoir", "to_ptx", "
 
 
 def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
-    """Replace the text of each LLVM module of a kernel, before NVVM reads it."""
+    """Transform the text of each LLVM module of a kernel, before NVVM reads it."""
     library._llvm_strs = [change(text) for text in library.llvm_strs]
 
 
 def to_ltoir(library: Any, target: Target) -> bytes:
-    """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would
-    compile it as relocatable code, in which ptxas ignores setmaxnreg and serialises wgmma."""
-    # Numba would load NVRTC, to ask it whether there is this architecture
-    made = library._ltoir_cache
-    if target.capability not in made:
+    """Return the LTO-IR that NVVM makes from a kernel's LLVM IR. PTX is never linked, because
+    nvJitLink would compile it as relocatable code, in which ptxas ignores setmaxnreg and serializes
+    wgmma."""
+    # avoids loading NVRTC, which Numba would ask whether this architecture exists
+    cache = library._ltoir_cache
+    if target.capability not in cache:
         architecture = "compute_{}{}{}".format(*target.capability)
         options = library._nvvm_options | {"arch": architecture, "gen-lto": None}
-        made[target.capability] = nvvm.compile_ir(library.llvm_strs, **options)
-    return bytes(made[target.capability])
+        cache[target.capability] = nvvm.compile_ir(library.llvm_strs, **options)
+    return bytes(cache[target.capability])
 
 
 def to_ptx(library: Any, target: Target) -> str:
-    """Return the PTX after link-time optimisation, which becomes SASS."""
+    """Return the PTX after link-time optimization, from which SASS is made."""
     return str(library.get_lto_ptx(cc=target.capability)).rstrip("\0")
 
 
 def link(ltoir: bytes, name: str, target: Target) -> tuple[bytes, str]:
-    """Link a whole program by nvJitLink; returns (cubin, log with registers, spills and C75xx
+    """Link a whole program with nvJitLink. Return (cubin, log with registers, spills and C75xx
     notes)."""
     from cuda.bindings import nvjitlink
 
-    # nvJitLink logs nothing of a cubin from its cache: a kernel would have 0 registers, and no
-    # spills
+    # without -no-cache, nvJitLink logs nothing for a cached cubin, so registers and spills would be
+    # 0
     flags = ["-lto", f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     handle = nvjitlink.create(len(flags), flags)
     try:
@@ -66,11 +67,11 @@ def link(ltoir: bytes, name: str, target: Target) -> tuple[bytes, str]:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the SASS of a cubin, by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
+    """Return the SASS of a cubin, from nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
 
-    Its data flow analysis takes a third of the time, and adds something only to spills and to
-    branches by register. Code with a line table comes with comments that name the lines, and
-    without the sections of the table itself.
+    nvdisasm's data flow analysis takes a third of the time and only matters for spills and indirect
+    branches, so it is skipped otherwise. Code with a line table is returned with comments that name
+    the lines, and without the sections of the table itself.
     """
     from cuda.core import ObjectCode
 
@@ -91,7 +92,7 @@ def calls(library: Any, *functions: str) -> bool:
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:
-    """Return the symbols of this prefix that are called and that nothing defines."""
+    """Return the symbols with this prefix that are called but not defined."""
     called, defined = (
         {
             symbol

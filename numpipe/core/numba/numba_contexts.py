@@ -1,12 +1,12 @@
-"""Numba's contexts for kernels: they know what kernels are written with, and not all of Python and
-NumPy that Numba knows.
+"""Numba contexts for kernels, which know only what kernels use, and not everything that Numba knows
+of Python and NumPy.
 
-Numba's own contexts import and install everything before they answer a first question: libdevice,
-CUDA's vector and half precision types, strings, functions of arrays. Kernels need none of it,
-because operations bring meanings of their own, and it takes an eighth of a first compile. A kernel
-that these contexts do not compile is compiled again with Numba's own, so nothing is refused for
-them; nor is code made another way: half precision, of which Numba's general meanings would make
-something else, is what they refuse.
+Numba's own contexts import and install everything before they are first used: libdevice, CUDA's
+vector and half-precision types, strings, array functions. Kernels need none of it, because
+operations have their own implementations, and it takes an eighth of the first compile. A kernel
+that does not compile with these contexts is compiled again with Numba's own, so they refuse nothing
+that Numba accepts. They also never generate different code: half precision, which Numba's general
+implementations would compile differently, is refused here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _LOWERING = (
 
 
 def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls
-    it outside its lock, too."""
+    """Return a function that calls `ours` in the compiling thread, and Numba's own function in
+    other threads, because Numba also calls it without holding its lock."""
     thread = threading.get_ident()
 
     def either(*args: Any, **named: Any) -> Any:
@@ -60,13 +60,13 @@ def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Call
 class _Typing(CUDATypingContext):  # type: ignore[misc]
     def __init__(self) -> None:
         self.resolved: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
-        """signatures of calls in one compile, by the ids of the function and of its arguments'
-        types, which stand beside them"""
+        """signatures of calls in one compile, by the ids of the function and its argument types;
+        both are stored with the signature, so that ids stay valid"""
         super().__init__()
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        """Return the signature of a call. Numba asks three times: its inference goes over a
-        function until nothing changes."""
+        """Return the signature of a call, cached, because Numba's inference repeats until nothing
+        changes and asks three times."""
         if isinstance(func, types.Dispatcher) and not isinstance(
             func.dispatcher.targetctx, _Target
         ):
@@ -79,7 +79,7 @@ class _Typing(CUDATypingContext):  # type: ignore[misc]
         known = self.resolved.get(key)
         if known is None:
             sig = super().resolve_function_type(func, args, kws)
-            if sig is None:  # no meaning so far
+            if sig is None:  # not resolved yet
                 return None
             known = self.resolved[key] = sig, func, args
         return known[0]
@@ -93,11 +93,12 @@ class _Target(CUDATargetContext):  # type: ignore[misc]
     def __init__(self, typing: _Typing) -> None:
         super().__init__(typing)
         self._sizes: dict[str, int] = {}
-        """bytes of LLVM types: for each question llvmlite has LLVM parse a module"""
+        """sizes of LLVM types in bytes, cached because llvmlite has LLVM parse a module for each
+        query"""
 
     def get_abi_sizeof(self, ty: Any) -> int:
         text = str(ty)
-        if "%" in text:  # a name, which another module may give to another structure
+        if "%" in text:  # a named type, whose name another module may use for a different structure
             return super().get_abi_sizeof(ty)  # type: ignore[no-any-return]
         if text not in self._sizes:
             self._sizes[text] = super().get_abi_sizeof(ty)
@@ -114,15 +115,15 @@ class _Target(CUDATargetContext):  # type: ignore[misc]
 
 
 class _Own:
-    """The contexts of this process; None where a kernel needed more than they know, from when on
-    Numba's own are used."""
+    """The contexts of this process. None after a kernel needed more than they know; Numba's own are
+    used from then on."""
 
     contexts: tuple[_Typing, _Target] | None = None
 
 
 @contextlib.contextmanager
 def own_contexts() -> Iterator[None]:
-    """Have Numba use these contexts in this thread, if they are still in use; the caller holds
+    """Make Numba use these contexts in this thread, if they are still in use. The caller must hold
     Numba's lock."""
     with contextlib.ExitStack() as undo:
         for name, ours in zip(
@@ -139,15 +140,15 @@ def own_contexts() -> Iterator[None]:
 
 
 def learn_all() -> bool:
-    """Have all later compiles of this process use Numba's own contexts; returns whether they did
-    not yet."""
-    learnt, _Own.contexts = _Own.contexts is not None, None
-    if learnt:
+    """Make all later compiles of this process use Numba's own contexts. Return whether they did not
+    already."""
+    own_in_use, _Own.contexts = _Own.contexts is not None, None
+    if own_in_use:
         drop_all()
         with uninterrupted():
-            # imports Numba's meanings of Python, as its first compile would
+            # imports Numba's implementations of Python functions, as its first compile would
             cuda_target.target_context.refresh()
-    return learnt
+    return own_in_use
 
 
 _typing = _Typing()

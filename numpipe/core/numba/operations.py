@@ -1,8 +1,8 @@
-"""Meanings of functions, operators, attributes and methods, each a typer and a code generator; and
-how values lie in LLVM.
+"""Numba implementations of functions, operators, attributes and methods (a typer and a code
+generator for each), and LLVM representations of values.
 
-A typer is a generator function that generates code behind its `yield`, or returns both, or returns
-None for types not its own::
+A typer is a generator function that generates code after its `yield`, or a function that returns a
+signature and a code generator. It returns None for types that it does not handle::
 
     def typer(typing_context, ring, k):                 # types
         # yields the call's signature, and gets what it generates LLVM code with
@@ -96,10 +96,10 @@ def _in_two(typer: Typer) -> Typer:
 
 
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the
-    typing context and the types."""
+    """Return the Numba type of a callable implemented by `typer`, which Numba calls with the typing
+    context and the argument types."""
     typer = _in_two(typer)
-    vars(typer)["__signature__"] = inspect.signature(typer)  # Numba asks for it at each call
+    vars(typer)["__signature__"] = inspect.signature(typer)  # Numba reads it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
     template._impl_cache, template._overload_cache = Entries(key), Entries(key)
     lowering = Lowering(key)
@@ -140,12 +140,11 @@ def call(
     args: Sequence[Any],
     *value: Any,
 ) -> tuple[Any, Any]:
-    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return
-    type, value).
+    """Call `function` (an operation, a helper or its Numba type) while generating code. Return
+    (return type, value).
 
-    Arguments that are left out must be None by default. A function that is a value itself, not a
-    constant, is passed as `value`.
-    """
+    Omitted arguments must default to None. If the function is a value and not a constant, pass it
+    as `value`."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
     left_out = sig.args[len(args) :]
@@ -165,7 +164,8 @@ def call_value(
     argtypes: Sequence[Any],
     args: Sequence[Any],
 ) -> tuple[Any, Any]:
-    """Call a callable value of type `function` while generating code -> (return type, value)."""
+    """Call a callable value of type `function` while generating code. Return (return type,
+    value)."""
     return call(
         context,
         builder,
@@ -177,20 +177,20 @@ def call_value(
 
 
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
-    """Return the type of a tuple of these parts, a named tuple of `like`'s class if `like` is
-    one."""
+    """Return the type of a tuple of these parts; a named tuple of the same class as `like`, if it
+    is one."""
     if isinstance(like, types.BaseNamedTuple):
         return types.BaseTuple.from_types(tuple(parts), like.instance_class)
     return types.Tuple(tuple(parts))
 
 
 def immediate(value: int) -> tuple[Any, Any]:
-    """Return (type, value) of a compile-time int as an argument of `call`."""
+    """Return (type, value) of a compile-time int, for use as an argument of `call`."""
     return types.literal(value), const(value, i64)
 
 
 def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
-    """Return the type of what `function` returns for arguments of these types."""
+    """Return the type of the result of `function` for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
 
@@ -219,7 +219,7 @@ def attribute(
 
 def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
     """Define attributes whose values ``value(type)`` are constants, of type `result`; None: of
-    literals and tuples of them."""
+    literal types and tuples of them."""
 
     def define(name: str, value: Callable[[Any], Any]) -> None:
         def typer(ty: Any) -> Any:
@@ -246,8 +246,8 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
 
 
 def field_attributes(type_class: type, **kinds: Any) -> None:
-    """Define attributes that read a structure's fields, by their types, or functions that return
-    them for the structure's type."""
+    """Define attributes that read the fields of a structure. Each is given by its type, or by a
+    function that returns it for the structure's type."""
 
     def define(name: str, kind: Any) -> None:
         attribute(
@@ -299,10 +299,10 @@ def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> 
 
 
 def overload(function: Any, typer: Typer, literals: bool = False) -> None:
-    """Give a Python operator or function the meaning ``typer(typing_context, *types)``, which Numba
-    asks before its own.
+    """Implement a Python operator or function by ``typer(typing_context, *types)``, which takes
+    precedence over Numba's own implementation.
 
-    `literals`: int literals come as such first, else as int64.
+    `literals`: pass int literals as literals first, then as int64.
     """
     lowered, lowering = Entries(function), Lowering(function)
     typer = _in_two(typer)
@@ -324,19 +324,19 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
 
 def literal(ty: Any) -> Any:
-    """Return the value of a literal type, of a tuple of them or of a default; raises TypingError
+    """Return the value of a literal type, of a tuple of them, or of a default. Raises TypingError
     for a run-time value."""
     if isinstance(ty, types.BaseTuple):
         return tuple(literal(t) for t in ty)
     if isinstance(ty, (types.NoneType, types.Omitted)):
         return getattr(ty, "value", None)
     if not hasattr(ty, "literal_value"):
-        raise TypingError(f"a compile-time constant is needed here, not a run-time {ty}")
+        raise TypingError(f"a compile-time constant is expected here, got a run-time {ty}")
     return ty.literal_value
 
 
 def unliteral(ty: Any) -> Any:
-    """Return the type that a literal has as a run-time value: an int is an int32."""
+    """Return the type of a literal as a run-time value; an int becomes an int32."""
     if isinstance(ty, types.BaseTuple):
         return tuple_of(ty, [unliteral(t) for t in ty])
     if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
@@ -344,15 +344,15 @@ def unliteral(ty: Any) -> Any:
     return types.unliteral(ty)
 
 
-# ---- how values of a type lie in LLVM ------------------------------------------------------------
+# ---- LLVM representation of the values of a type -------------------------------------------------
 def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
-    """Lay values of `type_class` out as structures of ``fields(type)``: (name, Numba type) of each
-    field."""
+    """Represent values of `type_class` as structures with the fields ``fields(type)``, each a
+    (name, Numba type)."""
     register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
 
 
 def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:
-    """Lay each value of `type_class` out as a value of the LLVM type ``machine(type)``."""
+    """Represent each value of `type_class` as a value of the LLVM type ``machine(type)``."""
     register_model(type_class)(lambda manager, ty: models.PrimitiveModel(manager, ty, machine(ty)))
 
 
@@ -362,7 +362,7 @@ def fields(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 def struct(context: Any, builder: Any, ty: Any, **values: Any) -> Any:
-    """Return a structure with these fields; others are undefined."""
+    """Return a structure with these fields; other fields are undefined."""
     proxy = cgutils.create_struct_proxy(ty)(context, builder)
     for name, value in values.items():
         setattr(proxy, name, value)

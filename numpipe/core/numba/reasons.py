@@ -1,4 +1,4 @@
-"""Why Numba refused a kernel: the innermost reason, and the lines on the way to it."""
+"""Explanation of Numba's errors: the innermost reason, and the lines that lead to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import operator
 import re
 from typing import Any
 
-# the base of numba.cuda's, which types that it borrows raise
+# the base class of numba.cuda's error, which types borrowed from numba.core raise
 from numba.core.errors import NumbaError
 from numba.cuda.utils import OPERATORS_TO_BUILTINS
 
@@ -16,12 +16,12 @@ __all__ = ["explain"]
 
 
 def explain(error: BaseException, first: int) -> tuple[str, list[int]]:
-    """Return (reason, lines) of an error of compiling: the innermost reason, and the lines on the
-    way to it, outermost first.
+    """Return (reason, lines) of a compile error: the innermost reason, and the lines that lead to
+    it, outermost first.
 
-    Only lines from `first` on count. Numba wraps an error once for every function it is typing,
-    keeps the causes of failed calls on the side, and says where it was only in its frames' locals:
-    this follows all three.
+    Only lines from `first` on are included. Numba wraps an error once per function that it is
+    typing, stores the causes of failed calls separately, and records positions only in local
+    variables of its frames. This function follows all three.
     """
     return _deepest(error, first, set())[1:]
 

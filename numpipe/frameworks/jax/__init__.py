@@ -1,14 +1,14 @@
-"""numpipe in JAX programs: ops and kernels inside of jax.jit, jax.grad and jax.vmap, by XLA's
+"""numpipe in JAX programs: ops and kernels inside jax.jit, jax.grad and jax.vmap, through XLA's
 foreign function interface.
 
 =========  =========================================================================================
-`call`     makes a function for JAX programs of a kernel, or of an op of your own
+`call`     makes a function for JAX programs from a kernel or from your own declared op
 `jax_ops`  each op of `numpipe.ops` for one GPU, with derivatives and ``jax.vmap``
 =========  =========================================================================================
 
-On a GPU a call is a launch on XLA's own stream, also inside of a command buffer (a CUDA graph that
-XLA records); XLA allocates outputs and workspaces. On a CPU it runs as a call on NumPy arrays does:
-on the simulated SM where there is no GPU. Needs JAX 0.5 or newer.
+On a GPU, a call is a launch on XLA's own stream, also inside a command buffer (a CUDA graph that
+XLA records); XLA allocates outputs and workspaces. On a CPU, a call runs like one on NumPy arrays:
+on the simulated SM if there is no GPU. JAX 0.5 or newer is required.
 """
 
 from __future__ import annotations

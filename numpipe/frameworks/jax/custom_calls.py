@@ -1,17 +1,17 @@
-"""Functions of arrays as custom calls of XLA: traced once for each list of shapes, run with
+"""Functions of arrays as XLA custom calls, traced once for each list of shapes and then run on
 addresses.
 
 =============  =====================================================================================
-traced         `custom_call` makes a `Target` for a function, the types of its inputs and outputs,
-               and registers its handlers. Where JAX's default device is a GPU, a dry run of the
-               function compiles its kernels, so a compile's error is raised at the user's line and
-               not by a running program, and tells how large a workspace they want. XLA allocates
-               that as one more result: a program's kernels may run side by side, and XLA knows
-               which memory is in use when
-run on CUDA    the first call with a stream and addresses runs the function and keeps its launches
-               (`launch.collected_launches`); a call with the same ones makes these launches: no
-               allocation, no wait, nothing that a graph cannot capture
-run on a CPU   the function gets NumPy's views of the buffers
+traced         `custom_call` makes a `Target` for a function and the types of its inputs and
+               outputs, and registers its handlers. If JAX's default device is a GPU, a dry run of
+               the function compiles its kernels, so that compile errors are raised at the user's
+               line rather than by the running program, and measures the workspace they need. XLA
+               allocates the workspace as an additional result: kernels of a program may run
+               concurrently, and XLA knows when each buffer is in use
+run on CUDA    the first call with a given stream and addresses runs the function and records its
+               launches (`launch.collected_launches`); later calls repeat these launches, without
+               allocating, waiting, or doing anything that a graph cannot capture
+run on a CPU   the function gets NumPy views of the buffers
 =============  =====================================================================================
 """
 
@@ -41,21 +41,22 @@ from .ffi import Handler
 
 Run = Callable[..., Any]
 """run(inputs, outputs, **where): a function of two lists of arrays that writes the outputs. `where`
-is ``stream=`` on a GPU, and empty for host arrays"""
+is ``stream=`` on a GPU and empty for host arrays"""
 
 _targets: dict[Hashable, Target] = {}
 _numbers = itertools.count()
 _lock = threading.RLock()
-"""held while a target is made, and by simulations: XLA's threads may run several calls at once"""
+"""held while a target is made, and by simulations, because XLA may run several calls at once in its
+threads"""
 _QUIET = 5
-"""times, 5 ms apart, that no call runs when a process ends"""
+"""number of checks, 5 ms apart, that must find no running call before the process ends"""
 
 _running: set[int] = set()
-"""the threads of XLA that run a call on a CPU now"""
+"""threads of XLA that are running a call on a CPU"""
 
 
 class Memory:
-    """The owner of the arrays in XLA's buffers: it tells their stream, and keeps nothing, as XLA
+    """Owner of the arrays in XLA's buffers. It reports their stream but keeps nothing alive: XLA
     does that."""
 
     def __init__(self, stream: int) -> None:
@@ -68,15 +69,14 @@ class Target:
     def __init__(
         self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]
     ) -> None:
-        """`what` is the name of the kernel or op. Raises what a compile raises, where it is
-        compiled now."""
+        """`what` is the name of the kernel or op. Raises compile errors if it is compiled now."""
         self.name = f"numpipe.{what}.{next(_numbers)}"
         self._run, self._ins, self._outs = run, ins, outs
         self._described = [
             (t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)
         ]
         self._known = Table()
-        """(stream, addresses) -> what was collected there"""
+        """(stream, addresses) -> the launches recorded for them"""
         ordinal = default_gpu()
         self._work = 0 if ordinal is None else self._dry(ordinal)
         results = len(outs) + (self._work > 0)
@@ -90,7 +90,7 @@ class Target:
             )
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        """Bind the call in the program that JAX traces; returns its outputs."""
+        """Add the call to the program that JAX traces, and return its outputs."""
         types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
         if self._work:
             types.append(jax.ShapeDtypeStruct((self._work,), np.uint8))
@@ -98,7 +98,7 @@ class Target:
 
     # ---- on a GPU
     def _dry(self, ordinal: int) -> int:
-        """Compile for a GPU; returns the bytes of workspace."""
+        """Compile for a GPU, and return the bytes of workspace needed."""
         with launch.collecting(launch.Collected(dry=True)) as collected:
             self._launch(0, itertools.count(1 << 40, 1 << 40), ordinal)
         return collected.nbytes
@@ -146,10 +146,10 @@ class Target:
 def custom_call(
     what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is
-    traced; returns the outputs.
+    """Add a call of `run` on these arrays, concrete or traced, to the program being traced, and
+    return the outputs.
 
-    `key` tells functions apart: calls with equal keys and equal types share a target.
+    `key` identifies the function: calls with equal keys and types share a target.
     """
     ins = tuple(array_type(array) for array in arrays)
     with _lock:
@@ -161,20 +161,18 @@ def custom_call(
 
 
 def array_type(array: Any) -> ArrayType:
-    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for
-    sizes that are not known."""
+    """Return the shape and dtype of an array or tracer. Raises SpecError for symbolic sizes."""
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
         raise SpecError(
-            f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must "
-            "be known when a program is traced: trace it with numbers instead of symbols "
-            "(jax.export.symbolic_shape)"
+            f"numpipe.jax: an array has shape {array.shape}, but a launch needs sizes that are "
+            "known when a program is traced; fix: pass numbers in place of the symbols of "
+            "jax.export.symbolic_shape"
         )
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
 
 
 def default_gpu() -> int | None:
-    """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no
-    GPU."""
+    """Return the CUDA ordinal of JAX's default device, or None if that is not a GPU."""
     chosen = jax.config.jax_default_device
     device = (
         jax.local_devices(backend=chosen)[0]
@@ -192,7 +190,7 @@ def _ordinal(pointers: Sequence[int]) -> int:
 def _view(
     pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Any:
-    """Return the buffer at an address of the host as an array."""
+    """Return the buffer at a host address as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
@@ -202,19 +200,19 @@ def _view(
 
 @atexit.register
 def _finish() -> None:
-    """Wait for programs on CPUs that nobody waited for: XLA would wait for their calls, and these
-    for a Python that has ended."""
+    """Wait for CPU programs that are still running: XLA would wait for their calls, which need a
+    live Python interpreter."""
     for array in jax.live_arrays() if _targets else ():
-        with contextlib.suppress(Exception):  # one was deleted, or its program failed
+        with contextlib.suppress(Exception):  # an array was deleted, or its program failed
             array.block_until_ready()
     quiet = 0 if _targets else _QUIET
-    while quiet < _QUIET:  # between two calls of a program none runs for a moment
+    while quiet < _QUIET:  # between two calls of a program there is a moment when none runs
         time.sleep(0.005)
         quiet = 0 if _running else quiet + 1
 
 
 @in_child
 def _after_fork() -> None:
-    """Renew the lock in a forked child: a thread that held it is gone."""
+    """Replace the lock in a forked child, where the thread that held it no longer exists."""
     global _lock
     _lock = threading.RLock()

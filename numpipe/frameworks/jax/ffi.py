@@ -1,24 +1,24 @@
-"""XLA's foreign function interface, from Python: a handler that XLA calls is a ctypes callback.
+"""Handlers for XLA's foreign function interface, as ctypes callbacks.
 
 XLA compiles a custom call to a call of a C function, the *handler*, with one argument, the *call
-frame*: the buffers of operands and results, the stream, and the functions with which the handler
-answers. The structures below are those of ``xla/ffi/api/c_api.h``, as far as they are read here;
-jaxlib has the header in ``jax.ffi.include_dir()``. Every structure begins with its size and a list
-of extensions, and new versions add fields at the end only, so these declarations fit all versions
-from 0.1 on (JAX 0.5 to 0.11).
+frame*: the buffers of operands and results, the stream, and functions that the handler calls. The
+structures below declare the parts of ``xla/ffi/api/c_api.h`` that are read here; jaxlib has the
+header in ``jax.ffi.include_dir()``. Every structure starts with its size and a list of extensions,
+and new versions only add fields at the end, so these declarations work with all versions from 0.1
+on (JAX 0.5 to 0.11).
 
 A handler is called at two times:
 
 ====================  ==============================================================================
 when it is looked up  with an extension in the frame that asks for *metadata*: the version that the
-                      handler was made for, and its traits: whether the calls may be captured into a
-                      *command buffer*, XLA's word for a CUDA graph
-to run                with buffers and a stream. While XLA records a command buffer the stream is
-                      one that is captured
+                      handler was made for and its traits, such as whether calls may be captured in
+                      a *command buffer*, XLA's term for a CUDA graph
+to run                with buffers and a stream; while XLA records a command buffer, the stream is
+                      being captured
 ====================  ==============================================================================
 
-Whatever a handler raises is told to XLA as an error with its text, which JAX raises as
-``jax.errors.JaxRuntimeError``; nothing is raised through C.
+An exception in a handler is passed to XLA as an error with its text, which JAX raises as
+``jax.errors.JaxRuntimeError``; no exception passes through C.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from typing import Any, ClassVar
 from ...diagnostics.errors import SpecError, TargetError
 
 VERSIONS = (0, 1), (0, 4)
-"""the first version of the interface that has all that is used here, and the newest whose
-structures were compared with these"""
+"""first version of the interface that has everything used here, and the newest whose structures
+were compared with these"""
 COMMAND_BUFFER = 1
 """trait: each call queues the same operations, which can be captured and replayed"""
 METADATA = 1
 """type of the extension that asks for metadata"""
 INVALID_ARGUMENT, FAILED_PRECONDITION, INTERNAL = 3, 9, 13
-"""codes of errors"""
+"""XLA error codes"""
 _WORD = ctypes.sizeof(c_void_p)
 
 
 def _sized(*fields: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Return the fields of a structure behind the two that all have."""
+    """Return the fields of a structure, after the two that all structures have."""
     return [("struct_size", c_size_t), ("extension_start", c_void_p), *fields]
 
 
@@ -68,7 +68,8 @@ class Extension(Structure):
 
 
 class Api(Structure):
-    """The functions of XLA. Those between the stream's and the ordinal's are not called here."""
+    """XLA's function table, up to `stream_get`; the entries between the errors and it are not
+    called."""
 
     _fields_: ClassVar = _sized(
         ("version", Version),
@@ -94,7 +95,7 @@ class Buffers(Structure):
 
 
 class Frame(Structure):
-    """A call frame, up to the attributes, which are not used."""
+    """A call frame, without the attributes, which are not used."""
 
     _fields_: ClassVar = _sized(
         ("api", c_void_p),
@@ -116,10 +117,10 @@ class _StreamArguments(Structure):
 # ---- handlers ------------------------------------------------------------------------------------
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _FUNCTION = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
-"""of XLA's own functions, which wait for nothing: Python's lock is kept"""
+"""type of XLA's own functions, which do not block, so the GIL is not released"""
 _STREAM_SIZE = ctypes.sizeof(_StreamArguments)
 _functions: dict[tuple[int, str], Callable[[int], int | None]] = {}
-"""(address of an Api, name of its field) -> that function"""
+"""(address of an Api, name of a field) -> the function in it"""
 _DATA = Buffer.data.offset
 
 
@@ -127,9 +128,8 @@ class Handler:
     """A handler: C calls it at `address`, and it calls a Python function with a stream and the
     addresses of all buffers.
 
-    The stream is the driver's handle on CUDA, 0 on the CPU. The addresses are those of the
-    operands, then of the results, in order; shapes and types are those that the call was traced
-    with, and nothing reads them again.
+    The stream is the CUDA driver's handle, or 0 on the CPU. The addresses are those of the
+    operands, then those of the results; shapes and types are known from tracing and not read again.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class Handler:
         *,
         streams: bool,
     ) -> None:
-        """`operands` and `results` are their numbers; `streams`: the platform has streams, and
-        `function` is told this one."""
+        """`operands` and `results` are their numbers. `streams` says whether the platform has
+        streams, so that `function` gets the call's."""
         self._function, self._streams = function, streams
         self._operands, self._results = c_void_p * operands, c_void_p * results
         self._counts = operands, results
-        self._callback = _HANDLER(self._called)  # C has its address only
+        self._callback = _HANDLER(self._called)  # keep it alive: C only has its address
         self.address = ctypes.cast(self._callback, c_void_p).value or 0
 
     def _called(self, address: int) -> int | None:
@@ -160,7 +160,7 @@ class Handler:
             if (operands.size, results.size) != self._counts:
                 raise TargetError(
                     f"XLA passes {operands.size} operands and {results.size} results, and the "
-                    f"call was made for {self._counts}: report a numpipe bug"
+                    f"call was made for {self._counts}; fix: report a numpipe bug"
                 )
             read = c_void_p.from_address
             pointers = tuple(
@@ -173,29 +173,29 @@ class Handler:
                 ]
             )
             self._function(_stream(frame) if self._streams else 0, pointers)
-        except BaseException as error:  # nothing may pass through C, not even an interrupt
+        except BaseException as error:  # no exception may pass through C, not even an interrupt
             return _failed(frame.api, error)
         return None
 
 
 def _describe(metadata: Metadata, api: int | None) -> None:
-    """Answer XLA's question what the handler is."""
+    """Answer XLA's query for the handler's metadata."""
     version = Api.from_address(api).version if api else None
-    told = VERSIONS[0] if version is None else min(VERSIONS[1], (version.major, version.minor))
-    metadata.version.major, metadata.version.minor = told
+    answer = VERSIONS[0] if version is None else min(VERSIONS[1], (version.major, version.minor))
+    metadata.version.major, metadata.version.minor = answer
     metadata.traits = COMMAND_BUFFER
 
 
 def _stream(frame: Frame) -> int:
     arguments = _StreamArguments(_STREAM_SIZE, None, frame.context)
     if _function(frame.api, "stream_get")(ctypes.addressof(arguments)):
-        raise TargetError("XLA has no stream for this call")
+        raise TargetError("XLA has no stream for this call; fix: report a numpipe bug")
     return arguments.stream or 0
 
 
 def _function(api: int, name: str) -> Callable[[int], int | None]:
-    """Return one of XLA's functions: it takes the address of its arguments, and returns the address
-    of an error or None."""
+    """Return one of XLA's functions, which takes the address of its arguments and returns the
+    address of an error or None."""
     known = _functions.get((api, name))
     return known or _functions.setdefault(
         (api, name), _FUNCTION(getattr(Api.from_address(api), name))
@@ -203,7 +203,8 @@ def _function(api: int, name: str) -> Callable[[int], int | None]:
 
 
 def _failed(api: int, error: BaseException) -> int | None:
-    """Return the address of an error that XLA takes over, with the text of Python's."""
+    """Return the address of an XLA error with the text of a Python exception; XLA takes
+    ownership."""
     code = (
         INVALID_ARGUMENT
         if isinstance(error, SpecError)

@@ -1,8 +1,8 @@
-"""Declared ops in JAX programs: what `numpipe.jax` has of each op, made from its declaration, with
-its derivatives and its rule for ``jax.vmap``.
+"""JAX functions made from declared ops, as `numpipe.jax` offers them, with derivatives and rules
+for ``jax.vmap``.
 
-XLA's operands are contiguous. Many derivatives take transposed operands. The untransposed array is
-passed to the op, which reads it through a transposed view, so XLA copies nothing.
+XLA's operands are contiguous, and many derivatives take transposed operands. The untransposed array
+is passed to the op, which reads it through a transposed view, so XLA copies nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 @functools.cache
 def front(op: Op[Any]) -> Callable[..., Any]:
-    """Return the function of JAX's arrays for a declared op."""
+    """Return the function of JAX arrays for a declared op."""
     names = [name for name in op.signature.parameters if name not in ("out", "stream")]
     arguments = op.arguments_of(names)
 
@@ -46,9 +46,9 @@ def front(op: Op[Any]) -> Callable[..., Any]:
         for name, value in zip(op.options, options, strict=True):
             if isinstance(value, jax.core.Tracer):
                 raise SpecError(
-                    f"numpipe.jax: {op.name}: '{name}' is traced, and a launch has the value that "
-                    "it was traced with: pass a Python value (static_argnames of jax.jit make "
-                    "arguments such)"
+                    f"numpipe.jax: {op.name}: '{name}' is traced, but a launch needs its value "
+                    f"when it is traced; fix: pass a Python value, or "
+                    f"jax.jit(…, static_argnames={name!r})"
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
@@ -75,7 +75,8 @@ def front(op: Op[Any]) -> Callable[..., Any]:
 
 
 class _Swapped:
-    """The transpose of an array, without a copy: ops read the `inner` array transposed."""
+    """The transpose of an array, without a copy: ops read the `inner` array through a transposed
+    view."""
 
     def __init__(self, inner: Any) -> None:
         *batch, rows, columns = inner.shape
@@ -137,15 +138,15 @@ class _Form:
         return {**dict.fromkeys(self.op.operands), **dict(self.options), **dict(named)}
 
     def seen(self, arrays: Sequence[Any], window: Callable[[Any], Any]) -> list[Any]:
-        """Return the arrays, with `window` applied to the ones that are passed transposed."""
+        """Return the arrays, with `window` applied to those that are passed transposed."""
         return [
             window(array) if swapped else array
             for array, swapped in zip(arrays, self.swapped, strict=True)
         ]
 
     def results(self, arrays: Iterable[Any]) -> list[ArrayType]:
-        """Return the result types for operands like these. Raises SpecError if they do not
-        fit."""
+        """Return the result types for operands of these types. Raises SpecError if the operands do
+        not match."""
         operands = dict(zip(self.names, map(array_type, arrays), strict=True))
         self.op.check_types(operands)
         values = self.op.checked(dict(self.options).values())
@@ -162,7 +163,7 @@ class _Form:
 # ---- derivatives
 @functools.cache
 def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
-    """Return a call as a function of its arrays, with its derivatives."""
+    """Return a differentiable call as a function of its arrays."""
     op, xp = form.op, _Arrays(form.target)
     replacement = op.replacement(dict(form.options).values())
 
@@ -182,11 +183,11 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
             return made, (pull, None, None)
         if not op.gradients:
             raise SpecError(
-                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative yet: say "
-                "what it is by jax.custom_vjp, or pass what needs no gradient through "
+                f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative; fix: define one "
+                "with jax.custom_vjp, or pass operands that need no gradient through "
                 "jax.lax.stop_gradient"
             )
-        made = computed(*arrays)  # which may be differentiated again
+        made = computed(*arrays)  # not inlined, so that it can be differentiated again
         seen = form.seen(arrays, _swap)
         values = form.values(seen) | dict(zip(op.results, made, strict=False))
         kept = {name: values[name] for name in op.saved if values.get(name) is not None}
@@ -213,7 +214,7 @@ def _swap(x: Any) -> Any:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Likes:
-    """Shapes and types of operands, which their derivatives have."""
+    """Shapes and types of operands, which their derivatives share."""
 
     types: tuple[ArrayType, ...]
 
@@ -221,7 +222,7 @@ class _Likes:
 # ---- the call
 @functools.cache
 def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
-    """Return a call as a function of its arrays, with its rule for ``jax.vmap``."""
+    """Return a call as a function of its arrays, with a rule for ``jax.vmap``."""
     op = form.op
 
     def run(ins: list[Any], outs: list[Any], **where: Any) -> None:
@@ -249,11 +250,11 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
 
 
 def check_types(types: Sequence[ArrayType], what: str) -> None:
-    """Raise SpecError for an output of 8 bytes an element while JAX has no such types."""
+    """Raise SpecError for an output with 8-byte elements if JAX does not have these enabled."""
     for t in types:
         if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
             raise SpecError(
-                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output "
-                f"of shape {t.shape}; jax.config.update('jax_enable_x64', True), or choose "
+                f"{what}: an output of shape {t.shape} is {t.dtype.name}, which JAX does not make "
+                "while jax_enable_x64 is off; fix: jax.config.update('jax_enable_x64', True), or "
                 "another type in out_type"
             )

@@ -33,27 +33,27 @@ def call(
     vmap_method: VmapMethod | None = None,
     target: str | None = None,
 ) -> Callable[..., Any]:
-    """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, as
-    ``jax.ffi.ffi_call`` returns one.
+    """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, like
+    ``jax.ffi.ffi_call``.
 
     The function takes the kernel's inputs as JAX or NumPy arrays, and its scalars and Statics as
-    Python's numbers: these are constants of the traced program. It returns the outputs, which XLA
-    allocates, one array or a tuple.
+    Python numbers, which are constants of the traced program. It returns the outputs, which XLA
+    allocates: one array or a tuple.
 
-    kernel       a `Kernel`, of `numpipe.kernel` or `numpipe.load`; or a declared op (`numpipe.op`),
-                 which takes none of the other arguments
-    out_type     shapes and dtypes of the outputs, for a kernel that has no ``out_type`` of its own
-    vmap_method  what ``jax.vmap`` makes of a call, by the names of ``jax.pure_callback``:
-                 "sequential", one call after another; "expand_dims" or "broadcast_all", one call
-                 whose arrays have a dimension more in front, of size 1 where an input is the same
-                 for all, or repeated. The kernel must know such arrays then. None: ``jax.vmap`` is
-                 an error
-    target       where calls on a CPU's arrays run, as ``target=`` of the kernel's own calls
+    kernel       a `Kernel` from `numpipe.kernel` or `numpipe.load`; or a declared op
+                 (`numpipe.op`), which takes none of the other arguments
+    out_type     shapes and dtypes of the outputs, for a kernel without an ``out_type`` of its own
+    vmap_method  how ``jax.vmap`` maps a call, named as for ``jax.pure_callback``: "sequential"
+                 makes one call after another; "expand_dims" and "broadcast_all" make one call whose
+                 arrays have an additional leading dimension, in which an input that is not mapped
+                 has size 1 or is repeated, and which the kernel must support. None makes
+                 ``jax.vmap`` an error
+    target       where calls on CPU arrays run, as for ``target=`` of the kernel's own calls
 
-    JAX differentiates a call where ``jax.custom_vjp`` says how. Raises SpecError for arguments that
-    do not fit, at the call; where JAX runs on a GPU the kernel is compiled there and then, and
-    errors of that are raised. Errors of a run come as ``jax.errors.JaxRuntimeError``, with
-    numpipe's text.
+    JAX can differentiate a call only if ``jax.custom_vjp`` defines how. Raises SpecError at the
+    call if arguments do not match. If JAX's default device is a GPU, the kernel is compiled there
+    at once, and compile errors are raised. Errors at run time are raised as
+    ``jax.errors.JaxRuntimeError``, with numpipe's text.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(
@@ -71,13 +71,13 @@ def call(
     if isinstance(kernel, Op):
         if out_type is not None or vmap_method is not None or target is not None:
             raise SpecError(
-                f"numpipe.jax.call: {kernel.name} is a declared op, which says its results and its "
-                "rule for jax.vmap: leave out out_type=, vmap_method= and target="
+                f"numpipe.jax.call: {kernel.name} is a declared op, which has its own results and "
+                "rule for jax.vmap; fix: leave out out_type=, vmap_method= and target="
             )
         return front(kernel)
     if not isinstance(kernel, Kernel):
         raise SpecError(
-            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the "
+            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}; fix: decorate the "
             "function with @numpipe.kernel(…)"
         )
     if vmap_method is not None and vmap_method not in _METHODS:
@@ -94,24 +94,24 @@ def call(
             if name in named:
                 raise SpecError(
                     f"kernel {kernel.name}: a call in a JAX program has no {name}=: XLA "
-                    "allocates outputs and chooses streams; leave it out"
+                    f"allocates outputs and chooses streams; fix: leave out {name}="
                 )
         names = kernel.definition.arguments.positional[: len(args)]
         given = {**dict(zip(names, args, strict=False)), **named}
         if len(given) < len(args) + len(named):
-            kernel.definition.bind(args, named)  # says which there are too many of
+            kernel.definition.bind(args, named)  # raises an error that names the extra arguments
         arrays = tuple([x for x in given if x in kernel.parameters and is_array(given[x])])
         options = tuple([x for x in given if x not in arrays])
         op = _called(kernel, arrays, options, types, vmap_method)
         return front(op)(**given, target=target)
 
-    # not its signature: the outputs are left out
+    # the signature is not copied, because callers do not pass the outputs
     function.__name__, function.__doc__ = kernel.name, kernel.__doc__
     return function
 
 
 class _CalledKernel(KernelOp):
-    """A kernel with the arguments of a call, whose outputs XLA allocates."""
+    """The op of a kernel called with given arguments, whose outputs XLA allocates."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class _CalledKernel(KernelOp):
         self.out_types, self.vmap_method, self.batching = types, vmap_method, "leading"
         if not self.results:
             raise SpecError(
-                f"kernel {self.name}: the call passes all of {', '.join(kernel.parameters)}, and "
-                "arrays of JAX are immutable: leave the outputs out, and say what they are by "
+                f"kernel {self.name}: the call passes all of {', '.join(kernel.parameters)}, but "
+                "JAX arrays are immutable; fix: leave the outputs out, and give their types by "
                 "out_type= of the kernel or of numpipe.jax.call"
             )
 
@@ -143,19 +143,19 @@ class _CalledKernel(KernelOp):
     ) -> Any:
         if self.vmap_method is None:
             raise SpecError(
-                f"kernel {self.name}: jax.vmap of it: a kernel does not know what one more "
-                'dimension means; say numpipe.jax.call(kernel, vmap_method="sequential"), which '
-                'calls it once for each, or "expand_dims" or "broadcast_all" for a kernel that '
-                "takes such arrays"
+                f"kernel {self.name}: jax.vmap has no rule for this kernel; fix: "
+                'numpipe.jax.call(kernel, vmap_method="sequential"), which makes one call for '
+                'each element, or "expand_dims" or "broadcast_all" if the kernel accepts arrays '
+                "with one more dimension"
             )
         if self.vmap_method == "sequential":
             each = {name: values[name] for name in self.operands if batched[name]}
             return jax.lax.map(lambda one: xp(self, **{**values, **one}), each)
         if self.out_types is not None:
             raise SpecError(
-                f"kernel {self.name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the "
-                "outputs get a dimension more, and out_type= of numpipe.jax.call says which they "
-                "have: give the kernel itself an out_type that is a function of its inputs"
+                f"kernel {self.name}: jax.vmap with vmap_method={self.vmap_method!r} adds a "
+                "dimension to the outputs, but out_type= of numpipe.jax.call gives fixed shapes; "
+                "fix: give the kernel itself an out_type that is a function of its inputs"
             )
         repeats = size if self.vmap_method == "broadcast_all" else 1
         return super().batched(xp, repeats, values, batched)

@@ -1,5 +1,5 @@
-"""numpipe in PyTorch: ops for `torch.compile`, `torch.export` and autograd, and kernels of your own
-as such ops.
+"""numpipe in PyTorch: ops for `torch.compile`, `torch.export` and autograd, including ops made from
+your own kernels.
 
     import numpipe.torch
 
@@ -10,12 +10,12 @@ as such ops.
 
 ===========  =======================================================================================
 `torch_ops`  each op of `numpipe.ops` as ``numpipe::NAME``, with gradients, autocast and vmap
-`register`   a ``@numpipe.kernel``, or an op of your own, as an op
-`dispatch`   what these share: how an op is defined, and when a call may go past the dispatcher
+`register`   makes a PyTorch op from a ``@numpipe.kernel`` or from your own declared op
+`dispatch`   common code: defines ops, and decides when a call may bypass the dispatcher
 ===========  =======================================================================================
 
-A tensor of a GPU is computed there on the current stream, a CPU tensor on a GPU where there is one,
-else on the simulated SM.
+Tensors on a GPU are computed there, on the current stream. CPU tensors are computed on a GPU if
+there is one, else on the simulated SM.
 """
 
 from ...diagnostics.errors import TargetError
@@ -36,7 +36,8 @@ from .torch_ops import torch_op as _torch_op
 __all__ = ["register"]
 
 for _op in _OPS:
-    # of one that writes an operand autograd does not know; others' are defined when they are used
+    # skip ops that write an operand, which autograd does not see; users' ops are defined on first
+    # use
     if "out" in _op.operands or not _op.__module__.startswith("numpipe."):
         continue
     _own = [_own_front(_op, each) for each in _op.torch_fronts]

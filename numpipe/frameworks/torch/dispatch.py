@@ -1,9 +1,9 @@
-"""How ops are defined in PyTorch's dispatcher, and which calls need not go through it.
+"""Define ops in PyTorch's dispatcher, and decide which calls may bypass it.
 
-An op has an implementation for tensors of the CPU and of CUDA, a fake one, which tells shapes and
-types of results to `torch.compile` and `torch.export`, and rules for autograd, autocast and vmap.
-They are registered with `torch.library.Library` itself: the wrappers of `torch.library.custom_op`
-would make a call half as long again on the host.
+An op has an implementation for CPU and CUDA tensors, a fake implementation that gives
+`torch.compile` and `torch.export` the shapes and types of the results, and rules for autograd,
+autocast and vmap. They are registered directly with `torch.library.Library`, because the wrappers
+of `torch.library.custom_op` would make a call take half as long again on the host.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ...launch.array_info import DTYPES
 Op = Any
 """a `torch._ops.OpOverload`"""
 AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
-"""dispatch keys of autocast, by type of device"""
+"""dispatch keys of autocast by device type"""
 
 
 def define(
     library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]
 ) -> Op:
-    """Define an op of a library by its schema; returns the op, as ``torch.ops`` has it."""
+    """Define an op in a library by its schema, and return it as found in ``torch.ops``."""
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
@@ -38,7 +38,7 @@ def define(
 
 
 def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., Any]) -> None:
-    """Have `run` compute calls for which gradients are wanted; other calls go on below autograd."""
+    """Register `run` for calls that need gradients; other calls proceed below autograd."""
 
     def choose(keys: Any, *args: Any, **named: Any) -> Any:
         if differentiated(*args):
@@ -50,7 +50,7 @@ def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., An
 
 
 def differentiated(*args: Any) -> bool:
-    """Whether a gradient is wanted for one of the arguments, which may be lists."""
+    """Return whether a gradient is needed for any argument. Arguments may be lists."""
     return torch.is_grad_enabled() and any(
         each.requires_grad
         if isinstance(each, torch.Tensor)
@@ -60,10 +60,10 @@ def differentiated(*args: Any) -> bool:
 
 
 def under_autocast(library: torch.library.Library, op: Op, wide: Sequence[bool]) -> None:
-    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm,
-    except those of float64.
+    """Make autocast convert the op's floating-point tensors to its type, except float64, as it does
+    for torch.mm.
 
-    `wide` says for the first arguments whether a float32 tensor stays float32.
+    `wide` says, for each leading argument, whether a float32 tensor stays float32.
     """
     for device, key in AUTOCAST.items():
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
@@ -81,8 +81,8 @@ def _casting(op: Op, device: str, keys: Any, wide: Sequence[bool]) -> Callable[.
 
 
 def _cast(each: Any, to: torch.dtype, wide: bool) -> Any:
-    """Convert a tensor, or those of a list, unless they are of no floating-point type, or of one
-    that is kept."""
+    """Convert a tensor, or each tensor of a list, unless it is not floating-point or its type is
+    kept."""
     if isinstance(each, list):
         return [_cast(part, to, wide) for part in each]
     kept = (torch.float64, torch.float32) if wide else (torch.float64,)
@@ -92,57 +92,58 @@ def _cast(each: Any, to: torch.dtype, wide: bool) -> Any:
 
 # ---- types
 def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
-    """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is
-    the op or the kernel."""
+    """Return the NumPy type of a tensor. Raises SpecError for a type that no kernel takes; `of` is
+    the op or the kernel, for the message."""
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
         raise SpecError(
-            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it "
-            f"to one of {', '.join(DTYPES)}"
+            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; fix: convert "
+            f"it to one of {', '.join(DTYPES)}"
         )
     return DTYPES[spelled]
 
 
 def torch_type(dtype: Any) -> torch.dtype:
-    """Return PyTorch's type for NumPy's: it has all that kernels take."""
+    """Return the PyTorch type for a NumPy type; PyTorch has all types that kernels take."""
     return getattr(torch, np.dtype(dtype).name)
 
 
 def check_tensors(of: str, **tensors: Any) -> None:
-    """Raise SpecError for arguments that are no tensors, are sparse, or lie on several devices;
-    `of` is the op, for messages."""
+    """Raise SpecError for arguments that are not tensors, are sparse, or are on several devices.
+    `of` is the op, for the message."""
     first = ""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
-                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass "
+                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; fix: "
                 f"torch.as_tensor({name}), or call numpipe.ops, which takes arrays of other "
                 "libraries"
             )
         if tensor.layout != torch.strided:
-            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
+            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); fix: {name}.to_dense()")
         first = first or name
         if tensor.device != tensors[first].device:
             raise SpecError(
                 f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; "
-                f"move one: {name}.to({first}.device)"
+                f"fix: {name}.to({first}.device)"
             )
 
 
-# ---- calls past the dispatcher
+# ---- calls that bypass the dispatcher
 PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
-"""types of tensors that stand for themselves, and of one that is left out; a subclass may mean
-something else"""
+"""types that a call may have to bypass the dispatcher, with NoneType for an omitted tensor;
+subclasses of Tensor may override operations"""
 
 
 def direct(*tensors: Any) -> bool:
-    """Whether a call on these tensors, or None, may go to an op's implementation, or to its
-    gradients where these are wanted.
+    """Return whether a call on these tensors (or None) may bypass the dispatcher and go directly to
+    an op's implementation, or to its gradients if these are needed.
 
-    It may where nothing else listens or takes part: the tensors are plain ones, nothing is traced,
-    compiled or profiled, and no mode, transform of `torch.func` or autocast is active. The answer
-    takes half a microsecond, the dispatcher's way to a function in Python two, and ten where it
-    asks for gradients. Where this PyTorch has not all that is asked here, the answer is always no.
+    It may if nothing else could intercept the call: the tensors are plain, nothing is traced,
+    compiled or profiled, and no mode, `torch.func` transform or autocast is active. This check
+    takes half a microsecond; the dispatcher takes two to reach a Python function, and ten if
+    gradients are needed. If this version of PyTorch lacks any of the functions used here, the
+    answer is always False.
     """
     for tensor in tensors:
         if type(tensor) not in PLAIN:
@@ -160,7 +161,7 @@ def direct(*tensors: Any) -> bool:
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is active and nothing compiles."""
+    """Return whether a `torch.func` transform is active and nothing is being compiled."""
     return not _compiling() and _transform() is not None
 
 
@@ -172,7 +173,7 @@ try:
     _transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
     _traced: Callable[[], Any] = torch._C._get_tracing_state
     _ = forward_ad._current_level, profiler._is_profiler_enabled
-except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
+except AttributeError:  # these are private to PyTorch and may have other names in another version
 
     def direct(*tensors: Any) -> bool:
         return False

@@ -1,8 +1,8 @@
-"""`numpipe.torch.register`: your own kernels and declared ops as ops of PyTorch.
+"""`numpipe.torch.register`: make PyTorch ops from your own kernels and declared ops.
 
-The op of a kernel is made from the kernel's own declarations. Its parameters without a default are
-the tensors of the op's schema, `out_type` is the op's fake implementation, and a parameter that the
-kernel stores to is an output, or a tensor that the op writes in place.
+The op is derived from the kernel's declaration. Parameters without a default become the tensors of
+the op's schema, `out_type` becomes its fake implementation, and each parameter that the kernel
+stores to is either an output or a tensor that the op writes in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["register"]
 _SCALARS: dict[Any, type] = {
     spelled: kind for kind in (bool, int, float) for spelled in (kind, kind.__name__)
 }
-"""Python's types that a parameter's annotation may name"""
+"""Python types that a parameter's annotation may name"""
 
 SYMBOLIC.append(torch.SymInt)
 
@@ -43,30 +43,31 @@ def register(
     mutates: Sequence[str] = (),
     statics: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Make an op of PyTorch from a kernel; returns the op, which is called on tensors.
+    """Make a PyTorch op from a kernel, and return the op, which is called on tensors.
 
-    kernel    a ``@numpipe.kernel``, or one of `numpipe.load`; or a declared op (`numpipe.op`),
-              whose function of tensors is returned
-    name      "namespace::name", as ``torch.ops.namespace.name`` has it; by default the namespace is
-              "numpipe_kernels" and the name the kernel's
-    backward  a kernel or a function that computes gradients. It is given what it needs by the names
-              of its parameters: inputs, scalars and outputs of the kernel, and ``grad_y``, the
-              gradient of the output y, contiguous. A kernel returns the gradient of the input x as
-              its output ``grad_x``; a function returns one for each input tensor, None where there
-              is none, and may call registered ops
-    mutates   parameters of a kernel with an out_type that it writes in place and that calls pass
+    kernel    a ``@numpipe.kernel``, or a kernel from `numpipe.load`; or a declared op
+              (`numpipe.op`), whose function of tensors is returned
+    name      "namespace::name", found as ``torch.ops.namespace.name``; by default the kernel's name
+              in the namespace "numpipe_kernels"
+    backward  a kernel or a function that computes gradients. The names of its parameters select its
+              arguments: inputs, scalars and outputs of the kernel, and ``grad_y``, the contiguous
+              gradient of the output y. A kernel returns the gradient of the input x as its output
+              ``grad_x``. A function returns a gradient for each input tensor, or None, and may call
+              registered ops
+    mutates   for a kernel with an out_type: parameters that callers pass and that it writes in
+              place
     statics   values of the kernel's Statics; the others have their defaults
 
-    With an out_type the op returns its outputs. Without one it writes them in place: calls pass
-    them, and the op returns nothing. The op takes the tensors, in the kernel's order, and then its
-    run-time scalars, by position or by name, of the type of their default or of their annotation
-    (``alpha: float``). Under ``torch.compile(dynamic=True)`` out_type is asked with sizes that are
-    symbols.
+    With an out_type, the op returns its outputs. Without one, callers pass the outputs, the op
+    writes them in place and returns nothing. The op takes the tensors, in the kernel's order, then
+    its run-time scalars, by position or by name, with the type of their default or of their
+    annotation (``alpha: float``). Under ``torch.compile(dynamic=True)``, out_type is called with
+    symbolic sizes.
 
-    Raises SpecError for a kernel that is no such op, and for a name that another kernel has; a
-    kernel defined anew, as in a notebook, replaces the older one. A gradient without `backward` is
-    a SpecError when it is asked for, and so is a call that writes in place where gradients are
-    recorded. Source: PyTorch, `torch.library`.
+    Raises SpecError for a kernel that cannot be made an op, and for a name that another kernel has;
+    redefining a kernel, as in a notebook, replaces the older op. Later, SpecError is raised if a
+    gradient is needed and there is no `backward`, and for a call that writes in place while
+    gradients are recorded. Source: PyTorch, `torch.library`.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(
@@ -84,13 +85,13 @@ def register(
     2.0
     """
     if not isinstance(kernel, (Kernel, Op)):
-        raise SpecError(f"numpipe.torch.register: takes a @numpipe.kernel, got {kernel!r}")
+        raise SpecError(f"numpipe.torch.register: expected a @numpipe.kernel, got {kernel!r}")
     full = "" if name is None else _full(name)
     if isinstance(kernel, Op):
         if backward is not None or mutates or statics:
             raise SpecError(
-                f"numpipe.torch.register: {kernel.name} is a declared op, whose declaration says "
-                "its gradients: leave out backward=, mutates= and statics="
+                f"numpipe.torch.register: {kernel.name} is a declared op, whose declaration has "
+                "its gradients; fix: leave out backward=, mutates= and statics="
             )
         return torch_op(kernel, full).front
     full = full or f"{NAMESPACE}::{kernel.name}"
@@ -113,7 +114,7 @@ def _full(name: str) -> str:
 def _as_op(
     kernel: Kernel, full: str, backward: Any, mutates: tuple[str, ...], statics: dict[str, Any]
 ) -> KernelOp:
-    """Return a kernel as an op. Raises SpecError for one that is none."""
+    """Return a kernel as an op. Raises SpecError if it cannot be one."""
     definition, of = kernel.definition, f"numpipe.torch.register: kernel {kernel.name}"
     stored = definition.stores["all"]
     if unknown := [name for name in mutates if name not in stored]:
@@ -129,7 +130,7 @@ def _as_op(
     kinds = {name: _kind(kernel, name) for name in passed}
     tensors = [name for name, kind in kinds.items() if kind is None]
     if not tensors:
-        raise SpecError(f"{of}: has no input array, so nothing says where the op runs; give it one")
+        raise SpecError(f"{of}: has no input array to say where the op runs; fix: give it one")
     scalars = dict.fromkeys([name for name in kinds if name not in tensors], MISSING)
     options = []
     for name, default in {**scalars, **definition.scalars}.items():
@@ -181,17 +182,17 @@ def _as_op(
 
 def _lack(kernel: Kernel, full: str) -> Any:
     raise SpecError(
-        f"{full}: its gradient is asked for, but kernel {kernel.name} was registered without "
-        f"one: pass numpipe.torch.register({kernel.name}, backward=…), or call the op under "
+        f"{full}: a gradient is needed, but kernel {kernel.name} was registered without "
+        f"one; fix: numpipe.torch.register({kernel.name}, backward=…), or call the op under "
         "torch.no_grad()"
     )
 
 
 def _kind(kernel: Kernel, name: str) -> type | None:
-    """Return the type of a scalar that a parameter's annotation says; None for other parameters."""
+    """Return the type of a scalar from its parameter's annotation; None for other parameters."""
     try:
         annotation = inspect.signature(kernel).parameters[name].annotation
-    except (KeyError, ValueError, TypeError):  # a loaded kernel has none
+    except (KeyError, ValueError, TypeError):  # a loaded kernel has no annotations
         return None
     if isinstance(annotation, type) and issubclass(annotation, np.generic):
         return annotation

@@ -1,10 +1,10 @@
-"""Declared ops in PyTorch: what `numpipe.torch` has of each op, made from its declaration.
+"""PyTorch ops made from declared ops, as `numpipe.torch` offers them.
 
-A `TorchOp` has the function that users call, `TorchOp.front`, and two ops of the dispatcher,
+A `TorchOp` has the function that users call, `TorchOp.front`, and two dispatcher ops,
 ``namespace::NAME`` and ``namespace::NAME_out``, with fake implementations, autograd, autocast and
-vmap. A call goes past the dispatcher where nothing listens there (`dispatch.direct`).
+vmap. Calls bypass the dispatcher if nothing there would intercept them (`dispatch.direct`).
 
-A schema has no type for a mesh. An op of several GPUs takes the mesh's name, and lists of one
+Schemas have no type for a mesh, so an op on several GPUs takes the mesh's name, and lists with one
 tensor for each GPU of this process.
 """
 
@@ -41,25 +41,25 @@ from .dispatch import (
 )
 
 NAMESPACE = "numpipe_kernels"
-"""of ops that are not numpipe's own and whose name says none"""
+"""namespace of users' ops whose name has no namespace"""
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
     "silu": functional.silu,
     "gelu": functools.partial(functional.gelu, approximate="tanh"),
 }
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
-"""types of a schema, by the kind of a NumPy type"""
+"""schema types by the kind of a NumPy type"""
 _made: dict[Op[Any], TorchOp] = {}
 _registered: dict[str, TorchOp] = {}
-"""by namespace and name"""
+"""registered ops by "namespace::name\""""
 
 
 def torch_op(op: Op[Any], name: str = "") -> TorchOp:
-    """Return an op in PyTorch, which is defined there when it is first asked for.
+    """Return an op in PyTorch, defining it on first use.
 
-    `name` is "namespace::name"; by default the op has its own name, in the namespace "numpipe" if
-    it is numpipe's and else in `NAMESPACE`. Raises SpecError for the name of another op; one that
-    is defined anew, as in a notebook, replaces the older one.
+    `name` is "namespace::name"; by default it is the op's own name, in the namespace "numpipe" for
+    numpipe's ops and `NAMESPACE` for others. Raises SpecError if another op has that name;
+    redefining an op, as in a notebook, replaces the older one.
     """
     known = _made.get(op)
     if known is not None and name in ("", known.full):
@@ -71,8 +71,8 @@ def torch_op(op: Op[Any], name: str = "") -> TorchOp:
         place = older.declared.__module__, older.declared.__qualname__
         if place != (op.__module__, op.__qualname__):
             raise SpecError(
-                f"numpipe.torch.register: {op.name}: the op {name} is another one, of {place[0]}: "
-                f'pass another name="{name.partition("::")[0]}::…"'
+                f"numpipe.torch.register: {op.name}: {place[0]} has defined another op {name}; "
+                f'fix: pass another name="{name.partition("::")[0]}::…"'
             )
         older.library._destroy()
     made = _made[op] = _registered[name] = TorchOp(op, name)
@@ -84,7 +84,7 @@ class _Arrays:
 
     def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
         called = torch_op(getattr(ops, op) if isinstance(op, str) else op)
-        if called.declared.sharded:  # gradients have lists, also under Mesh.torch
+        if called.declared.sharded:  # gradients are lists, even under Mesh.torch
             lists, constants, _, mesh, _ = called.arguments(*arrays, **options)
             return called.on_mesh(lists, constants, mesh)
         return called.front(*arrays, **options)
@@ -105,7 +105,7 @@ class _Arrays:
         return _ACTIVATIONS[name](x)
 
     def contiguous(self, x: Any) -> Any:
-        """Return a tensor that begins at a multiple of 16 bytes, without gaps."""
+        """Return a contiguous tensor that starts at a multiple of 16 bytes."""
         x = x.contiguous()
         return x.clone() if x.storage_offset() * x.element_size() % 16 else x
 
@@ -116,10 +116,10 @@ _XP = _Arrays()
 class TorchOp:
     """A declared op in PyTorch.
 
-    ``arrays`` are the operands in declaration order: tensors, None for an operand that is left out,
-    or lists of tensors if the op runs on several GPUs. ``options`` are all options of the
-    declaration. Options without a schema type are not accepted and keep their defaults. In a graph,
-    an option that is a function is the string "module:name".
+    ``arrays`` are the operands in declaration order: tensors, None for an omitted operand, or lists
+    of tensors for an op on several GPUs. ``options`` are all options of the declaration; those
+    without a schema type are not accepted and keep their defaults. In a graph, an option that is a
+    function is the string "module:name".
     """
 
     def __init__(self, declared: Op[Any], full: str) -> None:
@@ -180,7 +180,7 @@ class TorchOp:
                 try:
                     return declared.call(arrays, options)
                 except Exception:
-                    # report mistakes in PyTorch's terms first
+                    # report user errors in PyTorch's terms first
                     made = self._fake_of(arrays, options, None)
                     if arrays[0].is_meta:
                         return self._present(made)
@@ -200,10 +200,10 @@ class TorchOp:
             f"""`{self.name}` as the PyTorch op ``{self.full}``: the declared op's own docstring
     describes the parameters.
 
-    Under autocast, an op of 16-bit types converts its operands. A call is one node of a graph of
-    `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
-    graphs. With out= no gradients are recorded. Raises SpecError as the declared op does, and for
-    out= where a tensor requires a gradient."""
+    Under autocast, an op of 16-bit types converts its operands. A call is a single node in graphs
+    of `torch.compile` and `torch.export`, runs on the current stream, and can be captured in CUDA
+    graphs. With out=, no gradients are recorded. Raises SpecError as the declared op does, and for
+    out= if a tensor requires a gradient."""
         )
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [declared.signature.parameters[name] for name in self._parameters]
@@ -224,15 +224,15 @@ class TorchOp:
         return found if mesh.rank is None else found[0]
 
     def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list[Any]:
-        """Make a call on lists of a tensor for each GPU of this process; returns such a list."""
+        """Call the op on lists with one tensor for each GPU of this process; return such a list."""
         tensors = _flat(lists)
         if direct(*tensors) and differentiated(*tensors):
             return self.recorded(lists, options, mesh)  # type: ignore[no-any-return]
         return self.unrecorded(tensors, options, mesh)  # type: ignore[no-any-return]
 
-    # ---- results that options leave out: the dispatcher's op has an empty tensor in their place
+    # ---- results that options omit: the dispatcher's op returns empty tensors in their place
     def _whole(self, made: Any, like: Any) -> Any:
-        """Return a result for each declared one, empty tensors for the missing ones."""
+        """Return one result for each declared one, with empty tensors for the omitted ones."""
         several = made if isinstance(made, tuple) else (made,)
         lacking = len(self.declared.results) - len(several)
         return (*several, *(like.new_empty(0) for _ in range(lacking))) if lacking > 0 else made
@@ -250,7 +250,7 @@ class TorchOp:
     # ---- arguments, of the dispatcher and of the declaration
     def _check(self, arrays: Sequence[Any], *out: Any) -> dict[str, Any]:
         """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
-        on several devices, `out` included."""
+        (including `out`) on several devices."""
         named = zip(self.declared.operands, arrays, strict=True)
         optional = self.declared.optional
         given = {name: x for name, x in named if x is not None or name not in optional}
@@ -258,14 +258,14 @@ class TorchOp:
         return given
 
     def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
-        """Yield the options that are in the schema, with functions as names."""
+        """Yield the options that are in the schema, with functions replaced by their names."""
         for name, value in zip(self.declared.options, options, strict=True):
             if name in self._kinds:
                 yield self._spelled(name, value) if callable(value) else value
 
     def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        """Return the arrays, options and mesh of a dispatcher call, which omits trailing
-        defaults."""
+        """Return the arrays, options and mesh of a dispatcher call, in which trailing defaults are
+        omitted."""
         arrays, options, _, mesh, _ = self._bind(*args)
         if options:
             named = zip(self.declared.options, options, strict=True)
@@ -273,7 +273,7 @@ class TorchOp:
         return arrays, options, mesh and mesh_of(mesh, self.name)
 
     def _spelled(self, name: str, function: Any) -> str:
-        """Return the name by which a graph finds a function again."""
+        """Return the name by which a graph can find a function again."""
         if not isinstance(function, Function):
             raise SpecError(
                 f"{self.name}: {name} must be a numpipe.function of a float32 tile, got "
@@ -282,15 +282,15 @@ class TorchOp:
         module, inner = function.__module__, function.__qualname__  # type: ignore[attr-defined]
         if "<locals>" in inner:
             raise SpecError(
-                f"{self.name}: the {name} {inner} is defined inside a function, where a graph does "
-                f"not find it again: define it in the module {module}"
+                f"{self.name}: the {name} {inner} is defined inside a function, where a graph "
+                f"cannot find it again; fix: define it at the top level of {module}"
             )
         return f"{module}:{inner}"
 
     def _function(self, name: str, value: Any) -> Any:
-        """Return the function with the name that `_spelled` gave it; other values are returned
-        unchanged. Raises SpecError if its module is not imported: running a graph imports
-        nothing."""
+        """Return the function that a name from `_spelled` refers to, and other values unchanged.
+        Raises SpecError if the function's module is not imported: running a graph imports nothing.
+        """
         if not isinstance(value, str) or ":" not in value:
             return value
         module, _, inner = value.partition(":")
@@ -298,13 +298,13 @@ class TorchOp:
             return functools.reduce(getattr, inner.split("."), sys.modules[module])
         except (KeyError, AttributeError):
             raise SpecError(
-                f"{self.name}: the {name} {value!r} is no function of a module that is imported: "
-                f"import {module} before the graph runs"
+                f"{self.name}: the {name} {value!r} is not a function of an imported module; "
+                f"fix: import {module} before the graph runs"
             ) from None
 
     # ---- the op
     def launch(self, arrays: Any, options: tuple[Any, ...], mesh: Any, outs: Any = None) -> Any:
-        """Run the op. Returns what the dispatcher's op returns."""
+        """Run the op and return what the dispatcher's op returns."""
         if mesh is not None and mesh.rank is None:
             return self.declared.call(tuple(arrays), options, outs, mesh)
         if mesh is not None:
@@ -314,7 +314,7 @@ class TorchOp:
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
     def unrecorded(self, tensors: Sequence[Any], options: tuple[Any, ...], mesh: Any) -> Any:
-        """Run the op on flat tensors, past the dispatcher where that would do nothing."""
+        """Run the op on flat tensors, bypassing the dispatcher if it would do nothing."""
         arrays = tensors
         if mesh is not None:
             arrays = [*self.named(tensors, self.declared.operands).values()]
@@ -339,8 +339,8 @@ class TorchOp:
         return self._fake_of(*self._split(args))
 
     def _fake_of(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
-        """Return the results without their contents. Raises SpecError as the op does, also for
-        sizes that are symbols."""
+        """Return the results without contents. Raises SpecError as the op does, for symbolic sizes
+        too."""
         if mesh is None:
             return self._results(arrays, options, 1)
         return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
@@ -365,8 +365,7 @@ class TorchOp:
     def recorded(
         self, arrays: Any, options: tuple[Any, ...], mesh: Any, function: Any = None
     ) -> Any:
-        """Run the op, or what replaces it where it is differentiated, and have autograd record
-        it."""
+        """Run the op, or its replacement for differentiation, and record it for autograd."""
         replacement = self.declared.replacement(options)
         if replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
@@ -374,9 +373,9 @@ class TorchOp:
             return self._whole(by_name(replacement, values), arrays[0])
         if not self.declared.gradients:
             raise SpecError(
-                f"{self.name}: an argument requires a gradient, and this op has no backward pass "
-                "yet: call it under torch.no_grad() or torch.inference_mode(), or the function of "
-                "torch.nn.functional"
+                f"{self.name}: an argument requires a gradient, but this op has no backward pass; "
+                "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
+                "of torch.nn.functional"
             )
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
         return list(made) if mesh is not None else made
@@ -400,8 +399,8 @@ class TorchOp:
         raise SpecError(
             f"{self.name}: writes {', '.join(self.declared.mutates) or 'out'} in place, and an "
             "argument requires a gradient or is a batch of torch.vmap, which such a call does not "
-            "support: leave out= out, give a kernel an out_type, call it under torch.no_grad(), or "
-            "pass tensors.detach()"
+            "support; fix: leave out= out, give the kernel an out_type, call it under "
+            "torch.no_grad(), or pass tensors.detach()"
         )
 
     # ---- vmap
@@ -423,7 +422,7 @@ class TorchOp:
 
 
 class _Call:
-    """What a recorded call is, in addition to its tensors; to PyTorch it is one opaque value."""
+    """The op, options and mesh of a recorded call; PyTorch treats it as one opaque value."""
 
     __slots__ = ("mesh", "op", "options")
 
@@ -432,7 +431,7 @@ class _Call:
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """A call and its gradients, in the form that `torch.func` transforms."""
+    """A call and its gradients, in the form that `torch.func` can transform."""
 
     generate_vmap_rule = True
 
@@ -476,12 +475,12 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise SpecError(
             f"{ctx.call.op.name}: derivatives along the inputs (torch.func.jvp, jacfwd) are not "
-            "defined; use torch.func.vjp, jacrev or grad"
+            "defined; fix: use torch.func.vjp, jacrev or grad"
         )
 
 
 class _Recorded(_Transformed):
-    """The same for calls without `torch.func`, in a third of PyTorch's time."""
+    """The same without `torch.func` support, in a third of PyTorch's time."""
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)
 
@@ -493,12 +492,12 @@ class _Recorded(_Transformed):
 
 
 def _flat(arrays: Iterable[Any]) -> list[Any]:
-    """Return arrays, which may be lists, in one list."""
+    """Return arrays, some of which may be lists, as one flat list."""
     return [x for each in arrays for x in (each if isinstance(each, list) else [each])]
 
 
 def _kind(parameter: inspect.Parameter) -> str:
-    """Return the type of an option as schemas have it; "" where they have none."""
+    """Return an option's type as a schema spells it, or "" if schemas have no such type."""
     kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
     codes = [np.dtype(kind).kind for kind in kinds if isinstance(kind, type)]
     found = next((_KINDS[code] for code in codes if code in _KINDS), "")
@@ -506,7 +505,7 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a declaration that calls the op in another way."""
+    """Return an additional function of a declaration, which calls the op with another signature."""
     bound = functools.partial(function, torch_op(op).front)
     signature = inspect.signature(bound)
     tensors = [name for name, each in signature.parameters.items() if each.default is each.empty]

@@ -1,17 +1,17 @@
-"""The end of a kernel in a cluster: a CTA waits until what the others do in its shared memory is
-over.
+"""The end of a kernel that runs in clusters: a CTA waits until the other CTAs have finished with
+its shared memory.
 
 ::
 
     memory role    until all CTAs have released every slot of the rings that they fill together
-    compute role   until all CTAs have read the partial sums that this one sent (`reduce_scatter`)
+    compute role   until all CTAs have read the partial sums that this one sent (`cluster_sums`)
 
-Then all arrivals that the CTA's barriers count have come, and all copies have landed, for its own
-warpgroups have waited for them. The cluster's barrier would say the same, but its arrival is a
-fence of the whole GPU. (Measured on an H200 was an arrival without the fence, which is not safe:
-products of about 12 µs gained 0 to 5 % on cuBLAS. What stands here runs there; what it gains by
-itself is not known.) A kernel that reaches into other CTAs by itself (`Unit.meets_at_end`) has it
-all the same.
+After these waits, every arrival that the CTA's barriers count has come. All copies have landed too,
+because the CTA's own warpgroups have waited for them. A cluster barrier would give the same
+guarantee, but its arrival is a fence of the whole GPU. (Measured on an H200: with an arrival
+without the fence, which is not safe, products of about 12 µs gained 0 to 5 % relative to cuBLAS.
+The gain of the waits used here has not been measured separately.) A kernel that accesses other
+CTAs' shared memory directly (`Unit.meets_at_end`) uses the cluster barrier.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..pipeline.steps import await_released
 
 
 def shared_rings(unit: Unit) -> list[RingPlan]:
-    """Return the rings that CTAs of a cluster fill for each other, with a step for each block."""
+    """Return the rings that CTAs of a cluster fill for each other, with one step per block."""
     return [
         dataclasses.replace(plan, dims=None)
         for plan in unit.rings.values()
@@ -44,7 +44,7 @@ def shared_rings(unit: Unit) -> list[RingPlan]:
 
 
 def shared_sums(unit: Unit) -> list[BarrierPlan]:
-    """Return the consumed barriers of partial sums that CTAs of a cluster exchange."""
+    """Return the consumed barriers of the partial sums that the CTAs of a cluster exchange."""
     return [
         of
         for part in unit.scratch.values()
@@ -56,7 +56,7 @@ def shared_sums(unit: Unit) -> list[BarrierPlan]:
 
 @op
 def await_peers(np_: Context) -> None:
-    """Wait, before the kernel ends, for what other CTAs of the cluster still do in this one's
+    """Wait, before the kernel ends, until the other CTAs of the cluster no longer access this CTA's
     shared memory."""
     unit = np_.unit
     if unit.meets_at_end:
@@ -69,12 +69,12 @@ def await_peers(np_: Context) -> None:
     if np_.computes:
         for of in shared_sums(unit):
             consumed = BarrierRef(np_, of, unit.number(current().warpgroup), of.kind.shape, 0)
-            # else this CTA had no tile; on the GPU the wait then passes at once
+            # Not initialized if this CTA had no tile; on the GPU the wait then returns at once.
             if consumed.address in np_.phases:
                 await_read(consumed)
 
 
 @helper
 def await_read(consumed):  # type: ignore[no-untyped-def]
-    """Wait until all CTAs have read what was sent in the last exchange, if there was one."""
+    """Wait until all CTAs have read what this one sent in the last exchange, if there was one."""
     mbarrier.wait(consumed.address, sub(phases.next_phase(consumed), 1), -1)

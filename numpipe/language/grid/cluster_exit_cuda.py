@@ -1,4 +1,4 @@
-"""`leaving` on the GPU."""
+"""`cluster_exit` on the GPU."""
 
 from __future__ import annotations
 

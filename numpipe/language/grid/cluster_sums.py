@@ -1,9 +1,9 @@
-"""Partial sums that the CTAs of a cluster exchange through shared memory: each adds up, and keeps,
+"""Partial sums exchanged through shared memory by the CTAs of a cluster: each CTA adds up and keeps
 a share of the columns.
 
-The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile
-each. CTA number p of n keeps share p of its columns, and sends the others to the CTAs whose shares
-they are, straight from its registers::
+The CTAs along an axis of the cluster each compute some of the steps of one tile, so each holds a
+partial sum of the whole tile. CTA p of n keeps share p of the columns and sends the other shares to
+their CTAs, directly from registers::
 
     tile of 128 columns, 2 CTAs:
 
@@ -11,30 +11,32 @@ they are, straight from its registers::
     send     its columns 64 … 127 to CTA 1      its columns 0 … 63 to CTA 0
     add      columns 0 … 63, own + of CTA 1     columns 64 … 127, own + of CTA 0
 
-There is no owner, as `splits` has one: so the way between two SMs is used in both directions, and
-all CTAs store.
+Unlike in `split_k`, no CTA owns the tile: the connection between two SMs is used in both
+directions, and all CTAs store.
 
-Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer for what they send, a
-region each, and two mbarriers, as a slot of a ring has: *ready* ends a phase with the bytes of all
-regions, *consumed* when the warpgroups of all CTAs have read theirs::
+Warpgroup w of a CTA exchanges with warpgroup w of the other CTAs. It has a receive buffer, with a
+region for each sender, and two mbarriers, like a slot of a ring: a phase of *ready* ends when the
+bytes of all regions have arrived, a phase of *consumed* when the warpgroups of all CTAs have read
+their regions::
 
     expect          announce the bytes on its own ready barrier (lane 0 of each warp a quarter)
     await consumed  all others have read what was sent to them the last time
     send            st.async to the buffers of the others, on their ready barriers
-    await ready     what they have sent has come
-    add             it, in the order of the places behind its own
+    await ready     the data of the others has arrived
+    add             the regions, starting with the next CTA's
     arrive          on the consumed barriers of all: the buffer may be written again
 
-No CTA waits for one that is not there: those of a cluster run at the same time, and go through the
-same tiles. A warpgroup that comes first sends, and waits, while the memory role loads the next
-tile. The sum of an element is made by one CTA, in the same order each time: the same bits.
+The CTAs of a cluster run at the same time and loop over the same tiles, so every CTA that is waited
+for exists. A warpgroup that arrives first sends and waits, while the memory role loads the next
+tile. Each element is summed by one CTA, always in the same order, so the result is bitwise
+reproducible.
 
-The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by
-ordinary loads: no proxy fence. (A bulk copy would take a second buffer, a fence and a barrier of
-the warpgroup before it.) The barriers say no scope, as the ring's do (`multicast`). A CTA stays
-until all have read what it sent last (`leaving`). The buffer is an allocation as `scratch` makes
-them, and no slot of the ring: when the last product has ended, the next tile's blocks may already
-land there.
+The buffer is written by st.async, an ordinary store that completes on an mbarrier, and is read by
+ordinary loads, so no proxy fence is needed. (A bulk copy would need a second buffer, a fence, and a
+barrier of the warpgroup before it.) The barriers specify no scope, like the ring's. A CTA does not
+exit until all others have read what it sent last (`cluster_exit`). The buffer is allocated like
+`scratch`, and is not a slot of the ring: when the last product has ended, blocks of the next tile
+may already be landing in the ring.
 
 PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread
 Arrays".
@@ -72,10 +74,10 @@ WHAT = "partial sums"
 
 @dataclass(frozen=True)
 class SumsPlan:
-    """An exchange of tiles of this shape between the `size` CTAs along a dimension of the cluster.
+    """An exchange of tiles of one shape between the `size` CTAs along a dimension of the cluster.
 
-    `consumed` has the cluster, and its `peers` are the shifts to those that a CTA exchanges with:
-    the i-th lies i places along.
+    `consumed` belongs to the cluster. Its `peers` are the rank shifts to the CTAs that a CTA
+    exchanges with: the i-th is i places along the dimension.
     """
 
     shape: tuple[int, int]
@@ -92,18 +94,18 @@ class SumsPlan:
 
     @property
     def region(self) -> int:
-        """Bytes of a share, which one other CTA sends."""
+        """Bytes of one share, which one other CTA sends."""
         return 4 * math.prod(self.share.shape)
 
     @property
     def quarter(self) -> int:
-        """Bytes that a warp announces: those that it will read."""
+        """Bytes that each warp announces: a quarter of the bytes that the warpgroup receives."""
         return (self.size - 1) * self.region // 4
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
-    """Return the form of the share that a CTA keeps of a sum of tiles; SpecError for a tile that
-    cannot be shared."""
+    """Return the form of the share of a tile that each CTA keeps. Raises SpecError for a tile that
+    cannot be divided."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         raise SpecError(
@@ -122,7 +124,7 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
 
 
 def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
-    """Return an exchange, with shared memory and barriers for each compute warpgroup."""
+    """Plan an exchange: allocate shared memory and barriers for each compute warpgroup."""
     along, size = unit.cluster_axes.index(axis), unit.sizes[axis]
     atoms = 4 * shape[0] * shape[1] // size // ATOM
     kind = SMEM((size - 1, atoms, 8, 32), np.float32), Barrier(), ClusterBarrier(axis)
@@ -133,7 +135,7 @@ def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
 
 
 class Sums:
-    """An exchange of one warpgroup on the simulated SM."""
+    """One warpgroup's exchange on the simulated SM."""
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
         self.plan, self.own, self.quarter = plan, np_.unit.number(current().warpgroup), plan.quarter
@@ -146,8 +148,8 @@ class Sums:
             )
 
     def chunks(self, region: int) -> np.ndarray:
-        """Return the addresses of the 16-byte chunks of a region, a row for each warp: float4 i of
-        lane l is at 16 (128 i + l)."""
+        """Return the addresses of a region's 16-byte chunks, one row per warp: float4 i of lane l
+        is at 16 (128 i + l)."""
         lanes = np.arange(self.plan.region // 16).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
         found: np.ndarray = (
             self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
@@ -157,7 +159,7 @@ class Sums:
 
 @functools.lru_cache(maxsize=64)
 def _elements(shape: tuple[int, int]) -> np.ndarray:
-    """Return the number of an element of a tile, in row order, by warp, chunk and word."""
+    """Return the row-major number of each element of a tile, indexed by warp, chunk and word."""
     down, right = (
         np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True)
     )
@@ -171,7 +173,7 @@ def _elements(shape: tuple[int, int]) -> np.ndarray:
 # ---- the operation
 @op(context=True, site=True)
 def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
-    """``numpipe.combine(acc, part, axis=axis)`` as the AST pass writes it."""
+    """Implement ``numpipe.combine(acc, part, axis=axis)``; the AST pass inserts the call."""
     form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)
     if acc.inert:
         return Tile(None, form)
@@ -215,7 +217,7 @@ def send(sums: Sums, tile: Tile) -> Tile:
 
 @op
 def add(sums: Sums, tile: Tile) -> Tile:
-    """Return the tile plus what the others sent."""
+    """Return the tile plus the shares that the other CTAs sent."""
     plan, total = sums.plan, np.array(tile.value).reshape(-1)
     for region in range(plan.size - 1):
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU

@@ -8,9 +8,9 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
+from ...plan.cluster_ranks import rank_of
 from ...plan.context_cuda import ContextType, cluster_place, own_part
 from ..memory.scratch_cuda import BarriersType, barrier_address
-from ..tiles.cluster_arrivals_cuda import rank
 from ..tiles.layouts import BLOCK
 from ..tiles.store_ring_cuda import registers_of
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, undefined
@@ -103,7 +103,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
     # turned round until the CTA's share is the first: registers have no index
     for bit in range((size - 1).bit_length()):
-        turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
+        turned = builder.trunc((own >> bit).value, nb.i1)
         shares = [
             [
                 builder.select(turned, *pair)
@@ -116,12 +116,8 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
         context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0])
     )
     for step in range(1, size):
-        further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
-        to = rank(
-            builder,
-            [further if axis == plan.along else at for axis, at in enumerate(place)],
-            plan.consumed.cluster,
-        )
+        place[plan.along] = (own + step) % size
+        to = rank_of(place, plan.consumed.cluster).value
         buffer, there = (
             nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
             for address in (builder.add(base, nb.const((step - 1) * plan.region)), ready)

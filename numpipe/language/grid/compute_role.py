@@ -1,8 +1,9 @@
-"""What a compute warpgroup does right before and right after the kernel function, in both
-executions.
+"""The code that a compute warpgroup runs right before and right after the kernel function, on the
+GPU and in the simulator.
 
 The entry of a compiled kernel (`compile.entry_cuda`) and a simulated warpgroup (`kernels.simulate`)
-call these helpers. What is around them is written in each: registers, arguments, elected lanes.
+call these helpers. The code around the calls differs between the two: registers, arguments, elected
+lanes.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ def _elements(work: GmemRef, slot: int, tile: Tile) -> tuple[slice, slice]:
 def _own(work: GmemRef, slot: Any) -> int:
     """Return the slot of this CTA, of those that the CTAs of its cluster have for the same part."""
     cluster = work.unit.cluster
-    return int(slot) * math.prod(cluster) + rank_of(place_of(current().cta, cluster), cluster)
+    rank: int = rank_of(place_of(current().cta, cluster), cluster)
+    return int(slot) * math.prod(cluster) + rank
 
 
 def _part(work: GmemRef) -> int:

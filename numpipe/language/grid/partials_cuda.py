@@ -1,4 +1,4 @@
-"""Partial sums on the GPU: 16-byte stores and loads of a lane's registers, flags in global
+"""Partial sums on the GPU: 16-byte stores and loads of a lane's registers, and flags in global
 memory."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from . import partials as source
 
 I32, I64 = nb.types.int32, nb.types.int64
 PIECE = 16 * 128
-"""bytes between two float4 of a lane"""
+"""Bytes between two consecutive float4 of a lane."""
 _LANES = 232
-"""registers of a lane that loads may be in flight in, beside the tile's"""
+"""Registers of a lane that its tile and the loads in flight may use together."""
 
 
 @cuda_meaning(source.combine)
@@ -47,7 +47,8 @@ def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, A
 
 
 def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
-    """Return the slot of this CTA, of those that the CTAs of its cluster have for the same part."""
+    """Return this CTA's slot among the slots that the CTAs of its cluster have for the same
+    part."""
     size = math.prod(work.unit.cluster)
     if size == 1:
         return slot
@@ -58,17 +59,17 @@ def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
 
 
 def _stride(builder: Any, ref: Any) -> Any:
-    """Return the bytes from a slot of the workspace to the next one."""
+    """Return the bytes from one slot of the workspace to the next."""
     return builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
 
 
 def _step(builder: Any, work: GmemType, ref: Any) -> Any:
-    """Return the bytes from a slot of this CTA to its next one."""
+    """Return the bytes from a slot of this CTA to its next slot."""
     return builder.mul(_stride(builder, ref), nb.const(math.prod(work.unit.cluster), nb.i64))
 
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
-    """Return whether the workspace has this slot, and it is large enough for the tile."""
+    """Return whether the workspace has this slot and it is large enough for the tile."""
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(
@@ -79,11 +80,11 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
 def _pieces(
     context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False
 ) -> Any:
-    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where
-    the slot does not exist."""
+    """Return the address of this lane's first float4 in a slot. If `checked`, return an illegal
+    address where the slot does not exist."""
     ref, address = _slot(context, builder, work, args)
-    # no `trap`: in a function that has one ptxas gives the compute role no more registers than at
-    # launch, 168 and
+    # An illegal address instead of `trap`: in a function with a trap, ptxas limits the compute role
+    # to the 168 registers of the launch instead of 232, and tiles spill.
     if checked:
         # not 232, and tiles spill
         there = _room(builder, ref, work, tile, _own(context, builder, work, args[1]))
@@ -93,15 +94,15 @@ def _pieces(
 
 
 def lane_offset(builder: Any) -> Any:
-    """Return the bytes from a warpgroup's first float4 to this lane's."""
+    """Return the offset in bytes from a warpgroup's first float4 to this lane's."""
     return builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
 
 
 def add_pieces(
     builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1
 ) -> None:
-    """Add to a lane's registers its float4s in a state space, from `offset` bytes behind `first`
-    on; `batch` loads fly together."""
+    """Add the float4s at `offset` bytes from `first` to a lane's registers, with `batch` loads in
+    flight."""
     pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
     for start in range(0, pieces, batch):
         loaded = [
@@ -163,7 +164,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
         )
         return assembled(builder, tile, total)
     down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
-    for part in range(parts):  # of those that are not there, zeros
+    for part in range(parts):  # parts that do not exist are loaded as zeros
         there = builder.zext(
             builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32
         )

@@ -1,22 +1,22 @@
-"""Tiles cut along K, for products with too few tiles or an odd number of waves: which steps of
-which tile a CTA computes.
+"""Split-K and Stream-K: which steps of which tile a CTA computes, for products with too few tiles
+or a partly filled last wave.
 
-The steps of a tile are cut into *parts*. The first of them, which begins with step 0, is the
-*owner*: it adds the others' sums to its own (`partials.combine`) and stores the tile. Three ways to
-cut, for G CTAs::
+The steps of a tile are cut into *parts*. The part that begins with step 0 is the *owner*: it adds
+the sums of the other parts to its own (`partials.combine`) and stores the tile. There are three
+ways to cut, for G CTAs::
 
-    split=3     each tile into 3 parts, of CTAs next to each other; the owner is the last of these
+    split=3     each tile into 3 parts, for consecutive CTAs; the last of these is the owner
 
                 CTA 0      1      2      3      4      5
                 tile 0: steps       owner  tile 1: ...
 
     split="k"   each tile into as many parts as the cluster has CTAs along its axis "k", part p for
                 CTA p: they run at the same time, and each ends with a share of the tile's columns
-                (`reduce_scatter`)
+                (`cluster_sums`)
 
-    "stream"    the steps of the first tiles in one row, shared out evenly (Stream-K; Osama,
-                Merrill, Cecka, Garland, Owens, PPoPP 2023), 1 to 2 tiles a CTA, so that whole waves
-                are left: of these each CTA has whole tiles
+    "stream"    the steps of the first tiles in one row, divided evenly (Stream-K; Osama, Merrill,
+                Cecka, Garland, Owens, PPoPP 2023), 1 to 2 tiles per CTA, so that whole waves are
+                left: each CTA then computes whole tiles
 
                 steps  | tile 2      | tile 1      | tile 0      |
                 CTA    |3    |3  2|2      1|1     0|0            |
@@ -24,15 +24,15 @@ cut, for G CTAs::
                 G = 4: a CTA has at most one part that another CTA owns, its first, and owns the
                 last that it computes
 
-**An owner waits only for CTAs of a smaller index.** So no CTAs ever wait for each other in a
-circle, and since the GPU starts CTAs in the order of their indices, those that are waited for have
-started, however many are resident; the simulator runs them in that order. The wait is short,
-because a CTA computes the part that another one owns before its own parts. The parts of a tile are
-added in the order of their steps: the same sum each time, bit for bit.
+**An owner waits only for CTAs with a smaller index.** So CTAs never wait for each other in a
+circle. The GPU starts CTAs in index order, so every CTA that is waited for has started, however
+many are resident; the simulator runs them in that order. The wait is short, because a CTA computes
+the part that another CTA owns before its own parts. The parts of a tile are added in the order of
+their steps, so the sum is bitwise reproducible.
 
-Arithmetic on the CTA's index alone gives the tile, the first step and the number of steps, without
-a table or a counter. What a loop needs from one part to the next stays in registers during the
-products, so it is little: divisions are made again for each part.
+The tile, the first step and the number of steps are computed from the CTA's index alone, without a
+table or a counter. The state kept from one part to the next occupies registers during the products,
+so it is small, and divisions are repeated for each part.
 """
 # mypy: disable-error-code=no-untyped-def
 
@@ -52,14 +52,15 @@ STREAM = "stream"
 
 
 class Part(NamedTuple):
-    """The steps of a tile that a CTA computes: of K blocks ``begin`` … ``begin + steps - 1``
+    """The steps of a tile that a CTA computes: K blocks ``begin`` … ``begin + steps - 1``
     (`split_tiles`).
 
     begin   the first step; 0 in the part that owns the tile
-    steps   how many there are; 0 only where K is 0, or where a cluster has more CTAs than there are
+    steps   the number of steps; 0 only if K is 0, or if a cluster has more CTAs than there are
             steps
-    slot    of the workspace: where the sum of this part goes, if it is not the owner
-    others  of an owner: how many other parts the tile has; their slots are those before its own
+    slot    the slot of the workspace that receives the sum of this part, unless it is the owner
+    others  in an owner: the number of other parts of the tile; their slots are the ones before its
+            own
     """
 
     begin: Any
@@ -71,24 +72,24 @@ class Part(NamedTuple):
 def split_tiles(
     *counts: Any, steps: Any, split: Any = STREAM, order: Any = "row", group: int = 16
 ) -> NoReturn:
-    """``for m, n, part in numpipe.split_tiles(m_tiles, n_tiles, steps=k_tiles):`` inside a kernel:
-    this CTA's parts of tiles.
+    """Iterate over this CTA's parts of tiles, inside a kernel: ``for m, n, part in
+    numpipe.split_tiles(m_tiles, n_tiles, steps=k_tiles):``.
 
-    counts  tiles per dimension, as of `tiles`
-    steps   of a whole tile, a run-time int32: the blocks of K
-    split   "stream": the steps of all tiles are shared out evenly among the CTAs. An int, which may
-            be a run-time value: each tile is cut into that many parts, at most `steps` and the CTAs
-            there are. The name of an axis of the cluster: into as many as there are CTAs along it,
-            which have the same tiles (`combine` with `axis`). None: not at all, as `tiles`;
-            `combine` then does nothing, and `work` may be None
-    order   as of `tiles`, but no host table
-    group   as of `tiles`
+    counts  tiles per dimension, as in `tiles`
+    steps   the steps of a whole tile, a run-time int32: the number of K blocks
+    split   "stream": the steps of all tiles are divided evenly among the CTAs. An int, which may
+            be a run-time value: each tile is cut into that many parts, limited by `steps` and by
+            the number of CTAs. The name of a cluster axis: one part for each CTA along the axis;
+            these CTAs loop over the same tiles (`combine` with `axis`). None: tiles are not cut,
+            as in `tiles`; `combine` then does nothing, and `work` may be None
+    order   as in `tiles`, except host tables
+    group   as in `tiles`
 
-    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)`` and loads blocks ``part.begin
-    + k``. Then ``acc = numpipe.combine(acc, part, work)`` hands the sum over to the part that owns
-    the tile, or adds up those of the others, and the owner stores it, ``if part.begin == 0``.
-    `work` is the kernel's `Workspace`, with a slot for each CTA ("stream"), or for each part of all
-    tiles (an int).
+    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)``, and step k loads block
+    ``part.begin + k``. Then ``acc = numpipe.combine(acc, part, work)`` hands the sum to the part
+    that owns the tile or, in the owner, adds up the other parts. The owner stores the tile, in
+    ``if part.begin == 0:``. `work` is the kernel's `Workspace`, with a slot for each CTA
+    ("stream"), or for each part of all tiles (an int).
 
     >>> Part(4, 4, 0, 0)
     Part(begin=4, steps=4, slot=0, others=0)
@@ -98,8 +99,8 @@ def split_tiles(
 
 @check
 def check_split(split: Any) -> None:
-    """Raise SpecError for a number of parts that is no integer; the simulated SM refuses numbers
-    below 1 too."""
+    """Raise SpecError for a number of parts that is not an integer. The simulated SM also rejects
+    numbers below 1."""
     if not is_integer(split) or (isinstance(split, (int, np.integer)) and split < 1):
         raise SpecError(no_split(str(split)))
 
@@ -114,13 +115,13 @@ def no_split(got: str) -> str:
 
 @helper
 def whole_tile(steps):
-    """Return the part that is all of a tile."""
+    """Return the part that covers a whole tile."""
     return Part(np.int32(0), add(steps, np.int32(0)), np.int32(0), np.int32(0))
 
 
 @helper
 def cluster_part(steps, which, parts):
-    """Return one of `parts` of a tile, all of which CTAs of a cluster compute."""
+    """Return part `which` of the `parts` of a tile that the CTAs of a cluster compute."""
     begin = even(steps, which, parts)
     return Part(
         begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0)
@@ -143,8 +144,8 @@ def greatest(a, b):
 
 @helper
 def even(total, which, shares):
-    """Return where share number `which` of `shares` of a total begins: the first of them are longer
-    by 1."""
+    """Return the start of share number `which` when a total is divided into `shares`; the first
+    shares are longer by 1."""
     each = quotient(total, shares)
     return add(mul(which, each), least(which, sub(total, mul(each, shares))))
 
@@ -152,10 +153,10 @@ def even(total, which, shares):
 # ---- each tile into the same number of parts
 @helper
 def begin_split(tiles, steps, split, here, ctas):
-    """Return (how many parts this CTA has, *the state that `place_split` takes)."""
-    steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
+    """Return (the number of parts of this CTA, *the state that `place_split` takes)."""
+    steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, also for literals
     parts = greatest(least(split, least(steps, ctas)), np.int32(1))
-    # all parts of a tile run at a time
+    # all parts of a tile run at the same time
     cta, used, total = here, mul(quotient(ctas, parts), parts), mul(tiles, parts)
     own = np.int32(0)
     if cta < used and cta < total:
@@ -183,7 +184,7 @@ def place_split(u, begun, here, ctas):
 # ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs
 @helper
 def begin_stream(tiles, steps, split, here, ctas):
-    """Return (how many parts this CTA has, *the state that `place_stream` takes)."""
+    """Return (the number of parts of this CTA, *the state that `place_stream` takes)."""
     steps = add(steps, np.int32(0))
     length = greatest(steps, np.int32(1))
     waves = quotient(tiles, ctas)
@@ -205,7 +206,7 @@ def begin_stream(tiles, steps, split, here, ctas):
 
 @helper
 def holder(total, step, ctas):
-    """Return the number of the share that a step of a row belongs to."""
+    """Return the number of the share that contains a step of a row."""
     shares = least(ctas, total)
     each = quotient(total, shares)
     more = sub(total, mul(each, shares))
@@ -217,7 +218,8 @@ def holder(total, step, ctas):
 
 @helper
 def place_stream(u, begun, here, ctas):
-    """Return (tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
+    """Return (tile, Part) of part number u of this CTA: first its share of the row, then whole
+    tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
         return (

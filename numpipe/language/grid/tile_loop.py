@@ -1,9 +1,9 @@
-"""Tile loops, which share the tiles of the output out among the CTAs, and `planar_snake`.
+"""Tile loops, which distribute the tiles of the output over the CTAs, and `planar_snake`.
 
 Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile
-t. The loop decides which tile numbers are this CTA's, and an order (`orders`) which indices tile
-number t has. A host table's next row is read while a tile is computed: its way from memory would
-otherwise lie before the tile's first load.
+t. The loop decides which tile numbers belong to this CTA, and an order (`orders`) maps tile number
+t to indices. The next row of a host table is read while a tile is computed; otherwise the latency
+of that read would delay the tile's first load.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ KNOWN = (
     f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 "
     "array argument)"
 )
-"""the values of order="""
+"""The values of order=."""
 
 
 def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = False) -> NoReturn:
-    """``for m, n in numpipe.tiles(m_tiles, n_tiles, order="grouped"):`` inside a kernel: this CTA's
-    share of the tiles.
+    """Iterate over this CTA's share of the tiles, inside a kernel: ``for m, n in
+    numpipe.tiles(m_tiles, n_tiles, order="grouped"):``.
 
     counts  tiles per dimension, run-time int32 values
     order   "row", "column", "grouped", "snake" or "hilbert"; an object of `numpipe.orders`; or a
-            host table, a 2-D int32 array argument with a row of indices for each tile
-    group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000
-            to 2000 rows of the output are a good size
-    dynamic True: a CTA that has ended a tile takes the next one from a counter of the launch, so
-            that quicker CTAs compute more (`tile_scheduler`); a compile-time constant. All CTAs run
-            the same loops, with the same counts, to their ends.
+            host table, a 2-D int32 array argument with one row of indices per tile
+    group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; strips
+            of 1000 to 2000 rows of the output work well
+    dynamic True: a CTA that has finished a tile takes the next one from a counter of the launch, so
+            that faster CTAs compute more tiles (`tile_scheduler`); a compile-time constant. All
+            CTAs must run the same loops, with the same counts, to the end.
 
-    "row" takes one to three counts, the other orders two, or three: planes one after the other.
-    With a host table the counts are the grid whose tiles it lists, or one count is the number of
-    its rows, and the loop has as many indices as it unpacks.
+    "row" takes one to three counts. The other orders take two, or three: planes one after the
+    other. With a host table the counts are the grid whose tiles it lists, or a single count is the
+    number of its rows, and the loop has as many indices as it unpacks.
 
-    Without `dynamic` CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a
-    SM loops over its share. With it CTA i begins with tile i. In a kernel that names the axes of
-    its clusters (`cluster_names`) that is true of clusters: all CTAs of one go through the same
-    tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a
-    CTA computes.
+    Without `dynamic`, CTA i of G takes tiles i, i + G, i + 2 G, …: in a persistent grid, one CTA
+    per SM loops over its share. With `dynamic`, CTA i begins with tile i. In a kernel that names
+    its cluster axes (`cluster_names`) this applies to clusters instead of CTAs: all CTAs of a
+    cluster loop over the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")``
+    selects one of several neighboring tiles for each CTA.
     """
     raise outside("tiles")
 
 
 def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
-    """``for i, j in numpipe.nd_loop((m, n)):`` inside a kernel: this CTA's share of a grid, the
-    last index fastest.
+    """Iterate over this CTA's share of a grid, the last index fastest, inside a kernel: ``for i, j
+    in numpipe.nd_loop((m, n)):``.
 
     grid  run-time int32 sizes, one for each index, any number of them
 
-    CTA i of G takes places i, i + G, i + 2 G, … of the grid in row order, which is what `tiles`
-    does with one to three counts: that has other orders too. All CTAs together, of all dimensions
-    of the kernel's grid, walk it once.
+    CTA i of G takes places i, i + G, i + 2 G, … of the grid in row-major order. Together, the CTAs
+    of all dimensions of the kernel's grid visit each place once. With one to three sizes this is
+    the same as `tiles`, which also offers other orders.
     """
     raise outside("nd_loop")
 
 
 def clusters(np_: Any, counts: Sequence[Any]) -> list[Any]:
-    """Return the number of clusters along x, y and z, for numbers of CTAs."""
+    """Return the number of clusters along x, y and z, given numbers of CTAs."""
     return [
         count if of == 1 else count // of
         for count, of in zip(counts, np_.unit.cluster, strict=True)
@@ -82,7 +82,8 @@ def clusters(np_: Any, counts: Sequence[Any]) -> list[Any]:
 
 @formula(context=True)
 def own_place(np_: Context) -> Any:
-    """Return the linear index of this CTA, or of its cluster where the kernel names their axes."""
+    """Return the linear index of this CTA, or of its cluster if the kernel names its cluster
+    axes."""
     x, y, z = clusters(np_, np_.cta)
     width, height, _ = clusters(np_, np_.grid)
     return x + width * (y + height * z)
@@ -90,7 +91,7 @@ def own_place(np_: Context) -> Any:
 
 @check
 def check_count(number: Any, count: Any) -> None:
-    """Raise SpecError for a count of tiles, in dimension `number`, that is no integer."""
+    """Raise SpecError if the count of tiles in dimension `number` is not an integer."""
     if kind(count) is None and hasattr(count, "__len__"):
         raise SpecError(
             "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple"
@@ -100,26 +101,26 @@ def check_count(number: Any, count: Any) -> None:
             f"a loop over tiles takes integers, got {called(count)} for dimension "
             f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up"
         )
-    # a value: the kernel is simulated, and how far it is, tiles tell
+    # A value means that the kernel is simulated; record the tiles to report its progress.
     if isinstance(count, (int, np.integer)):
         current().note("tiles", dimension=int(number), count=int(count))
 
 
 @formula(context=True)
 def tile_stride(np_: Context) -> Any:
-    """Return the number of CTAs, or of clusters where the kernel names their axes: the CTAs of one
-    go through the same tiles."""
+    """Return the number of CTAs, or of clusters if the kernel names its cluster axes: the CTAs of a
+    cluster loop over the same tiles."""
     x, y, z = clusters(np_, np_.grid)
     return x * (y * z)
 
 
 @check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
-    """Raise SpecError for an array that is no host table of `columns` indices a tile, or does not
-    visit each tile of `grid` once.
+    """Raise SpecError for an array that is not a host table with `columns` indices per tile, or
+    that does not visit each tile of `grid` once.
 
-    `grid` is () where the loop has one count, the rows that it walks. Only the simulated SM looks
-    at the indices.
+    `grid` is () if the loop has a single count, the number of rows to walk. The indices are checked
+    only on the simulated SM.
     """
     arg = getattr(table, "arg", None)
     if not isinstance(arg, ArrayArg):
@@ -129,7 +130,7 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
             f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D "
             f"{arg.dtype}"
         )
-    array = getattr(table, "array", None)  # its type has none
+    array = getattr(table, "array", None)  # Numba types have no array
     wrong = (
         None
         if array is None
@@ -141,8 +142,8 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
 
 @op
 def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
-    """Return the indices in row t of a host table, read through the read-only cache; from row `end`
-    on zeros, without a read."""
+    """Return the indices in row t of a host table, read through the read-only cache. From row `end`
+    on, return zeros without reading."""
     if int(t) >= int(end):
         return (np.int32(0),) * columns
     if int(t) >= len(table.array):
@@ -153,8 +154,8 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
 
 
 def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
-    """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value
-    of run time."""
+    """Return what is wrong with these arguments of a call in a kernel, or "". None stands for a
+    run-time value."""
     if not whole(0, 1).holds(minor_dim):
         return (
             "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that "
@@ -168,11 +169,12 @@ def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
 
 @function
 def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
-    """Return place number `lin` of a `shape` plane, a pair of indices, in a kernel or on the host.
+    """Return the indices of place number `lin` of a plane of `shape`, walked in a snake order.
+    Works in a kernel and on the host.
 
-    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide, the last
-    one perhaps narrower. A strip is walked along the other dimension, its whole width at each
-    place; every second strip is walked backwards, so that each begins where the one before has
+    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide; the last
+    strip may be narrower. A strip is walked along the other dimension, its whole width at each
+    place, and every second strip is walked backwards, so that each begins where the previous one
     ended. CTAs that run at the same time then share blocks in the L2 cache. For a shape of (4, 5),
     minor_dim=1, tile_width=2::
 
@@ -183,7 +185,8 @@ def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
 
     lin         0 … shape[0] * shape[1] - 1
     shape       rows and columns
-    minor_dim   0 or 1, a compile-time constant in a kernel; the others may be run-time int32
+    minor_dim   0 or 1, a compile-time constant in a kernel; the other arguments may be run-time
+                int32
     tile_width  at least 1
 
     >>> [tuple(map(int, planar_snake(lin, (4, 5), 1, 2))) for lin in (2, 7, 8, 15, 16)]

@@ -10,7 +10,7 @@ from ..tiles.refs_cuda import gmem_value
 from . import tile_loop as source
 
 I32 = nb.types.int32
-# $0 an index, $1 where it is, $2 the row, $3 the first row that is not there
+# $0 an index, $1 its address, $2 the row, $3 the number of rows
 _ENTRY = (
     "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, "
     "[$1]; }"

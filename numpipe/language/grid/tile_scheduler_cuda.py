@@ -16,9 +16,9 @@ from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
 
 I32, I64 = nb.types.int32, nb.types.int64
-# $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back.
-# Acquire and release: all work indices have been fetched before the last CTA sets their number back
-# (not by an ordinary store: the memory role has none).
+# $0 the counter, $1 the number of CTAs minus one, at which the number of ended CTAs wraps to 0.
+# Acquire and release: all work indices have been fetched before the last CTA resets their number
+# (not with an ordinary store: the memory role has none).
 _ENDED = (
     "{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
     "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }"
@@ -38,7 +38,7 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
 
 # ---- who does what
 def _first_lane(builder: Any, unit: Unit) -> Any:
-    """Whether this is the elected lane of the first compute warpgroup."""
+    """Return whether this is the elected lane of the first compute warpgroup."""
     first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
     return builder.and_(first, elected(builder))
 
@@ -112,8 +112,8 @@ def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
 
 # ---- the kernel's beginning and end
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
-    """Store, before the kernel function, the CTA's first work index and the address of the launch's
-    counter."""
+    """Store the CTA's first work index and the address of the launch's counter, before the kernel
+    function."""
     builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(

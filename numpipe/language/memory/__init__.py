@@ -1,13 +1,14 @@
 """Shared memory, barriers and copies that a kernel manages itself, and code for each lane.
 
-Here belongs what a kernel may use beside pipelines, or in place of one. Not here: rings
-(`pipeline`), what a tile can do (`tiles`), the layout of allocations in the CTA's shared memory
-(`plan.allocations`), and the boxes of a TMA copy (`plan.copy_plans`, `tiles.tma`).
+This folder has what a kernel may use in addition to pipelines, or in place of them. Rings are in
+`pipeline`, operations on tiles in `tiles`, the layout of allocations in the CTA's shared memory in
+`plan.allocations`, and the boxes of a TMA copy in `plan.copy_plans` and `tiles.tma`.
 
-Read `shared` first: the references to what a kernel allocates. Then `copies` (TMA copies to and
-from such tiles) and `phases` (how warpgroups and copies arrive at a barrier, and wait for it).
-`remote` reaches the shared memory of other CTAs of a cluster. `prefetched` keeps the beginning of
-an array that steers. `registers` moves registers between warpgroups. `per_lane` is the code that a
-body may use when each lane runs it for itself. The memory role sees references, and issues the
-copies of `prefetched` alone.
+Start with `scratch`, the references to what a kernel allocates. Then read `copies` (TMA copies to
+and from such tiles) and `phases` (how warpgroups and copies arrive at a barrier, and wait for it).
+`remote` and `cluster_refs` access the shared memory of other CTAs of a cluster. `peer_arrays` and
+`semaphores` access the memory of other GPUs. `prefetched` keeps the beginning of an integer array
+in shared memory. `registers` moves registers between warpgroups. `per_lane` is for bodies that each
+lane executes on its own. The memory role gets references too, but issues only the copies of
+`prefetched`.
 """

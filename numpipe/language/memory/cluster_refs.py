@@ -1,4 +1,4 @@
-"""References to tiles in the shared memory of other CTAs of the cluster, which are loaded from.
+"""References to tiles in the shared memory of other CTAs of the cluster, for loading.
 
 ::
 
@@ -11,14 +11,14 @@
     total = part + other[...]
     numpipe.barrier_arrive(read)  # a ClusterBarrier: the tile may be stored again
 
-An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it
-is to be. A load is an ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two
-things order it: the arrival behind the store releases with the cluster's scope, and the wait
-acquires with it (`phases`). Without the option both are of the CTA's scope, which orders what has
-been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the
-CTAs meet at the kernel's end.
+An allocation has the same address in all CTAs, so a CTA passes its own tile and the index of the
+other CTA. A load is an ordinary ``ld.shared::cluster``, of single elements or pairs. Two things
+order it: the arrival after the store releases at cluster scope, and the wait acquires at cluster
+scope (`phases`). Without ``orders_stores`` both have the CTA's scope, which orders reads but does
+not make stores visible to other CTAs. The CTA that owns the tile cannot exit early, because the
+CTAs meet at the end of the kernel.
 
-It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and
+Loads are slow compared with stores to another CTA (`remote`): a load waits for a round trip, and
 the release is a fence of the whole GPU.
 
 PTX ISA, "ld": .shared::cluster; "mapa"; "Memory Consistency Model: Scope".
@@ -51,8 +51,8 @@ LOADED = (
 
 
 def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a CTA is named; SpecError for what is no tile
-    of the kernel's own."""
+    """Return the dimension of the cluster along which a CTA is named. Raises SpecError if `tile` is
+    not a tile that the kernel allocated."""
     check_operands(REF, tile=("tile", tile))
     if not tile.writable:
         raise SpecError(
@@ -63,7 +63,7 @@ def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
 
 
 class RemoteTile:
-    """A tile in the shared memory of the CTA of a rank, on the simulated SM."""
+    """A tile in the shared memory of the CTA with a given rank, on the simulated SM."""
 
     def __init__(self, tile: SmemTile, rank: int) -> None:
         self.tile, self.rank = tile, rank
@@ -89,22 +89,23 @@ class RemoteTile:
 
 @op(context=True)
 def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) -> RemoteTile:
-    """Return a reference to a tile in shared memory as another CTA of the cluster has it, inside a
+    """Return a reference to a tile in the shared memory of another CTA of the cluster, inside a
     kernel.
 
-    tile         a tile of the kernel's own (`numpipe.scratch`), a slot or a part of one. The other
-                 CTA has it at the same place.
-    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other
-                 axes it is where this one is
+    tile         a tile that the kernel allocated (`numpipe.scratch`), a slot or a part of one. The
+                 other CTA's tile has the same address.
+    cluster_idx  the index of that CTA along the axis, a non-negative run-time integer; along other
+                 axes it has this CTA's index
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
-    ``ref[...]``, ``ref[ds(i, 64), :]`` load it, or a part of it, as a register tile. What that CTA
-    stored before it arrived on a ``ClusterBarrier(…, orders_stores=True)`` is there behind
-    `barrier_wait`; before it stores again, or copies there, it has heard that it was read, by a
-    `ClusterBarrier`. Copies that landed there have been waited for by who arrives.
+    ``ref[...]`` and ``ref[ds(i, 64), :]`` load the tile, or a part of it, as a register tile. Data
+    that the other CTA stored before it arrived on a ``ClusterBarrier(…, orders_stores=True)`` can
+    be loaded after `barrier_wait`. Before that CTA stores or copies to the tile again, it must wait
+    on a `ClusterBarrier` that says it was read. If copies landed in the tile, the CTA that arrives
+    must have waited for them.
 
     PTX ISA, "ld": .shared::cluster. Raises SpecError for tiles of a pipeline, and for axes that the
-    cluster has not.
+    cluster does not have.
     """
     axis = check(np_, tile, cluster_idx, cluster_dim)
     if not np_.computes:

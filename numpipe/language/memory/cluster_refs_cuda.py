@@ -7,12 +7,13 @@ import operator
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cluster
+from ...plan.cluster_ranks import rank_of
 from ...plan.context_cuda import cluster_place
 from ..tiles import scattered_shared_cuda as anywhere
-from ..tiles.cluster_arrivals_cuda import rank
 from ..tiles.refs_cuda import SmemType, inside
 from ..tiles.shared_tiles import load_form
 from ..tiles.shared_tiles_cuda import converge, part_of, starts_of
@@ -45,10 +46,9 @@ def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_d
     if not np_.computes:
         return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
-    place[axis] = context.cast(builder, args[2], cluster_idx, I32)
-    there = nb.call(
-        context, builder, cluster.map_shared, (I32, I32), (args[1], rank(builder, place, dims))
-    )[1]
+    place[axis] = Value(builder, context.cast(builder, args[2], cluster_idx, I32))
+    to = rank_of(place, dims).value
+    there = nb.call(context, builder, cluster.map_shared, (I32, I32), (args[1], to))[1]
     return nb.struct(context, builder, result, address=args[1], away=builder.sub(there, args[1]))
 
 

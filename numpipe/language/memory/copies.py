@@ -1,4 +1,5 @@
-"""Copies between global and shared memory that a kernel issues itself, and what orders them.
+"""Copies between global and shared memory that a kernel issues itself, and the calls that order
+them.
 
 ::
 
@@ -10,9 +11,9 @@
     numpipe.copy_smem_to_gmem(tile, c.at[ds(m * 64, 64), ds(n * 64, 64)])
     numpipe.wait_smem_to_gmem(0)  # it is in global memory
 
-A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the
-tile has panels (`plan.layout`). The memory role issues none of them. Any warpgroup may wait for a
-load, which ends a phase of a barrier; only the warpgroup that issued a store waits for it.
+All lanes of a warpgroup call these functions, and one lane issues the copies: one TMA copy for each
+panel of the tile (`plan.layout`). The memory role does not issue them. Any warpgroup may wait for a
+load, which ends a phase of a barrier; only the warpgroup that issued a store can wait for it.
 """
 
 from __future__ import annotations
@@ -63,13 +64,12 @@ OPERANDS = {
     ),
     "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
 }
-"""how messages call a copy's operands, by the attribute `operand` of the values and of their
-types"""
+"""How messages name a copy's operands, by the attribute `operand` of values and types."""
 
 
 def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
-    """Raise SpecError for a parameter whose value, or Numba type, is not the kind of operand
-    (`OPERANDS`) that it must be."""
+    """Raise SpecError for a parameter whose value, or Numba type, is not the required kind of
+    operand (`OPERANDS`)."""
     for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(
@@ -81,10 +81,10 @@ def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
 def check_load(
     np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes: Any
 ) -> tuple[CopyPlan, Sharing | None]:
-    """Return the boxes of a copy to a tile, or of a CTA's share of it, and how CTAs share it.
+    """Return the boxes of a copy to a tile, or of a CTA's share of it, and how CTAs share the copy.
 
-    SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such
-    shares.
+    Raises SpecError for a barrier that counts arrivals of other CTAs, and for a tile that cannot be
+    shared among the CTAs.
     """
     check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
     check_landing(LOAD, dst, barrier)
@@ -100,7 +100,7 @@ def check_load(
 
 
 def check_landing(operation: str, dst: Any, barrier: Any) -> None:
-    """Raise SpecError unless one copy, which completes on `barrier`, may write the tile `dst`."""
+    """Raise SpecError unless a copy that completes on `barrier` may write the tile `dst`."""
     one_barrier(operation, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
         raise SpecError(
@@ -118,8 +118,8 @@ def check_landing(operation: str, dst: Any, barrier: Any) -> None:
 def check_store(
     np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any
 ) -> CopyPlan:
-    """Return the boxes of a copy from a tile; SpecError for an input, and for an array that the TMA
-    cannot write."""
+    """Return the boxes of a copy from a tile. Raises SpecError for an input, and for an array that
+    the TMA cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
     check_flag(STORE, "commit_group", commit)
     array = np_.unit.arrays[dst.ref.index]
@@ -157,7 +157,8 @@ def check_prefetch(np_: Any, view: Any) -> CopyPlan:
 
 
 def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
-    """Raise SpecError where a view and a tile differ, or the TMA cannot copy between them."""
+    """Raise SpecError if a view and a tile differ in shape or type, or if the TMA cannot copy
+    between them."""
     array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
     if view.shape != layout.sides:
         raise SpecError(
@@ -182,14 +183,14 @@ def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
 
 
 def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
-    """Return the boxes of a copy between a view and a tile that fit."""
+    """Return the boxes of a copy between a view and a tile of the same shape and type."""
     array = view.ref.unit.arrays[view.ref.index]
     return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **options)
 
 
 def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
-    """Return the array of a view; SpecError unless the TMA can address it, and the view has as many
-    dimensions as a tile. `layout` is that of the tile that is copied."""
+    """Return the array of a view. Raises SpecError unless the TMA can address the array and the
+    view has as many dimensions as a tile. `layout` is the layout of the copied tile."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if not axes or (layout is not None and len(axes) != len(layout.sides)):
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
@@ -216,8 +217,8 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
 
 
 def check_reduction(given: Any, dtype: np.dtype) -> str:
-    """Return the name of a reduction, "" for None; SpecError for others, and for one that is not
-    for the dtype."""
+    """Return the name of a reduction, "" for None. Raises SpecError for an unknown reduction, or
+    one that the dtype does not support."""
     reduction = constant(STORE, "reduction_op", given)
     if reduction is None:
         return ""
@@ -259,14 +260,14 @@ def check_groups(given: Any) -> int:
 
 
 def check_predicate(operation: str, np_: Any, value: Any) -> None:
-    """Raise SpecError for a predicate that is no bool; the memory role has none."""
+    """Raise SpecError for a predicate that is not a bool. The memory role has no predicates."""
     if np_.computes and not (arith.kind(value) is bool or arith.is_integer(value)):
         raise SpecError(f"{operation}: predicate must be a bool, got {called(value)}")
 
 
 # ---- a copy under way ----------------------------------------------------------------------------
 class Transfer(Copy):
-    """A copy of a view, on the simulated SM."""
+    """A copy of a view on the simulated SM."""
 
     def __init__(
         self,
@@ -293,8 +294,8 @@ class Transfer(Copy):
 
 @op
 def issue(transfer: Transfer, how: str) -> None:
-    """Issue one TMA instruction for each box: a "load", a "store", which may be a reduction, or a
-    "prefetch"."""
+    """Issue one TMA instruction for each box. `how` is "load", "store" (which may be a reduction)
+    or "prefetch"."""
     if how != "prefetch":
         load = how == "load"
         check_inside(
@@ -318,10 +319,10 @@ OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
 
 @helper
 def load(transfer, predicate):  # type: ignore[no-untyped-def]
-    """Load, in one lane, and make a warpgroup's whole arrival, with the bytes that are to land.
+    """Load, in one lane, and arrive for the whole warpgroup with the number of bytes to expect.
 
-    The predicate is a value that the elected lane looks at, and no branch around the election, in
-    which the whole warp takes part.
+    The elected lane checks the predicate. It is not a branch around the election, in which the
+    whole warp takes part.
     """
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
@@ -341,15 +342,15 @@ def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
 
 @helper
 def fence_and_meet():  # type: ignore[no-untyped-def]
-    # by every writer, before the barrier: the TMA and wgmma read through the async proxy
+    # By every writer, before the barrier: the TMA and wgmma read through the async proxy.
     fence.proxy_async()
     meet()
 
 
 @helper
 def meet():  # type: ignore[no-untyped-def]
-    """The warps of a warpgroup wait for each other, at the named barrier that its store ring has
-    too."""
+    """Wait for the other warps of the warpgroup, at the named barrier that its store ring also
+    uses."""
     named.sync(1 + special.warpgroup_index(), 128)
 
 
@@ -364,29 +365,30 @@ def copy_gmem_to_smem(
     predicate: Any = True,
     collective_axes: str | tuple[str, ...] | None = None,
 ) -> None:
-    """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed
-    when the barrier's phase is over.
+    """Start copying a view of an array to a tile in shared memory, inside a kernel. The copy has
+    landed when the barrier's phase ends.
 
-    src              ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as
+    src              ``array.at[ds(i, rows), ds(j, columns)]``; elements outside the array read as
                      zeros. Along the contiguous dimension it starts at a multiple of 16 bytes.
     dst              a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No
-                     other warpgroup may use it any more: others that read or wrote it have told
-                     this one. What this one did with it is over, because its warps meet first (not
-                     with `unsafe_no_auto_barriers`: then call `commit_smem`).
-    barrier          one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which
-                     is over when the bytes are there too.
-    predicate        a run-time bool, the same in all lanes: where it is False nothing is copied,
-                     and the arrival is made all the same.
-    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along
-                     them all issue this copy, of the same `src` to the same `dst` on the same
-                     `barrier`, each of its own, and with the same predicate. Each loads a share of
-                     the tile, which lands in all of them (multicast), and each barrier gets the
-                     bytes of the whole tile. No CTA issues it before the tile is free in *all* of
-                     them: a `numpipe.ClusterBarrier` tells.
+                     other warpgroup may still use it: the others have signaled this warpgroup that
+                     their reads and writes are over. This warpgroup's own accesses are complete,
+                     because its warps meet first (not with `unsafe_no_auto_barriers`: then call
+                     `commit_smem`).
+    barrier          one barrier of a `numpipe.Barrier`. The copy counts as an arrival of its phase,
+                     which ends when the bytes have landed too.
+    predicate        a run-time bool, the same in all lanes: if it is False nothing is copied, but
+                     the arrival still happens.
+    collective_axes  None, the name of an axis of the cluster, or a tuple of names: the CTAs along
+                     these axes all issue this copy, of the same `src` to the same `dst` on the same
+                     `barrier`, each with its own tile and barrier and with the same predicate. Each
+                     loads a share of the tile, which lands in all of them (multicast), and each
+                     barrier gets the bytes of the whole tile. No CTA may issue it before the tile
+                     is free in *all* of them: use a `numpipe.ClusterBarrier`.
 
-    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises
-    SpecError where shapes or types differ, for arrays that the TMA cannot address, for what is no
-    barrier, and for axes that the cluster has not.
+    All lanes of a warpgroup call it; one lane issues (PTX ISA, "cp.async.bulk.tensor"). Raises
+    SpecError if shapes or types differ, for arrays that the TMA cannot address, if `barrier` is not
+    a barrier, and for axes that the cluster does not have.
     """
     plan, sharing = check_load(np_, src, dst, barrier, predicate, collective_axes)
     if np_.computes:
@@ -410,24 +412,24 @@ def copy_smem_to_gmem(
 ) -> None:
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
-    src           a tile in shared memory. What this warpgroup wrote to it is there for the copy,
+    src           a tile in shared memory. What this warpgroup wrote to it is visible to the copy,
                   which begins with `commit_smem` (not with `unsafe_no_auto_barriers`); other
-                  warpgroups call `commit_smem` and arrive at a barrier. Nobody writes the tile
-                  until `wait_smem_to_gmem` has waited until it has been read.
-    dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with starts that
-                  are not negative; what lies outside the array is not written
+                  warpgroups call `commit_smem` and arrive at a barrier. Do not write the tile
+                  again until `wait_smem_to_gmem` says that it has been read.
+    dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with
+                  non-negative starts; elements outside the array are not written
     predicate     a run-time bool, the same in all lanes: False copies nothing
-    commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
-                  (`commit_smem_to_gmem_group`)
-    reduction_op  None, or how an element is combined with what the array holds: "add", "min",
-                  "max", "inc", "dec", "and", "or", "xor", as far as there is one for its type
-                  (`arch.dtypes.REDUCTIONS`). Elements change at once each, in any order. What the
-                  array holds is what the caller passes; one that the call allocates (`out_type`)
-                  holds nothing.
+    commit_group  True closes the warpgroup's group of stores after this one; False leaves it open
+                  for more (`commit_smem_to_gmem_group`)
+    reduction_op  None, or how an element is combined with the array's element: "add", "min",
+                  "max", "inc", "dec", "and", "or", "xor", if the element type supports it
+                  (`arch.dtypes.REDUCTIONS`). Each element is updated atomically, in any order. The
+                  caller passes an initialized array; one that the call allocates (`out_type`) is
+                  uninitialized.
 
-    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor",
+    All lanes of a warpgroup call it; one lane issues (PTX ISA, "cp.async.bulk.tensor",
     "cp.reduce.async.bulk.tensor"). The kernel waits for all groups before it ends. Raises SpecError
-    where shapes or types differ, for inputs, and for arrays that the TMA cannot write.
+    if shapes or types differ, for inputs, and for arrays that the TMA cannot write.
     """
     plan = check_store(np_, src, dst, predicate, commit_group, reduction_op)
     if np_.computes:
@@ -440,10 +442,10 @@ def commit_smem(np_: Context) -> None:
     """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a
     kernel.
 
-    A proxy fence by every lane, then the warps meet. So what they have read may also be written
-    again by a copy that follows. Copies by the warpgroup itself, and wgmma, begin with it on tiles
-    of the kernel's own, unless `CompilerParams` say `unsafe_no_auto_barriers`; others have to be
-    told, by `barrier_arrive` behind it.
+    Every lane executes a proxy fence, then the warps meet. So a copy that follows may also
+    overwrite what they have read. Copies by the warpgroup itself, and wgmma on tiles that the
+    kernel allocated, begin with it, unless `CompilerParams` set `unsafe_no_auto_barriers`. Other
+    warpgroups must be signaled with a `barrier_arrive` after it.
     """
     if np_.computes:
         fence_and_meet()
@@ -451,24 +453,24 @@ def commit_smem(np_: Context) -> None:
 
 @op(context=True)
 def commit_smem_to_gmem_group(np_: Context) -> None:
-    """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA,
-    "cp.async.bulk.commit_group")."""
+    """Close the group of this warpgroup's stores since the previous group, inside a kernel (PTX
+    ISA, "cp.async.bulk.commit_group")."""
     if np_.computes:
         one_lane(cp_async_bulk.commit_group)
 
 
 @op(context=True)
 def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> None:
-    """Wait until at most the newest `n` groups of this warpgroup's stores are on their way, inside
-    a kernel.
+    """Wait until at most the newest `n` groups of this warpgroup's stores are still in flight,
+    inside a kernel.
 
     n               a compile-time int
-    wait_read_only  the others have been *read* only: their tiles may be written again; they may not
-                    be in global memory yet
+    wait_read_only  True waits only until the older groups have been *read*: their tiles may be
+                    written again, but the data may not be in global memory yet
 
     The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A
-    store of a register tile, ``array[…] = tile``, and one of a pipeline's output are groups too,
-    and count among the newest.
+    store of a register tile, ``array[…] = tile``, and a store of a pipeline's output are groups
+    too, and count among the newest.
     """
     pending = check_groups(n)
     read = check_flag(WAIT, "wait_read_only", wait_read_only)
@@ -479,12 +481,11 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
 
 @op(context=True)
 def async_prefetch(np_: Context, src: Any) -> None:
-    """Bring a view of an array into the L2 cache, inside a kernel: a copy that follows finds it
-    there.
+    """Prefetch a view of an array into the L2 cache, inside a kernel, for a copy that follows.
 
     src  ``array.at[ds(i, rows), ds(j, columns)]``
 
-    Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA,
+    Nothing waits for it. All lanes of a warpgroup call it; one lane issues (PTX ISA,
     "cp.async.bulk.prefetch.tensor"). Raises SpecError for arrays that the TMA cannot address.
     """
     plan = check_prefetch(np_, src)

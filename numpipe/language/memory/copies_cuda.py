@@ -1,4 +1,4 @@
-"""Copies on the GPU: the types have the boxes, the values addresses and starts."""
+"""Copies on the GPU: types hold the boxes, values hold addresses and starts."""
 
 from __future__ import annotations
 

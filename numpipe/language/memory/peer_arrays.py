@@ -1,5 +1,5 @@
 """Arrays of other GPUs: a kernel with semaphores runs on each GPU of a mesh, and may load from and
-store to its peers' memory.
+store to the memory of its peers.
 
 ::
 
@@ -7,14 +7,13 @@ store to its peers' memory.
     numpipe.peer(y, (me + 1) % gpus)[ds(i * 64, 64), :] = tile           # the next GPU's y
     for (k,), (a_tile, b_tile) in pipe(numpipe.peer(a, rank), b): …      # tiles of another GPU's a
 
-The same array parameter has one shape, type and layout on all GPUs, so a peer's is a reference of
-the same type with another address, and other tensor maps: one for each GPU stands in the kernel's
-packed parameter (`Unit.peers_at`). What orders accesses of different GPUs are semaphores
-(`semaphores`).
+An array parameter has the same shape, type and layout on all GPUs, so a peer's array is a reference
+of the same type with another address and other tensor maps: the kernel's packed parameter holds a
+set for each GPU (`Unit.peers_at`). Semaphores (`semaphores`) order the accesses of different GPUs.
 
-A peer's memory belongs to other kernels until its launch has begun. So each warpgroup waits, before
-its first access to a peer's memory, until the launches of all peers have begun; the first CTA of
-each GPU tells them (`peers_cuda.begin`).
+Until a peer's launch has begun, its memory belongs to other kernels. So before its first access to
+a peer's memory, each warpgroup waits until the launches of all peers have begun; the first CTA of
+each GPU signals them (`peer_arrays_cuda.launch_begins`).
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ __all__ = ["peer"]
 
 @op(context=True)
 def peer(np_: Context, array: GmemRef, rank: Any) -> GmemRef:
-    """Return the same array of another GPU of the mesh: ``numpipe.peer(y, rank)`` is used wherever
-    ``y`` is.
+    """Return the same array of another GPU of the mesh: ``numpipe.peer(y, rank)`` can be used
+    wherever ``y`` can.
 
     array  an array parameter of a kernel with semaphores (``@numpipe.kernel(semaphores=…)``)
-    rank   the GPU, 0 … ``axis_size("gpu") - 1``, a run-time integer that both roles know; the own
-           GPU's gives the array itself
+    rank   the GPU, 0 … ``axis_size("gpu") - 1``, a run-time integer that both roles know; this
+           GPU's own rank gives the array itself
 
-    Pipelines and copies load from it, tiles and copies are stored to it, and elements of it are
-    read. It has the shape of `array`. The first call in a warpgroup waits until the launches of all
-    GPUs have begun. Who reads what another GPU writes waits for a semaphore before (`signal`,
-    `wait`), and a kernel does not end while a peer may still touch its memory: it waits until the
-    peers have said that they are done.
+    Pipelines and copies can load from it, tiles and copies can be stored to it, and elements of it
+    can be read. It has the shape of `array`. The first call in a warpgroup waits until the launches
+    of all GPUs have begun. To read what another GPU writes, wait for a semaphore first (`signal`,
+    `wait`). A kernel does not end while a peer may still access its memory: it waits until the
+    peers have signaled that they are done.
 
-    Reductions (`atomic_add`) are atomic among the CTAs of one GPU: in an array of a peer, those of
-    two GPUs may not meet.
+    Reductions (`atomic_add`) are atomic among the CTAs of one GPU only: two GPUs may not update the
+    same elements at the same time.
 
-    Raises SpecError for what is no array parameter, and in a kernel without semaphores; on the
-    simulated SM SimulationError for a rank that the mesh does not have, PipelineRace for accesses
-    that no semaphore orders.
+    Raises SpecError if `array` is not an array parameter, and in a kernel without semaphores. On
+    the simulated SM it raises SimulationError for a rank that the mesh does not have, and
+    PipelineRace for accesses that no semaphore orders.
     """
     check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
@@ -62,7 +61,8 @@ def peer(np_: Context, array: GmemRef, rank: Any) -> GmemRef:
 
 
 def check_peer(np_: Any, array: Any, rank: Any) -> None:
-    """Raise SpecError unless a kernel has the array on other GPUs, of values or of Numba types."""
+    """Raise SpecError unless the kernel has the array on other GPUs. Takes values or Numba
+    types."""
     arg = getattr(array, "arg", None)
     if arg is None:
         raise SpecError(
@@ -92,7 +92,7 @@ def check_integer(what: str, name: str, value: Any) -> None:
 
 @op
 def await_launches(np_: Context) -> None:
-    """Wait, once a warpgroup, until the launches of all GPUs have begun."""
+    """Wait, once per warpgroup, until the launches of all GPUs have begun."""
     if not np_.state[BEGUN]:
         current().gpu_await_begin()
         np_.state[BEGUN] = 1
@@ -100,6 +100,6 @@ def await_launches(np_: Context) -> None:
 
 @op
 def begin_launch(np_: Context) -> None:
-    """Tell all peers that the launch of this GPU has begun, by a lane of its first CTA. (On the GPU
-    the entry does so.)"""
+    """Signal all peers that the launch of this GPU has begun, from a lane of its first CTA. (On the
+    GPU the entry does this.)"""
     current().gpu_begin()

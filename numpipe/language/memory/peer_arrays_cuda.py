@@ -1,14 +1,14 @@
 """Arrays of other GPUs, compiled: their addresses and tensor maps, and how the launches of all GPUs
 begin.
 
-Behind tensor maps and counter the packed parameter of a kernel with semaphores has the launch's
-words (`plan.control_block`), from `Unit.peers_at` on, and for each GPU a section of
-`Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where these lie is known
-when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes
-are. The control block of a GPU lies before its semaphores.
+In a kernel with semaphores, the packed parameter holds, after tensor maps and counter and from
+`Unit.peers_at` on, the launch's words (`plan.control_block`) and a section of `Unit.section_bytes`
+for each GPU: its tensor maps and the addresses of its arrays. Their offsets are known only when the
+entry is lowered, after all code that uses them, so they are link symbols, like axes. The control
+block of a GPU lies before its semaphores.
 
-A launch may be one ahead of a peer's, so the words by which launches begin count. PTX ISA, "Memory
-Consistency Model: Release and Acquire Patterns".
+A launch may be one ahead of a peer's, so the words that say that launches have begun are counters.
+PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..tiles.refs_cuda import I32, gmem_value
 from . import peer_arrays as source
 
 _BEFORE = 4 * SEMAPHORES
-"""bytes of a control block before its semaphores"""
+"""Bytes of a control block before its semaphores."""
 _AT, _SECTION, _ADDRESSES = "np_gpus_at", "np_gpus_section", "np_gpus_addresses"
-"""link symbols: where the launch's words lie in the packed parameter, bytes of a section, where the
-addresses lie in one"""
+"""Link symbols: the offset of the launch's words in the packed parameter, the bytes of a section,
+and the offset of the addresses in a section."""
 
-# Sets LOST, the word at FLAG, and if it is the first writes the record: WORDS is the address of the
-# launch's words, INDEX, SEEN and WANTED are what was waited for, of KIND, at the PLACE of the unit.
+# Sets LOST, the word at FLAG. The first to set it writes the record: WORDS is the address of the
+# launch's words; INDEX, SEEN and WANTED describe the wait, of KIND, at the PLACE of the unit.
 TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1;
 setp.ne.u32 late, word, 0; @late bra OUT;
 ld.b64 at, [WORDS+8]; setp.eq.u64 late, at, 0; @late bra OUT;
@@ -81,7 +81,7 @@ OUT: fence.proxy.async.global; }"""
 
 
 def statement(text: str, **names: Any) -> str:
-    """Return PTX in one line, with values in the place of names in capital letters."""
+    """Return PTX on one line, with values substituted for names in capital letters."""
     for name, value in names.items():
         text = re.sub(rf"\b{name}\b", str(value).replace("\\", "\\\\"), text)
     return " ".join(text.split())
@@ -100,7 +100,8 @@ def define_offsets(module: Any, unit: Unit) -> None:
 
 
 def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
-    """Write the number of this GPU, and where the packed parameter lies, to a warpgroup's state."""
+    """Write the number of this GPU and the address of the packed parameter to a warpgroup's
+    state."""
     words = builder.bitcast(table, nb.i32.as_pointer())
     base = builder.ptrtoint(table, nb.i64)
     me = builder.load(builder.gep(words, [nb.const(unit.peers_at // 4)]))
@@ -134,7 +135,7 @@ def section(builder: Any, np_: Any, rank: Any) -> Any:
 
 
 def address(builder: Any, of: Any, argument: int) -> Any:
-    """Return the address of an array argument on a GPU, of which `of` is the section's."""
+    """Return the address of an array argument on a GPU, given the address `of` its section."""
     return _word64(
         builder,
         builder.add(builder.add(of, _offset(builder, _ADDRESSES)), nb.const(8 * argument, nb.i64)),
@@ -147,8 +148,8 @@ def _word64(builder: Any, place: Any) -> Any:
 
 # ---- who is there
 def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
-    """Tell the peers that this GPU's launch has begun, and the CTAs of this one when all have: by
-    one lane of the first CTA."""
+    """Signal the peers that this GPU's launch has begun, and signal this GPU's CTAs when all
+    launches have begun. Runs in one lane of the first CTA."""
     base = builder.ptrtoint(table, nb.i64)
     at, semaphores = unit.peers_at, 128 * len(unit.maps) + 8 * (len(unit.arrays) - 1)
     operands = [
@@ -183,9 +184,11 @@ def _await_launches(_context: Any, np_: Any) -> Any:
 
 
 def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
-    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have
-    not begun (after a wait that was given up), or if there is no such rank in a kernel that is
-    debugged, which reports it as `what`."""
+    """Return the GPU that `rank` reaches, after `await_launches`.
+
+    Return this GPU itself if the launches have not begun (after a wait that was given up), or if
+    there is no such rank in a kernel compiled with debug, which reports the rank as `what`.
+    """
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))

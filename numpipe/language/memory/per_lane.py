@@ -1,8 +1,8 @@
 """Code for each lane: what a body may do under
 ``CompilerParams(lowering_semantics=LoweringSemantics.Lane)``.
 
-Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of
-`numba.cuda` would. Each lane has numbers of its own in it, also those that it carries::
+Such a body runs 128 times a step, once for each lane of the warpgroup, like a function of
+`numba.cuda`. Each lane has its own values, including the ones that it carries::
 
     def body(indices, x, o, total):  # the sum of column `lane` of the tiles
         lane = cuda.threadIdx.x % 64
@@ -13,23 +13,23 @@ Such a body runs 128 times a step, once for each lane of the warpgroup, as a fun
 =====================================  =============================================================
 `lane_index()`                         0 … 127 in the warpgroup
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
-``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
-``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of
-                                       float32 too, of any lanes
-``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; neighbours of
-                                       neighbouring lanes come together
-``atomic_add(array.at[i, j], x)``      and its like: as a number of the warpgroup is added, but by
-                                       each lane
-``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
-``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind
-                                       it ("bar.warp.sync")
+``tile[i, j]``                         an element; ``tile[i, j] = x`` for tiles that a kernel writes
+``atomic_add(tile.at[i, j], x)``       and the other atomics: on an element of int32 or uint32, sums
+                                       of float32 too, from any lanes
+``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; accesses of
+                                       neighboring lanes to neighboring elements are coalesced
+``atomic_add(array.at[i, j], x)``      and the other atomics: as a warpgroup adds a number, but once
+                                       for each lane
+``cuda.shfl_sync`` and its variants    a value of another lane of the warp (PTX ISA, "shfl.sync")
+``cuda.syncwarp``                      stores of lanes of the warp before it are visible to loads
+                                       after it ("bar.warp.sync")
 =====================================  =============================================================
 
-Elements of bfloat16 tiles are float32 numbers, and are rounded when they are stored. The simulator
-runs the lanes as greenlets that meet at shuffles and `syncwarp`; it reports lanes that do not come
-there, and lanes of a warp that access what another has stored without a `syncwarp` between. No
-barrier is automatic here, and operations of the warpgroup (wgmma, ``tile[...]``, stores of tiles)
-are refused.
+Elements of bfloat16 tiles are float32 numbers, rounded when they are stored. The simulator runs the
+lanes as greenlets that meet at shuffles and `syncwarp`. It reports lanes that do not arrive there,
+and lanes of a warp that access what another lane has stored without a `syncwarp` in between. There
+are no automatic barriers, and operations of the warpgroup (wgmma, ``tile[...]``, stores of tiles)
+are rejected.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NOT_HERE = (
 
 
 def lane(what: str) -> Lane:
-    """Return the lane that is executing; SpecError in code of the warpgroup."""
+    """Return the lane that is executing. Raises SpecError in code of the warpgroup."""
     machine: Any = current()
     if getattr(machine, "lane", None) is None:
         raise SpecError(f"{what} {NOT_HERE}")
@@ -80,7 +80,7 @@ def by_lane(unit: Unit) -> bool:
 
 
 def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
-    """Raise SpecError for a body that does what only a warpgroup does."""
+    """Raise SpecError for a body that uses an operation of the warpgroup."""
     does = (
         "holds a pipeline"
         if body.pipelines
@@ -100,7 +100,7 @@ def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
 
 
 def check_lane_carry(where: str, carry: str) -> None:
-    """Raise SpecError for a carry of which a lane has only a part."""
+    """Raise SpecError for a carry that is distributed over the lanes."""
     if "tile" in carry:
         raise SpecError(
             f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and "
@@ -111,7 +111,7 @@ def check_lane_carry(where: str, carry: str) -> None:
 # ---- the lane's index
 @op
 def lane_index() -> Any:
-    """Return the index of the lane in its warpgroup, 0 … 127, int32; in bodies under
+    """Return the index of the lane in its warpgroup, 0 … 127, int32. Available in bodies under
     ``lowering_semantics=Lane``."""
     return np.int32(lane("lane_index()").lane)
 
@@ -131,7 +131,7 @@ def lane_in_warp() -> Any:
 
 # ---- shuffles
 def check_shuffled(operation: str, value: Any) -> None:
-    """Raise SpecError for a value, or one of a Numba type, that a shuffle cannot move."""
+    """Raise SpecError for a value, or a Numba type, that a shuffle cannot move."""
     of = arith.kind(value)
     if of is None or of is bool or (isinstance(of, np.dtype) and of.itemsize < 2):
         raise SpecError(
@@ -141,7 +141,7 @@ def check_shuffled(operation: str, value: Any) -> None:
 
 
 def check_integers(operation: str, **parameters: Any) -> None:
-    """Raise SpecError for masks, lanes and distances, or their Numba types, that are no
+    """Raise SpecError for masks, lanes and distances, or their Numba types, that are not
     integers."""
     for name, value in parameters.items():
         if not arith.is_integer(value):
@@ -153,7 +153,7 @@ def check_integers(operation: str, **parameters: Any) -> None:
 
 
 def strong(value: Any) -> Any:
-    """Return a value, Python's numbers in the types that they have on the GPU."""
+    """Return a value, with Python numbers converted to the types that they have on the GPU."""
     if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
         return np.int32(value) if isinstance(value, int) else np.float32(value)
     return value
@@ -171,19 +171,19 @@ def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
 @op
 def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
     """Return the value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and
-    distances count modulo 32."""
+    distances are taken modulo 32."""
     return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
 
 
 @op
 def shfl_up_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """Return the value of the lane `delta` below, its own where there is none."""
+    """Return the value of the lane `delta` below, or the lane's own value if there is none."""
     return _shuffle("shfl_up_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_down_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """Return the value of the lane `delta` above, its own where there is none."""
+    """Return the value of the lane `delta` above, or the lane's own value if there is none."""
     return _shuffle("shfl_down_sync", mask, value, delta=delta)
 
 
@@ -195,7 +195,7 @@ def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
 
 @op
 def syncwarp(mask: Any = FULL) -> None:
-    """All lanes of `mask` meet here, and see what the others have stored."""
+    """Synchronize the lanes of `mask`. After it, each sees what the others have stored."""
     check_integers("syncwarp", mask=mask)
     lane("cuda.syncwarp").syncwarp(int(mask) & FULL)
 
@@ -215,7 +215,7 @@ def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = No
 
 
 def check_stored(dtype: np.dtype, value: Any) -> None:
-    """Raise SpecError unless a value, or one of a Numba type, can be stored to an element."""
+    """Raise SpecError unless a value, or a Numba type, can be stored to an element."""
     of = arith.kind(value)
     fraction = of is float or (isinstance(of, np.dtype) and of.kind == "f")
     if not arith.is_integer(value) and not (fraction and dtype.kind not in "iu"):
@@ -226,7 +226,7 @@ def check_stored(dtype: np.dtype, value: Any) -> None:
 
 
 class LaneElement:
-    """An element of a tile that a lane's atomics change, ``tile.at[i, j]``."""
+    """An element of a tile, ``tile.at[i, j]``, that a lane's atomics update."""
 
     operand = "element of a tile"
 
@@ -242,8 +242,8 @@ class LaneElement:
 
 
 def check_update(name: str, tile: Any, value: Any) -> None:
-    """Raise SpecError unless a number, or one of a Numba type, can be combined with an element of a
-    tile by an atomic."""
+    """Raise SpecError unless an atomic can combine a number, or a Numba type, with an element of a
+    tile."""
     check_type(name, tile)
     if not is_number(value):
         raise SpecError(
@@ -253,7 +253,7 @@ def check_update(name: str, tile: Any, value: Any) -> None:
 
 
 class LaneTile(SharedTile):
-    """A tile in shared memory as a lane sees it: elements and views."""
+    """A tile in shared memory in a lane's code: elements and views."""
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
@@ -313,8 +313,8 @@ class LaneTile(SharedTile):
 
 # ---- a body's call, simulated
 class PerLane:
-    """A carry's numbers, one for each lane of a warpgroup: the warpgroup's code can pass them on,
-    but not compute with them."""
+    """The values of a carry, one for each lane of a warpgroup. The warpgroup's code can pass them
+    on but cannot compute with them."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -336,8 +336,8 @@ class PerLane:
 def each_lane(
     body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]
 ) -> Any:
-    """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as
-    one carry."""
+    """Call ``body(indices, *tiles, *carry)`` in every lane, and return the lanes' results as one
+    carry."""
     lanes = as_lane(tiles)
     packed = facts_of(body).packed  # type: ignore[union-attr]
     arguments = [packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)]
@@ -345,8 +345,8 @@ def each_lane(
 
 
 def as_lane(value: Any) -> Any:
-    """Return a value for a lane's code: tiles in it, and tiles that functions in it have captured,
-    are `LaneTile`s."""
+    """Return a value for use in a lane's code: tiles, also those captured by nested functions,
+    become `LaneTile`s."""
     if isinstance(value, SmemTile):
         return LaneTile(**vars(value))
     if isinstance(value, Slots):
@@ -359,7 +359,7 @@ def as_lane(value: Any) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], carry: Any) -> Any:
-    """Return nested tuples with ``function(leaf)`` in place of each leaf."""
+    """Return nested tuples with each leaf replaced by ``function(leaf)``."""
     return tree_of(carry).build(map(function, leaves(carry)), made)
 
 
@@ -369,8 +369,7 @@ def scatter(carry: Any, number: int) -> Any:
 
 
 def gather(values: list[Any]) -> Any:
-    """Return all lanes' carries as one: a plain value where all lanes have the same, else a
-    `PerLane`."""
+    """Return all lanes' carries as one: a plain value where all lanes agree, else a `PerLane`."""
     first = values[0]
     if isinstance(first, tuple) and all(
         isinstance(v, tuple) and len(v) == len(first) for v in values

@@ -1,5 +1,4 @@
-"""Code for each lane on the GPU, where all code is: ld.shared and st.shared through a tile's
-swizzle, shuffles."""
+"""Code for each lane on the GPU: ld.shared and st.shared through a tile's swizzle, and shuffles."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class LaneTileType(SharedType):
 
 
 class LaneElementType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `per_lane.LaneElement`; its value is the address."""
+    """The Numba type of a `per_lane.LaneElement`; its value is the address."""
 
     operand = source.LaneElement.operand
 
@@ -63,7 +62,8 @@ for _type in (LaneTileType, LaneElementType):
 
 
 def as_lane(ty: Any) -> Any:
-    """Return the type of a value in a lane's code (`per_lane.as_lane`); the value is the same."""
+    """Return the type of a value in a lane's code (`per_lane.as_lane`); the value itself is
+    unchanged."""
     if isinstance(ty, SmemType):
         return LaneTileType(ty.layout, ty.dtype, ty.debugged, ty.role, ty.writable)
     if isinstance(ty, SlotsType):
@@ -76,7 +76,7 @@ def as_lane(ty: Any) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
-    """`per_lane.mapped`, of types."""
+    """Apply `per_lane.mapped` to types."""
     return tree_of(ty).build(map(function, leaves(ty)), made)
 
 
@@ -143,7 +143,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
 
 
 def _by_words(builder: Any, value: Any, word: Any) -> Any:
-    """Move a number 32 bits at a time, by ``word(bits)``."""
+    """Move a number 32 bits at a time, with ``word(bits)``."""
     machine = value.type
     width = {nb.f32: 32}.get(machine) or (64 if str(machine) == "double" else machine.width)
     whole = nb.ir.IntType(width)
@@ -184,7 +184,7 @@ def _syncwarp(_context: Any, mask: Any) -> Any:
 def _place(
     context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any
 ) -> Any:
-    """Return the address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
+    """Return the swizzled address of an element; `layout.swizzled` describes the rows of a tile."""
     values = (
         nb.cgutils.unpack_tuple(builder, value)
         if isinstance(index, nb.types.BaseTuple)
@@ -205,7 +205,7 @@ def _place(
 
 
 def _element(dtype: np.dtype) -> Any:
-    """Return the type of an element as a number of a kernel."""
+    """Return the type that an element has in a kernel."""
     return F32 if dtype == BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
 
 

@@ -30,7 +30,7 @@ from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
-from ...plan.cluster_ranks import place_of, rank_of, shifted
+from ...plan.cluster_ranks import first_of, place_of, rank_of, shifted
 from ...plan.context import only_if
 from .scratch import BarrierRef
 
@@ -85,9 +85,7 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
         return
     here = place_of(current().cta, plan.cluster)
     if plan.led:
-        leader = rank_of(
-            [0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster
-        )
+        leader = first_of(here, plan.cluster, plan.led)
         address = cluster.map_shared(barrier.address, leader)
         if plan.wide:
             each_warp(mbarrier.arrive_remote_release, address)

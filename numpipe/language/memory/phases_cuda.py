@@ -1,6 +1,6 @@
-"""Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters.
+"""Barrier phases on the GPU: one bit for each barrier, in an int32 next to the ring counters.
 
-With a run-time index the bits stay in a register, where an array of counters would go to local
+With a run-time index the bits stay in a register, whereas an array of counters would go to local
 memory.
 """
 
@@ -22,7 +22,8 @@ I32 = nb.types.int32
 
 
 def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
-    """Return the address of the phases of an allocation's barriers, and the number of this one."""
+    """Return (the address of the phases of an allocation's barriers, the number of this
+    barrier)."""
     fields = nb.fields(context, builder, ty, value)
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
@@ -69,7 +70,7 @@ def _test(_context: Any, barrier: Any) -> Any:
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
     complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
-    # warps may look at different moments: complete is what all of them saw complete
+    # Warps may look at different moments: a phase is complete only if all of them saw it complete.
     barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     answer = nb.emit_asm(
         builder,

@@ -1,5 +1,5 @@
-"""``numpipe.prefetched(table)``: the beginning of an array of integers in shared memory, where each
-role of the CTA reads it.
+"""``numpipe.prefetched(table)``: a copy of the beginning of an integer array in shared memory,
+which every role of the CTA reads.
 
 ::
 
@@ -8,20 +8,20 @@ role of the CTA reads it.
     spec = BlockSpec((64, 64), lambda k: (pages[s, k], 0))
     pipe = numpipe.pipeline(grid=(counts[s],), in_specs=(spec,))
 
-    who issues     wait until the array may be read (the kernel's entry); expect the bytes;
+    issuing role   wait until the array may be read (the kernel's entry); expect the bytes;
                    cp.async.bulk
     every role     wait for phase 0; read as often as it likes
 
-on one mbarrier, which has no other phase.
+It uses one mbarrier, which has only this phase.
 
-Nobody writes the bytes again, so nothing has to be released, and the wait of a role is all that
-orders its reads. The memory role issues; without one each compute warpgroup has bytes, and a
-barrier, of its own, since each has its own control flow.
+The bytes are never overwritten, so nothing has to be released, and a role's wait is all that orders
+its reads. The memory role issues the copy. In a kernel without one, each compute warpgroup has its
+own bytes and its own barrier, since each has its own control flow.
 
-The copy has the array's first elements, in memory order: `size` of them, and no more than there
-are, down to a multiple of 16 bytes (PTX ISA, "cp.async.bulk"). What it has not, an element is read
-from the array for. So it is where rows of the array do not follow each other, or it begins at no
-multiple of 16 bytes: then the copy has nothing.
+The copy holds the first elements of the array, in memory order: at most `size`, rounded down to a
+multiple of 16 bytes (PTX ISA, "cp.async.bulk"). Other elements are read from the array. If the rows
+of the array are not contiguous, or the array does not begin at a multiple of 16 bytes, the copy is
+empty and every element is read from the array.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from .scratch import BarrierRef
 __all__ = ["prefetched"]
 
 ALIGNED = 16
-"""bytes: of what one cp.async.bulk moves, and where it begins, a multiple"""
+"""Bytes: a cp.async.bulk moves a multiple of this, and begins at one."""
 SIZE, MOST = 1024, 16384
-"""elements that have room, if the kernel does not say it, and the most that can have"""
+"""The default number of elements that have room, and the maximum."""
 NAME = "numpipe.prefetched"
-"""what stands for a copy among the rings that a role uses"""
+"""The name of the copy among the rings that a role uses."""
 
 
 # ---- what both executions check
 def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
-    """Return the allocation of a copy, given values or Numba types; SpecError for an array whose
-    elements do not steer."""
+    """Return the allocation of a copy, given values or Numba types. Raises SpecError for an array
+    whose elements cannot steer the kernel."""
     arg = getattr(table, "arg", None)
     if arg is None:
         raise SpecError(
@@ -87,8 +87,8 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
 
 
 def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
-    """Return what makes an element inert, None where nothing does, given the parts of an index or
-    their Numba types; SpecError unless there is an integer for each dimension."""
+    """Return what makes an element inert, or None, given the parts of an index or their Numba
+    types. Raises SpecError unless there is an integer for each dimension."""
     if len(parts) != ndim or not all(
         isinstance(part, NoValue) or is_integer(part) for part in parts
     ):
@@ -101,7 +101,7 @@ def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
 
 
 def unreachable(kernel: str, site: str) -> str:
-    """Return the message for a call that the memory role does not come to."""
+    """Return the message for a call that the memory role does not reach."""
     return (
         f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues "
         "the copy: call it at the kernel's beginning, and use here what it returns"
@@ -109,29 +109,29 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 def no_value(name: str) -> str:
-    """Return the message for a copy that stands for a number."""
+    """Return the message for a copy that is used as a number."""
     return f"prefetched({name}) has no value: its elements have, prefetched({name})[i]"
 
 
 class TableFacts:
-    """The facts of a `Prefetched` and of its Numba type."""
+    """Properties common to a `Prefetched` and its Numba type."""
 
     role: Role
     specialized: bool
 
     @property
     def issues(self) -> bool:
-        """Whether this is the memory role, whose one lane issues the copy for all."""
+        """Whether this is the memory role, one lane of which issues the copy for all."""
         return self.role.loads
 
     @property
     def alone(self) -> bool:
-        """Whether a warpgroup has the copy for itself, and one of its lanes issues it."""
+        """Whether a warpgroup has its own copy, which one of its lanes issues."""
         return not self.specialized
 
 
 class Prefetched(TableFacts):
-    """The beginning of an array in shared memory, on the simulated SM: `nbytes` of it, from
+    """The beginning of an array in shared memory, on the simulated SM: `nbytes` bytes from
     `address` on."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Prefetched(TableFacts):
 # ---- the copy, and the wait of each role
 @helper
 def issue(table):  # type: ignore[no-untyped-def]
-    """Start the copy, in one lane, which makes a warpgroup's whole arrival."""
+    """Start the copy, in one lane, and arrive for the whole warpgroup."""
     mbarrier.arrive_count(table.arrival, OTHER_WARPS)
     mbarrier.arrive_expect_tx(table.arrival, table.nbytes)
     if table.nbytes > 0:
@@ -204,8 +204,8 @@ def issue_alone(table):  # type: ignore[no-untyped-def]
 
 @helper
 def begin(table):  # type: ignore[no-untyped-def]
-    """Have the copy issued and wait for it, in a role that has not done so yet: its phase says
-    whether it has."""
+    """Issue the copy and wait for it, in a role that has not done so yet. The phase records whether
+    it has."""
     if next_phase(table.landed) == 0:
         only_if(table, "alone", issue_alone)
         only_if(table, "issues", issue)
@@ -214,18 +214,18 @@ def begin(table):  # type: ignore[no-untyped-def]
 
 @op(context=True, site=True)
 def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetched:
-    """Bring the beginning of an array of integers into shared memory, inside a kernel: what is
-    indexed as the array is.
+    """Copy the beginning of an integer array into shared memory, inside a kernel. The result is
+    indexed like the array.
 
-    table  an int32 or int64 array that the kernel does not store to, of rows that follow each
-           other. Its elements steer, in every role, with and without this.
-    size   a compile-time int: the elements, in memory order, that have room in shared memory (4 KiB
-           of int32 by default); those behind are read from the array
+    table  an int32 or int64 array that the kernel does not store to, with contiguous rows. Its
+           elements may steer every role, with or without this function.
+    size   a compile-time int: the number of elements, in memory order, that are copied to shared
+           memory (by default 4 KiB of int32); elements beyond are read from the array
 
-    ``t = numpipe.prefetched(table)`` and then ``t[i]``, ``t[i, j]``: an integer for each dimension.
-    A place in the source copies once a CTA, and each role waits there until the copy has landed.
-    For numbers that lie scattered and are read again and again: for others it wins nothing, see
-    "Data that steers".
+    ``t = numpipe.prefetched(table)``, then ``t[i]`` or ``t[i, j]``, with an integer for each
+    dimension. Each call in the source copies once per CTA, and each role waits there until the copy
+    has landed. Use it for scattered numbers that are read repeatedly; otherwise it gains nothing,
+    see "Data that steers".
 
     Raises SpecError for other arrays and sizes. PTX ISA, "cp.async.bulk".
     """

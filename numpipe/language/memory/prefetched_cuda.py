@@ -1,5 +1,5 @@
-"""Prefetched arrays on the GPU: how many bytes there are to copy, and loads from the copy or from
-the array."""
+"""Prefetched arrays on the GPU: the number of bytes to copy, and loads from the copy or from the
+array."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ nb.attribute(
 
 
 def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
-    """Return the bytes of an array that are copied: 0 where its rows do not follow each other, or
-    it begins at an odd place."""
+    """Return the number of bytes of an array that are copied: 0 if its rows are not contiguous, or
+    if it is misaligned."""
     if ref.arg.order != "row":
         return nb.const(0)
     shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))

@@ -1,4 +1,4 @@
-"""`set_max_registers`: a warpgroup gives registers back, or takes them."""
+"""`set_max_registers`: change the number of registers of a warpgroup."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ __all__ = ["set_max_registers"]
 
 @op(context=True)
 def set_max_registers(np_: Context, n: int, action: str) -> None:
-    """Set the number of registers that each lane of this warpgroup may have to `n`, inside a
-    kernel.
+    """Set the number of registers that each lane of this warpgroup may use to `n`, inside a kernel.
 
     n       a multiple of 8 in 24…256, a compile-time constant
-    action  "increase" waits until other warpgroups have given enough back; "decrease" gives back
-            (PTX ISA, "setmaxnreg")
+    action  "increase" waits until other warpgroups have released enough; "decrease" releases
+            registers (PTX ISA, "setmaxnreg")
 
-    For kernels without a memory role (``warp_specialized=False``): in the others numpipe has shared
-    the registers out, as `memory_registers` says. Raises SpecError there, and for other numbers and
-    actions.
+    Use it in kernels without a memory role (``warp_specialized=False``). In other kernels numpipe
+    distributes the registers itself, controlled by `memory_registers`. Raises SpecError there, and
+    for other numbers and actions.
     """
     if increases(np_.unit, n, action):
         setmaxnreg.inc(n)
@@ -33,8 +32,8 @@ def set_max_registers(np_: Context, n: int, action: str) -> None:
 
 
 def increases(unit: Unit, n: Any, action: Any) -> bool:
-    """Return whether the action is "increase"; SpecError for a number or an action that setmaxnreg
-    lacks, or with a memory role."""
+    """Return whether the action is "increase". Raises SpecError for a number or an action that
+    setmaxnreg does not support, or in a kernel with a memory role."""
     n = constant("set_max_registers", "n", n)
     action = constant("set_max_registers", "action", action)
     if action not in ("increase", "decrease"):

@@ -115,7 +115,8 @@ def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, d
             "reaches for another CTA's tile",
         )
     place[axis] = int(index)
-    return rank_of(place, dims)
+    rank: int = rank_of(place, dims)
+    return rank
 
 
 @op(context=True)

@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
+from ...plan.cluster_ranks import rank_of
 from ...plan.context_cuda import cluster_place
 from ..tiles import scattered_shared_cuda as anywhere
-from ..tiles.cluster_arrivals_cuda import rank
 from ..tiles.shared_tiles_cuda import addresses, in_place
 from ..tiles.tile_cuda import cast_to_store, registers, to_words, words
 from . import remote as source
@@ -39,8 +40,8 @@ def _async_store_smem(
     if not np_.computes:
         return
     place = cluster_place(builder, dims)
-    place[axis] = context.cast(builder, args[4], cluster_idx, I32)
-    to = rank(builder, place, dims)
+    place[axis] = Value(builder, context.cast(builder, args[4], cluster_idx, I32))
+    to = rank_of(place, dims).value
     # the tile and the barrier as the other CTA has them, at their places in the cluster's window
     own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
     there, landed = (

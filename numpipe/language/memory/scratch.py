@@ -1,4 +1,4 @@
-"""Shared memory that a kernel allocates itself: tiles in slots, and barriers.
+"""Shared memory that a kernel allocates itself: tiles, slots of tiles, and barriers.
 
 ::
 
@@ -8,10 +8,11 @@
     landed = numpipe.scratch(numpipe.Barrier(num_barriers=2))
     tile = buffer.at[k % 2]  # a tile, as a pipeline hands one to its body
 
-An allocation belongs to a place in the source and lasts as long as the kernel: a place that is
-reached again gives the same bytes with what they held, and the phases of barriers go on. Nothing is
-freed: to set up a barrier again costs a fence and a barrier of the CTA each time, for bytes that
-few kernels lack. The memory role sees references too, and nothing it does with them has an effect.
+An allocation belongs to a call in the source and lasts as long as the kernel: executing the call
+again returns the same bytes with their contents, and the phases of barriers continue. Nothing is
+freed, because initializing a barrier again costs a fence and a barrier of the CTA each time, to
+save bytes that few kernels need. The memory role gets references too, but its operations on them
+have no effect.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_VALUE = (
 
 
 class Slots:
-    """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of
+    """Slots of a tile: ``slots.at[slot]`` is one slot, ``slots.at[slot, rows, columns]`` a part of
     one."""
 
     def __init__(
@@ -78,13 +79,13 @@ class Slots:
 
 
 class BarrierFacts:
-    """The facts of a `BarrierRef` and of its Numba type."""
+    """Properties common to a `BarrierRef` and its Numba type."""
 
     plan: BarrierPlan
 
     @property
     def wide(self) -> bool:
-        """Whether arrivals and waits are of the cluster's scope."""
+        """Whether arrivals and waits have cluster scope."""
         return self.plan.wide
 
     @property
@@ -93,8 +94,8 @@ class BarrierFacts:
 
 
 class BarrierRef(BarrierFacts):
-    """A reference to barriers of an allocation: an array of `shape`, which begins at barrier
-    `first` in row order."""
+    """A reference to barriers of an allocation: an array of `shape` that begins at barrier `first`,
+    in row-major order."""
 
     operand = "barrier"
 
@@ -105,8 +106,8 @@ class BarrierRef(BarrierFacts):
 
     @property
     def at(self) -> At:
-        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or those of the dimensions that
-        are left."""
+        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or the barriers of the remaining
+        dimensions."""
         return At(self._part)
 
     def _part(self, index: Any) -> BarrierRef:
@@ -137,8 +138,8 @@ class BarrierRef(BarrierFacts):
 
 # ---- what both executions check
 def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
-    """Raise SpecError unless an index (or its Numba types) has an integer for each dimension of
-    slots, and then either nothing or two parts that select rows and columns of the tile."""
+    """Raise SpecError unless an index (or its Numba types) has an integer for each slot dimension,
+    followed by nothing or by two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[: len(lead)])):
         raise SpecError(
             f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each "
@@ -148,7 +149,7 @@ def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
 
 
 def check_barriers(shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the dimensions that an index of barriers, or its Numba types, leaves."""
+    """Return the dimensions that remain after indexing barriers. Takes values or Numba types."""
     if not 0 < len(parts) <= len(shape) or not all(map(_is_place, parts)):
         raise SpecError(
             f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} "
@@ -162,8 +163,8 @@ def _is_place(part: Any) -> bool:
 
 
 def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
-    """Return the row-order number of a place; SimulationError outside, where the GPU would go on
-    with what lies there."""
+    """Return the row-major number of an index. Raises SimulationError if it is out of range, where
+    the GPU would use whatever lies there."""
     number = 0
     for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
         if isinstance(part, Inert):
@@ -189,7 +190,7 @@ def group(shape: tuple[int, ...]) -> str:
 
 
 def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
-    """Raise SpecError unless `shape` is that of one barrier."""
+    """Raise SpecError unless `shape` is the shape of a single barrier."""
     if math.prod(shape) != 1:
         raise SpecError(
             f"{operation} takes one barrier, got {group(shape)}: choose one, "
@@ -198,8 +199,8 @@ def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
 
 
 def shared_by(unit: Any, axes: Any) -> bool:
-    """Return whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError
-    for other axes."""
+    """Return whether `collective_axes` requests one allocation shared by all compute warpgroups.
+    Raises SpecError for other axes."""
     names = axes if isinstance(axes, tuple) else (axes,)
     if axes is None or not names:
         return False
@@ -214,17 +215,17 @@ def shared_by(unit: Any, axes: Any) -> bool:
 # ---- the operations
 @op(context=True, site=True)
 def scratch(np_: Context, site: str, kind: Any) -> Any:
-    """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together:
+    """Allocate shared memory in a kernel, shared by all compute warpgroups of the CTA, and return
     references to it.
 
     kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a
-          tuple or NamedTuple of these and of such tuples (a tuple of references in the same shape
-          then)
+          tuple or NamedTuple of these and of such tuples (the result then is a tuple of references
+          in the same shape)
 
-    The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this
-    place in the source is reached.
+    The bytes are uninitialized at first, and barriers are in phase 0. Executing the same call again
+    returns the same allocation.
 
-    Raises SpecError where the CTA has not that much shared memory, with the sum.
+    Raises SpecError if the CTA does not have that much shared memory, and reports the total.
     """
     return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
 
@@ -233,22 +234,23 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 def run_scoped(
     np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None
 ) -> Any:
-    """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
+    """Call ``function(*references)`` with allocations of these types, inside a kernel, and return
+    its result.
 
     Types may also be given by the names of the function's parameters, ``run_scoped(scope,
     landed=Barrier())``.
 
-    function         nested in the kernel, or decorated with `numpipe.function`; called by the
-                     memory role too
+    function         nested in the kernel, or decorated with `numpipe.function`; the memory role
+                     calls it too
     kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed
-                     on as they are
-    collective_axes  None: each compute warpgroup has an allocation of its own. The warpgroup axis:
+                     through unchanged
+    collective_axes  None: each compute warpgroup has its own allocation. The warpgroup axis:
                      they share one.
 
-    Memory is laid out when the kernel is compiled: a scope that has ended keeps its bytes. What is
-    not used at one time may share memory in a `RefUnion`.
+    Memory is laid out at compile time, so a scope that has ended keeps its bytes. Use a `RefUnion`
+    for allocations that are not in use at the same time.
 
-    Raises SpecError where the CTA has not that much shared memory, with the sum.
+    Raises SpecError if the CTA does not have that much shared memory, and reports the total.
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(
@@ -256,7 +258,7 @@ def run_scoped(
             _refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree)
             if isinstance(kind, str)
             else kind
-            # what is no text of a type is passed on
+            # pass other values through
             for place, kind in zip(places, kinds, strict=True)
         ]
     )
@@ -264,7 +266,7 @@ def run_scoped(
 
 @op(context=True, site=True)
 def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
-    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its
+    """Return the references of one allocation of a `run_scoped`; the AST pass supplies its
     shape."""
     return _refs(
         np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree
@@ -272,7 +274,7 @@ def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
 
 
 def sites(site: str, count: int) -> list[str]:
-    """Return a name for each of the `count` allocations that are written in one place."""
+    """Return a name for each of the `count` allocations that one call makes."""
     return [site] if count == 1 else [f"{site} ({number})" for number in range(count)]
 
 

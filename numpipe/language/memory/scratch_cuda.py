@@ -1,4 +1,4 @@
-"""Shared memory of the kernel's own as Numba values: plans in the types, addresses in the
+"""Shared memory that a kernel allocates, as Numba values: plans in the types, addresses in the
 values."""
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 
 
 class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of barriers of an allocation, in one role; the value has the context and the number
-    of the first."""
+    """The Numba type of barriers of an allocation, in one role; the value holds the context and the
+    number of the first barrier."""
 
     operand = "barrier"
 
@@ -115,7 +115,8 @@ def _linear(
     debugged: Unit | None,
     together: bool = True,
 ) -> Any:
-    """`shared.linear` of parts of an index of type `index`, whose lanes have it `together`."""
+    """Return the `scratch.linear` number of an index of type `index`. `together` says whether all
+    lanes have the same index."""
     number = nb.const(0)
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):

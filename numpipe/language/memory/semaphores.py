@@ -1,4 +1,4 @@
-"""Semaphores: counters in global memory, by which the warpgroups of several GPUs wait for each
+"""Semaphores: counters in global memory by which the warpgroups of several GPUs wait for each
 other.
 
 ::
@@ -8,9 +8,9 @@ other.
     numpipe.wait(ready.at[i], 2)  # 2 compute warpgroups have signalled here
     z = y[ds(i * 64, 64), :]  # what a peer has stored
 
-A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing
-from it. It stands in the kernel's last array, which callers do not pass:
-``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
+A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait does not
+decrement it. Semaphores are the kernel's last array, which callers do not pass:
+``@numpipe.kernel(semaphores=n)``, where n may also be a function of the arguments.
 
 ::
 
@@ -18,15 +18,15 @@ from it. It stands in the kernel's last array, which callers do not pass:
                           memory, and the completion of each is followed by an implicit proxy fence
              all          named barrier: the stores of all lanes come before what one of them does
                           next
-             one lane     red.release.sys.add, at the GPU whose semaphore it is
-    wait     one lane     ld.acquire.sys, repeated until the value is there;
+             one lane     red.release.sys.add, at the GPU that has the semaphore
+    wait     one lane     ld.acquire.sys, repeated until the value is reached;
                           fence.proxy.async.global, so that later TMA copies see ordinary stores
                           that came before the signal
-             all          named barrier: what this lane has seen, all lanes may read (the memory
+             all          named barrier: what this lane has observed, all lanes may read (the memory
                           role is one lane)
 
-Both roles wait, for the memory role loads what it waits for; the compute role alone signals, each
-warpgroup for itself.
+Both roles wait, because the memory role loads the data that is waited for. Only the compute role
+signals, once for each warpgroup.
 
 PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order; Proxies",
 "cp.async.bulk: completion".
@@ -50,24 +50,24 @@ __all__ = ["signal", "wait"]
 
 @helper(context=True)
 def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
-    """Add to a semaphore of a GPU, behind all that this warpgroup has stored and loaded:
+    """Add to a semaphore of a GPU, after all previous stores and loads of this warpgroup:
     ``numpipe.signal(ready.at[i], rank)``.
 
     semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter, which
-               ``semaphores=`` makes
-    rank       the GPU whose semaphore it is, 0 … ``axis_size("gpu") - 1``, the own one or a peer's:
-               a run-time integer
+               ``semaphores=`` adds
+    rank       the GPU that has the semaphore, 0 … ``axis_size("gpu") - 1``, this GPU or a peer: a
+               run-time integer
     add        1 or more, a run-time integer
 
-    Each compute warpgroup that comes to it adds: where two share a tile, that is 2. Nothing happens
-    in the memory role. Stores of tiles, copies and elements by this warpgroup, to any GPU, have
-    arrived when the semaphore counts it. It waits for the TMA stores in flight; so signal a block
-    when the next one has been computed, where that matters.
+    Each compute warpgroup that reaches the call adds, so two warpgroups that share a tile add 2. In
+    the memory role it does nothing. When the semaphore counts the signal, this warpgroup's stores
+    of tiles, copies and elements, to any GPU, have arrived. The call waits for the TMA stores in
+    flight; where that matters, signal a block after the next one has been computed.
 
-    A signal must have arrived before the launch that it is sent to ends: that one waits for it.
+    A signal must arrive before the launch that receives it ends: that launch waits for it.
 
-    Raises SpecError for what is no semaphore; on the simulated SM SimulationError for an index or a
-    rank that does not exist.
+    Raises SpecError if `semaphore` is not a semaphore. On the simulated SM it raises
+    SimulationError for an index or a rank that does not exist.
     """
     check_signal(np_, semaphore, rank, add)
     only_if(np_, "computes", complete_and_add, semaphore, rank, add)
@@ -81,19 +81,19 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool =
     semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer
                that both roles know
     value      a run-time integer that both roles know; 0: no wait
-    loads      whether the memory role waits too, a compile-time constant. False: what pipelines
-               load does not depend on it, only what the compute warpgroups themselves read and
-               copy; the loads of the next tile go on meanwhile
+    loads      whether the memory role waits too, a compile-time constant. Pass False if the loads
+               of pipelines do not depend on the semaphore, only what the compute warpgroups read
+               and copy themselves; the loads of the next tile then continue meanwhile
 
-    Behind it come all accesses of this warpgroup: they find what those had stored whose signals add
-    up to the value first. It takes nothing from the semaphore, so any number of warpgroups and CTAs
-    may wait for the same. Both roles wait: loads of pipelines that come behind it in the source are
-    issued behind it. (In the body of an innermost pipeline, which the memory role does not run, the
-    compute role waits alone.)
+    All later accesses of this warpgroup come after the wait, and see what was stored before the
+    signals that add up to the value. A wait does not decrement the semaphore, so any number of
+    warpgroups and CTAs may wait for the same one. Both roles wait: loads of pipelines that follow
+    in the source are issued after it. (In the body of an innermost pipeline, which the memory role
+    does not run, only the compute role waits.)
 
-    Raises SpecError for what is no semaphore; on the simulated SM PipelineDeadlock where the
-    signals never come. On a GPU a wait for a peer ends after 8 seconds, with an error that names
-    it.
+    Raises SpecError if `semaphore` is not a semaphore. On the simulated SM it raises
+    PipelineDeadlock if the signals never come. On a GPU a wait for a peer ends after 8 seconds,
+    with an error that names the peer.
     """
     check_wait(np_, semaphore, value)
     if np_.computes:
@@ -103,7 +103,8 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool =
 
 
 def waits_for_loads(loads: Any) -> bool:
-    """Return the option of a wait; SpecError for what is no constant of its type."""
+    """Return the `loads` option of a wait. Raises SpecError if it is not a constant of that
+    type."""
     value = constant("numpipe.wait", "loads", loads)
     if not isinstance(value, bool):
         raise SpecError(
@@ -113,8 +114,8 @@ def waits_for_loads(loads: Any) -> bool:
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:
-    """Return how messages call an operation; SpecError unless it has a semaphore, as a value or as
-    its Numba type."""
+    """Return the name of an operation for messages. Raises SpecError unless it has a semaphore, as
+    a value or as a Numba type."""
     if not np_.unit.gpus:
         raise SpecError(
             f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last "
@@ -160,7 +161,7 @@ def complete_stores(np_: Context) -> None:
 
 @op
 def add_to(np_: Context, semaphore: GmemView, rank: Any, add: Any) -> None:
-    """Add to a semaphore of a GPU, with release at system scope, by one lane."""
+    """Add to a semaphore of a GPU, with release at system scope, from one lane."""
     ref = semaphore.ref
     current().semaphore_signal(ref.array, semaphore.start[0], rank, add, ref.arg.name)
 
@@ -180,7 +181,7 @@ def await_value(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
 
 @op
 def poll(np_: Context, semaphore: GmemView, value: Any, place: Any) -> None:
-    """Wait for a value of a semaphore of this GPU, with acquire at system scope, by one lane.
+    """Wait for a value of a semaphore of this GPU, with acquire at system scope, in one lane.
 
     `place`: the number, in `Unit.places`, of the line that waits.
     """

@@ -1,7 +1,8 @@
-"""Semaphores, compiled: additions at a GPU, and waits that end, with or without the value.
+"""Semaphores, compiled: additions at a GPU, and waits that always end, whether or not the value was
+reached.
 
-A wait ends always, for the GPU that is to signal may be gone: after the longest wait of the launch
-one lane leaves a record in the host's memory (`plan.control_block`), and every further wait is
+A wait must end because the GPU that should signal may be gone. After the longest wait of the
+launch, one lane leaves a record in host memory (`plan.control_block`), and every further wait is
 given up at once, so that the kernel ends.
 """
 
@@ -34,8 +35,8 @@ OUT: }"""
 
 
 def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
-    """Return (index, byte offset) of a semaphore; in a kernel that is debugged one that does not
-    exist is reported as `what`."""
+    """Return (index, byte offset) of a semaphore. A kernel compiled with debug reports one that
+    does not exist as `what`."""
     view = nb.fields(context, builder, semaphore, value)
     index = builder.extract_value(view.start, 0)
     unit = semaphore.ref.unit

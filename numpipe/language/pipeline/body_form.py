@@ -234,7 +234,7 @@ class EmittedPipeline:
         self.facts = facts
         self.by_lane = by_lane(pipe.unit)
         self.mirrored = facts.pipelines or holds
-        self.idle = not pipe.np.computes and not self.mirrored
+        self.idle = not (pipe.np.computes or pipe.np.stores or self.mirrored)
         self.in_context = around and not self.idle
         if self.by_lane:
             check_lane_body(pipe.where, facts, pipe.manual)

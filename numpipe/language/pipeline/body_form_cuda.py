@@ -1,5 +1,5 @@
-"""The body form on the GPU: an emitted pipeline is a callable value, and runs the loop of the loop
-form."""
+"""The body form on the GPU: an emitted pipeline is a callable value that runs the same loop as the
+loop form."""
 
 from __future__ import annotations
 
@@ -107,8 +107,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """Return the type that the memory role has for a part of a single-stream pipeline's final
-    carry."""
+    """Return the type of a part of a single-stream pipeline's final carry in the memory role."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
@@ -152,12 +151,13 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """Find the carry's type: the one for which a step returns the same type."""
+    """Find the carry's type, which is the fixed point of a step: a step returns the type it was
+    given."""
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
-        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from
-        its first product on, a vector in either layout is in the one that a step gives it."""
+        """Return the type that the steps keep when they begin with `kind`. A tile is in flight from
+        its first product on; a vector in either layout takes the layout that a step gives it."""
         while True:
             returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
@@ -175,8 +175,8 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
-        # each type is a compile of the body: with products in it, tiles are taken to be in flight
-        # at once
+        # Each type costs a compile of the body; with products in the body, assume at once that
+        # tiles are in flight.
         try:
             role = emitted.pipe.np.role
             kind = fixed(
@@ -185,7 +185,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
                 else given
             )
         except CompileError:
-            kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
+            kind = fixed(given)  # the body only reads this tile of the carry and adds nothing to it
     context, builder, args = yield kind(emitted, refs, carry)
     return _convert(context, builder, args[2], carry, kind)
 
@@ -210,13 +210,14 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
     body = nb.fields(context, builder, emitted, args[0]).body
     value = nb.call_value(context, builder, function, body, argtypes, values)[1]
     if emitted.by_lane:
-        converge(builder)  # one lane releases the slots for its warp: the others have read them
+        # one lane releases the slots for its warp, after the others have read them
+        converge(builder)
     return _convert(context, builder, value, returned, carry)
 
 
 # ---- types of carries
 def _in_flight(carry: Any, role: Role) -> Any:
-    """Return the type of a part of a carry, where a tile may be in flight."""
+    """Return the type of a part of a carry in which a tile may be in flight."""
     accumulator = (
         isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
     )
@@ -224,7 +225,7 @@ def _in_flight(carry: Any, role: Role) -> Any:
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """Return the type of a carry that may be of either type, or None."""
+    """Return the common type of a carry that may have either type, or None."""
     if isinstance(one, nb.types.BaseTuple):
         if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
             return None

@@ -1,17 +1,18 @@
-"""Where a pipeline's blocks lie: what it means that the array has no element where an index map
-says.
+"""Blocks of a pipeline that lie outside their array.
 
-A block of whole sides may stick out of its array, or lie beyond it, as the last ones of a grid do:
-TMA reads what is outside as `oob_fill`, and does not store it. An index that names an element is
-another thing: of a squeezed dimension, or the start of an `Element`. Where the whole block lies
-outside, the index is wrong, unless the BlockSpec says what it means (`mode`)::
+A block without squeezed dimensions may extend past the end of its array, or lie beyond it, as the
+last blocks of a grid do: TMA reads elements outside the array as `oob_fill`, and does not store
+them. It is different if an index names an element: in a squeezed dimension, or as the start of an
+`Element`. If the whole block then lies outside, the index is wrong, unless the `mode` of the
+BlockSpec handles it::
 
     mode     the index map returns row 7 of 4        and, of an Element(64), start -80
     None     the hazard "out-of-bounds"              the same
     "zero"   zeros (or `oob_fill`); nothing stored   the same
     "clip"   row 3                                   start 0
 
-The simulator checks every copy; on the GPU ``CompilerParams(debug=True)`` does (`bounds_cuda`).
+The simulator checks every copy. On the GPU, ``CompilerParams(debug=True)`` enables the check
+(`bounds_cuda`).
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ def named(block: Block) -> tuple[int, ...]:
 def bounded(
     block: Block, start: list[int], sizes: Sequence[int], what: str, written: bool
 ) -> list[int]:
-    """Return where a block that starts at `start`, by its index map `what`, is taken from an array
-    of these sizes.
+    """Return the start of a block in an array of these sizes, given the `start` that its index map
+    `what` returns.
 
-    `written`: it is stored. Raises SimulationError for a block that lies outside and has no mode,
-    but for arrays without elements.
+    `written`: the block is stored. Raises SimulationError for a block that lies outside and has no
+    mode, except for arrays without elements.
     """
     for axis in named(block):
         at, side, size = start[axis], block.sides[axis], int(sizes[axis])
         if block.mode == "clip":
             start[axis] = min(max(at, 0), max(size - side, 0))
         elif block.mode == "zero":
-            # TMA traps at a store before the array
+            # TMA traps at a store that starts before the array.
             start[axis] = size if written and at <= -side else at
         elif not -side < at < size and all(sizes):
             fix = (

@@ -1,5 +1,5 @@
-"""Where a pipeline's blocks lie, on the GPU: clipped where a BlockSpec says so, and told to the
-host if the kernel is debugged."""
+"""Blocks outside their array, on the GPU: clipped if the BlockSpec says so, and reported to the
+host if the kernel is compiled with debug."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from .bounds import named
 
 
 def sized(plan: RingPlan, unit: Unit) -> tuple[int, ...]:
-    """Return the operands of a ring for which the sizes of their arrays have to be known where
-    blocks are copied."""
+    """Return the operands of a ring for which copying blocks requires the sizes of their arrays."""
     return tuple(
         number
         for number, block in enumerate(plan.blocks)
@@ -37,8 +36,8 @@ def bounded(
     start: list[Any],
     sizes: Sequence[Any],
 ) -> list[Any]:
-    """`bounds.bounded` of an operand; `sizes` are int32. A store before the array, at which TMA
-    traps, goes behind its end."""
+    """Apply `bounds.bounded` to an operand; `sizes` are int32. A store before the array, at which
+    TMA traps, is moved past its end."""
     block = plan.blocks[number]
     for axis in named(block):
         at, side, size = start[axis], block.sides[axis], sizes[axis]

@@ -1,5 +1,4 @@
-"""Pipelines one after another on the same shared memory, and the types of what a pipeline is made
-of.
+"""Consecutive pipelines that share the same shared memory, and the types of a pipeline's parts.
 
 ::
 
@@ -9,11 +8,11 @@ of.
     # the same slots, barriers and counters
     numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)
 
-and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
+Loops over pipelines work the same way: ``for … in other(d, e, allocations=shared):``.
 
 A ring is not drained (`ring`), so the second pipeline's loads begin as soon as a slot is free,
-while the first one still computes. Elsewhere a pipeline needs a START, STEADY or STOP state for
-that; here it is accepted and changes nothing.
+while the first one still computes. In Pallas a pipeline needs a START, STEADY or STOP state for
+that; here the state is accepted and has no effect.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = ["ComputeContext", "PipelineState", "WarpSpecializedPipeline"]
 
 
 class PipelineState(IntEnum):
-    """Where a pipeline stands in a chain of them: `emit_pipeline_warp_specialized`'s
-    pipeline_state.
+    """The position of a pipeline in a chain of pipelines: the pipeline_state of
+    `emit_pipeline_warp_specialized`.
 
     >>> int(PipelineState.STOP)
     2
@@ -48,7 +47,7 @@ class PipelineState(IntEnum):
 
 
 class Allocations:
-    """The rings of a pipeline, for others to use (`get_allocations`)."""
+    """The rings of a pipeline, for other pipelines to use (`get_allocations`)."""
 
     def __init__(self, plans: tuple[RingPlan, ...]) -> None:
         self.plans = plans
@@ -58,14 +57,16 @@ class WarpSpecializedPipeline(Protocol):
     """The callable that `emit_pipeline_warp_specialized` returns inside a kernel."""
 
     def __call__(self, *arrays: Any, allocations: Any = None) -> None:
-        """Run it over the arrays; with `allocations`, on another pipeline's shared memory."""
+        """Run the pipeline over the arrays; with `allocations`, on another pipeline's shared
+        memory."""
 
     def get_allocations(self, *arrays: Any) -> Any:
-        """The shared memory that it uses for these arrays: slots, barriers and counters."""
+        """Return the shared memory that the pipeline uses for these arrays: slots, barriers and
+        counters."""
 
 
 class ComputeContext(Protocol):
-    """The compute_context of a pipeline: it runs the pipeline once, with the initial carry."""
+    """The compute_context of a pipeline, which runs the pipeline once, with the initial carry."""
 
     def __call__(self, pipeline: Any) -> None:
         """``final = pipeline(initial)``."""
@@ -80,8 +81,8 @@ def check_state(where: str, given: Any) -> None:
     """Raise SpecError unless pipeline_state, or its Numba type, is None, a PipelineState or an
     integer 0…2.
 
-    The simulator checks run-time integers too; a compiler knows their type only, and the memory
-    role knows nothing of a value that only the compute role has (`NoValue`).
+    The simulator also checks run-time integers. A compiler knows only their type, and the memory
+    role knows nothing about a value that only the compute role has (`NoValue`).
     """
     value = getattr(given, "literal_value", given)
     known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -99,7 +100,8 @@ def check_state(where: str, given: Any) -> None:
 
 
 def check_shared(where: str, single: bool) -> None:
-    """Raise SpecError for allocations of, or for, a single-stream pipeline."""
+    """Raise SpecError for allocations that come from, or are passed to, a single-stream
+    pipeline."""
     if single:
         raise SpecError(
             f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all "
@@ -110,11 +112,11 @@ def check_shared(where: str, single: bool) -> None:
 
 @contextmanager
 def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Iterator[None]:
-    """Hold the rings of a pipeline while it runs, or its body is compiled; SpecError where another
-    pipeline already holds one.
+    """Hold the rings of a pipeline while it runs, or while its body is compiled. Raises SpecError
+    if another pipeline already holds one.
 
-    Counters stand still until a pipeline ends, so none can run inside another on the same rings.
-    `held`: names of the rings that are in use, by counter.
+    Counters are not updated until a pipeline ends, so no pipeline can run inside another on the
+    same rings. `held`: the names of the rings in use, by counter.
     """
     rings = {plan.index: plan.name for plan in plans}
     for index, name in rings.items():
@@ -134,7 +136,7 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
 
 
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
-    """Raise SpecError for allocations of a pipeline with another number of rings, or of output
+    """Raise SpecError for allocations of a pipeline with a different number of rings or output
     rings."""
     outputs = sum(plan.written for plan in shared)
     names = ", ".join(plan.name for plan in shared) or "no operand"

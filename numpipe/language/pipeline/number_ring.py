@@ -1,8 +1,8 @@
 """A ring of numbers: one lane of the CTA stores them, and each compute warpgroup reads all of them,
 in order.
 
-Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32 in shared memory,
-and no copy fills it::
+Slots, phases and barriers work as in a load ring (`ring`). A slot is an int32 in shared memory, and
+no copy fills it::
 
                  put                                  take
     one lane     wait consumed[slot], phase - 1       wait ready[slot], phase       compute
@@ -29,24 +29,24 @@ from .ring import barrier, phase_of, slot_of, stage_of
     number="r",
 )
 def store_number(address: int, number: int) -> None:
-    """Store a number as `memory.store_word` does; the memory role may execute it."""
+    """Store a number like `memory.store_word`, but also in the memory role."""
     current().store_word(address, number)
 
 
 @ptx("shfl.sync.idx.b32 $ret, $number, 0, 31, 0xffffffff;", returns="r", number="r")
 def uniform(number: int) -> int:
-    """Return, in all lanes, the number of the warp's lane 0, whose arrival frees the slot behind
-    its own read.
+    """Return, in all lanes, the number of the warp's lane 0, whose arrival frees the slot after its
+    own read.
 
-    It also tells ptxas that the lanes have the same number, which a loop around wgmma needs.
+    It also tells ptxas that the lanes have the same number, which a loop around wgmma requires.
     """
     return number
 
 
 @helper
 def put_number(ring, step, number):  # type: ignore[no-untyped-def]
-    """Store the number of `step` as soon as all have read the previous one in its slot. Scope: one
-    lane."""
+    """Store the number of `step` as soon as all warpgroups have read the previous number in its
+    slot. Scope: one lane."""
     slot = slot_of(ring, step)
     mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)
     store_number(stage_of(ring, slot), number)

@@ -1,5 +1,5 @@
-"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by
-itself.
+"""Barriers that a pipeline passes to its body, to wait for and release each operand of a step
+separately.
 
 ::
 
@@ -18,15 +18,15 @@ itself.
     numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True,
     manual_consumed_barriers=True)(a, b)
 
-Where specs are nested the barriers come in the same tuples: of a NamedTuple w of specs,
+If specs are nested, the barriers come in the same tuples: for a NamedTuple w of specs,
 ``barrier_wait(w_ready.scales)``.
 
-A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing
-do; this file says who may do it. The memory role runs a body only for the pipelines in it, and
-there both operations do nothing.
+A barrier is a value that names a ring, an operand and a step. `ring` implements waiting and
+releasing; this file defines who may do it. The memory role runs a body only for the pipelines in
+it, and there both operations do nothing.
 
 The same operations take the barriers that a kernel allocates itself (`numpipe.Barrier`); `phases`
-says what they do to these.
+implements them for these.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 
 PASSED = {row.option: row for row in BARRIERS.values() if row.option}
 MANUAL = tuple(PASSED)
-"""options of a pipeline"""
+"""Options of a pipeline."""
 
 
 class StepBarrier:
-    """The ready or consumed barrier of one operand in a step, or the Numba type of one."""
+    """The ready or consumed barrier of one operand in a step, or its Numba type."""
 
     def __init__(self, ring: Any, kind: str, part: int) -> None:
         self.ring, self.kind, self.part = ring, kind, part
@@ -62,12 +62,12 @@ class StepBarrier:
         return f"a {self.kind} barrier"
 
     def no_value(self) -> CompileError:
-        """Return the error for a barrier in place of a number."""
+        """Return the error for a barrier that is used as a number."""
         return CompileError(f"{self.what} has no value: it is passed to {use(self.kind)}")
 
 
 class Barrier(StepBarrier):
-    """A barrier of step k of the loop, from 0, on the simulated SM."""
+    """A barrier of step k of the loop, counted from 0, on the simulated SM."""
 
     def __init__(self, ring: Ring, kind: str, part: int, k: Any) -> None:
         super().__init__(ring, kind, part)
@@ -80,7 +80,7 @@ class Barrier(StepBarrier):
 
 
 def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
-    """Return the kind of each barrier that a body is given, and where its operand is."""
+    """Return the kind of each barrier that a body receives, and the position of its operand."""
     return [
         (kind, place)
         for kind in manual
@@ -91,10 +91,10 @@ def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tup
 
 @op
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
-    """Return the barriers of step k that the body is given: one ready, then one consumed barrier
+    """Return the barriers of step k that the body receives: one ready, then one consumed barrier
     for each operand."""
     if loop.manual and loop.np.computes:
-        for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
+        for ring in loop.rings:  # a body that omits its waits is nevertheless in this step
             note(ring, "begin", step_of(ring, k, 0), 0)
     return tuple(
         Barrier(loop.rings[place.ring], kind, place.operand, k)
@@ -103,8 +103,8 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
 
 
 def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
-    """Return the shape of a step's barriers of a kind: that of the specs, without the leaves that
-    are not loaded; a NamedTuple that has such leaves becomes a tuple."""
+    """Return the shape of a step's barriers of one kind: the shape of the specs, without the leaves
+    that are not loaded. A NamedTuple with such leaves becomes a tuple."""
     numbers = itertools.count()
 
     def kept(part: Tree) -> Tree | None:
@@ -119,7 +119,7 @@ def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
 def by_kind(
     loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]
 ) -> list[Any]:
-    """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in
+    """Return the barriers in groups, one for each kind that the pipeline's options request, each in
     the shape of its specs."""
     shape = shape_of(
         loop.tree,
@@ -135,10 +135,10 @@ def by_kind(
 
 # ---- what both executions check
 def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
-    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for.
+    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, request.
 
-    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup
-    has waited for the step itself.
+    Raises SpecError for an option that is not a bool, and for barriers of a `single` pipeline,
+    whose warpgroup waits for the step itself.
     """
     kinds = []
     for row, option in zip(PASSED.values(), options, strict=True):
@@ -160,8 +160,8 @@ def check_groups(
 ) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
-    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that
-    is not seen.
+    `loaded`: the number of arrays that have barriers. `unpacked`: the number of names in each group
+    after the tiles, -1 where unknown.
     """
     if len(unpacked) != len(manual):
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
@@ -183,13 +183,13 @@ def use(kind: str) -> str:
 
 
 def name_of(given: Any) -> str:
-    """Return what messages call an argument, or one of this Numba type."""
+    """Return the name that messages use for an argument, given a value or a Numba type."""
     return given.what if isinstance(given, StepBarrier) else called(given)
 
 
 def check_use(operation: str, kind: str, barrier: Any) -> bool:
-    """Return whether a barrier, or one of this Numba type, is the kernel's own; SpecError unless it
-    is that or of this kind."""
+    """Return whether a barrier, or its Numba type, was allocated by the kernel. Raises SpecError
+    unless it was, or is of this kind."""
     own = getattr(barrier, "operand", "") == "barrier"
     if own:
         one_barrier(operation, barrier.shape)
@@ -211,7 +211,7 @@ def apply(
     own: Callable[[BarrierRef], None],
     function: Callable[..., None],
 ) -> None:
-    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else
+    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocated, else
     ``function(ring, part, k)``."""
     if check_use(operation, kind, barrier):
         if barrier.np.computes:
@@ -222,7 +222,7 @@ def apply(
 
 @helper
 def await_step(ring, part, k):  # type: ignore[no-untyped-def]
-    """Wait for the part that the pipeline's step k uses."""
+    """Wait for the part of the ring that the pipeline's step k uses."""
     await_ready(ring, part, step_of(ring, k, 0))
 
 
@@ -230,47 +230,47 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`)
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`),
     all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
-    costs a test and changes nothing. To use a tile without waiting for it is a race, which the
+    costs a test and has no effect. Using a tile without waiting for it is a race, which the
     simulator reports (PTX ISA, "mbarrier.try_wait").
 
-    With a `numpipe.Barrier` it waits for the next phase, the n-th time for phase n (from 0). Then
-    this warpgroup sees what the arriving warpgroups did before, and what copies brought. Somebody
-    must wait for each phase before the next one can complete, and a warpgroup that waits at all
-    must wait for each; the simulator reports where that is not so.
+    With a `numpipe.Barrier` it waits for the next phase: the n-th call waits for phase n (from 0).
+    Then this warpgroup sees what the arriving warpgroups did before, and the data of copies. Some
+    warpgroup must wait for each phase before the next one can complete, and a warpgroup that waits
+    at all must wait for every phase; the simulator reports violations.
 
-    Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
+    Raises SpecError for anything but a ready barrier, or one barrier of a `numpipe.Barrier`.
     """
     apply("barrier_wait", "ready", barrier, phases.wait, await_step)
 
 
 @op
 def barrier_arrive(barrier: Any) -> None:
-    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role
-    may load over it.
+    """Release the tile of a consumed barrier: this warpgroup no longer reads it, and the memory
+    role may overwrite it.
 
     In pipelines with ``manual_consumed_barriers=True`` (`pipeline`,
-    `emit_pipeline_warp_specialized`): every compute warpgroup arrives exactly once on each of a
-    step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to arrive
-    before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody
-    reads: the simulator reports all three.
+    `emit_pipeline_warp_specialized`), every compute warpgroup arrives exactly once on each barrier
+    of a step. Products that read the tile must have been waited for (`wgmma_wait`). Arriving too
+    early is a race, not arriving is a deadlock, and arriving twice releases a tile that is still
+    being read: the simulator reports all three.
 
-    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a
-    wait that leaves the products of d steps in flight. In the first d steps there is none: arriving
-    does nothing there, and may be left out. The tiles of the last d steps are released by the ring
+    With ``delay_release=d`` the barrier given in a step belongs to the tile d steps before, after a
+    wait that leaves the products of d steps in flight. In the first d steps there is no such tile:
+    arriving there does nothing, and may be omitted. The ring releases the tiles of the last d steps
     when the loop ends.
 
     The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0
-    of each of its four warps arrives: wgmma_wait is a wait of a warp, so that one lane's arrival
-    could not speak for the others (PTX ISA, "mbarrier.arrive").
+    of each of its four warps arrives: wgmma_wait waits per warp, so one lane's arrival would not
+    cover the other warps (PTX ISA, "mbarrier.arrive").
 
     With a `numpipe.Barrier` it is this warpgroup's arrival in the current phase, one of
-    `num_arrivals`. Warpgroups that wait for the phase see what this one wrote before (for the TMA
-    and wgmma to see it, `commit_smem` first). The previous phase must be over: this warpgroup has
-    waited for it, or has heard of it from one that has.
+    `num_arrivals`. Warpgroups that wait for the phase see what this one wrote before (call
+    `commit_smem` first to make it visible to the TMA and wgmma). The previous phase must be over:
+    this warpgroup has waited for it, or has been signaled by one that has.
 
-    Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
+    Raises SpecError for anything but a consumed barrier, or one barrier of a `numpipe.Barrier`.
     """
     apply("barrier_arrive", "consumed", barrier, phases.arrive, release_delayed)
 
@@ -280,10 +280,10 @@ def barrier_test(barrier: Any) -> Any:
     """Return whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is
     complete; never blocks.
 
-    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good
-    as a wait for what may be read then, but does not count as one: the wait for the phase follows,
-    and passes at once. The memory role has no answer, so loads cannot depend on it (PTX ISA,
-    "mbarrier.test_wait").
+    All lanes of the warpgroup get the same answer, so it may control an `if` or a `while`. If it is
+    True, the same data may be read as after a wait. It does not count as a wait, however: the wait
+    for the phase must follow, and returns at once. The memory role has no answer, so loads cannot
+    depend on it (PTX ISA, "mbarrier.test_wait").
 
     Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
     """

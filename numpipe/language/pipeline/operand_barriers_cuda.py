@@ -1,4 +1,4 @@
-"""Barriers of a body as Numba values: ring, kind and operand in the type; the step in the value."""
+"""Barriers of a body as Numba values: ring, kind and operand in the type, the step in the value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
 
 
 def barrier_types(loop: LoopType) -> list[BarrierType]:
-    """Return the types of the barriers that a pipeline's body is given."""
+    """Return the types of the barriers that a pipeline's body receives."""
     return [
         BarrierType(loop.rings[place.ring], kind, place.operand)
         for kind, place in source.kinds(loop.manual, loop.places)
@@ -48,7 +48,7 @@ def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
 
 
 def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
-    """Give an operation the meaning of `barriers.apply`."""
+    """Implement an operation with `operand_barriers.apply`."""
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:

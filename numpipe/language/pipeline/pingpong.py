@@ -129,14 +129,14 @@ def pass_turn(np_):  # type: ignore[no-untyped-def]
 def own_stride(np_: Context, stride: Any) -> Any:
     """Return the distance between two tiles of this warpgroup, for a `stride` between two of its
     CTA."""
-    return stride * (np_.unit.turns if np_.computes else 1)
+    return stride * (np_.unit.turns if np_.numbered else 1)
 
 
 @formula(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
     """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride`
     before the CTA's first one."""
-    if not np_.computes:
+    if not np_.numbered:
         return before
     n = np_.unit.turns
     skipped = (np_.number - np_.turn + n) % n
@@ -147,7 +147,7 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
     """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or
     `before_own`'s result."""
-    if not np_.computes:
+    if not np_.numbered:
         return
     n = np_.unit.turns
     turn, tile = np_.number + n, last

@@ -1,5 +1,5 @@
-"""Turns on the GPU: which warpgroup this is, counters in shared memory, and the word that says
-whose turn comes next."""
+"""Ping-pong turns on the GPU: the warpgroup's number, counters in shared memory, and the word that
+says whose turn comes next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ I32 = nb.types.int32
 
 # ---- counters: the rings are known when all of the kernel has been compiled (`define_turns`)
 def _external(operation: Any) -> None:
-    """Give an operation the meaning of a call of the symbol ``np_`` and its name."""
+    """Implement an operation as a call of the symbol ``np_`` plus its name."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
@@ -33,7 +33,7 @@ _external(source.put_counters)
 
 
 def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
-    """Return the address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
+    """Return the address of the word of a compute warpgroup's counter (`Unit.turn_word`)."""
     stride = unit.turn_word(1, index) - unit.turn_word(0, index)
     return builder.add(nb.smem(builder, unit.turn_word(0, index)), (warpgroup * stride).value)
 

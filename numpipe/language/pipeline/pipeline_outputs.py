@@ -15,6 +15,11 @@ One barrier for each block tells the storing lane that the tile is written, and 
 next slot is free, because the lane has waited for that before it came. With a single slot the store
 must come before the wait, so there the block's beginning has a wait and a barrier of its own.
 
+With ``CompilerParams(store_role=True)`` the warp next to the loading one that works for the first
+compute warpgroup stores the blocks. A slot then has two mbarriers, *filled* and *free*, as one of
+`store_ring` has: each warp of the compute warpgroups arrives on filled when a block ends, and waits
+for free where one begins.
+
 A block that several steps share stays in its slot between them, to be read and written again.
 Nothing is waited for when a loop ends: the last stores run on, and the kernel's end drains them.
 The counter runs on over tiles and pipelines.
@@ -25,13 +30,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...core.lanes import each_warp
 from ...core.machine import current
-from ...core.op import helper, op
+from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, cp_async_bulk, fence, special
+from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...plan.allocations import ARRIVALS_A_WARPGROUP
+from ...plan.context import only_if
 from ...plan.kernel_shape import OUTPUTS_BARRIER
 from ...plan.plans import RingPlan
-from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
+from ..tiles.store_ring import declare_barriers, show
+from .ring import (
+    Ring,
+    begins,
+    copies_of,
+    ends,
+    note,
+    phase_of,
+    slot_of,
+    start_of,
+    step_of,
+    unravel,
+)
 
 
 def unread(plan: RingPlan) -> int:
@@ -87,24 +107,98 @@ def meet(ring):  # type: ignore[no-untyped-def]
 
 @helper
 def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
-    """Store, before step k, the block that step k - 1 was the last to write."""
+    """Store, or hand over, before step k, the block that step k - 1 was the last to write."""
     if k > 0 and ends(ring, k - 1):
-        # by every writer, before the barrier: TMA reads through the async proxy
-        fence.proxy_async()
-        if ring.slots > 1:
-            first_lane(ring, await_slot, ring)
-        meet(ring)
-        note(ring, "store", step_of(ring, k, 1), 0)
-        first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, k, 1)))
+        only_if(ring, "stores_alone", store_alone, grid, k)
+        only_if(ring, "hands_over", hand_over, step_of(ring, k, 1))
+        only_if(ring, "takes_over", take_over, grid, k)
+
+
+@helper
+def store_alone(ring, grid, k):  # type: ignore[no-untyped-def]
+    # by every writer, before the barrier: TMA reads through the async proxy
+    fence.proxy_async()
+    if ring.slots > 1:
+        first_lane(ring, await_slot, ring)
+    meet(ring)
+    note(ring, "store", step_of(ring, k, 1), 0)
+    first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, k, 1)))
 
 
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
     """Wait, before step k, for the slot of a block that begins there, if the end of the previous
     block has not freed it."""
+    only_if(ring, "stores_alone", await_only_slot, k)
+    only_if(ring, "hands_over", await_free, k)
+
+
+@helper
+def await_only_slot(ring, k):  # type: ignore[no-untyped-def]
     if ring.slots == 1 and begins(ring, k):
         first_lane(ring, await_slot, ring)
         meet(ring)
+
+
+# ---- blocks that another role stores -------------------------------------------------------------
+@formula
+def filled(ring: Ring, step: Any) -> Any:
+    """Return the address of the barrier that tells that the block of a step of the ring is
+    written."""
+    return barrier_of(ring, 0, step)
+
+
+@formula
+def free(ring: Ring, step: Any) -> Any:
+    """Return the address of the barrier that tells that its slot may be written again."""
+    return barrier_of(ring, 1, step)
+
+
+def barrier_of(ring: Any, number: int, step: Any) -> Any:
+    memory = ring.np.unit.handover(ring.plan)[number].memory
+    return ring.np.part_of(memory) + step % ring.plan.slots * 8
+
+
+@formula
+def is_first(ring: Ring) -> bool:
+    """Return whether this role works for the first compute warpgroup."""
+    return ring.np.number == 0  # type: ignore[no-any-return]
+
+
+@op
+def declare(ring: Ring) -> None:
+    """Tell the simulator of the ring's barriers, which the kernel's entry initialises."""
+    declare_barriers(ring.np, ring.plan, 0)
+
+
+@helper
+def await_free(ring, k):  # type: ignore[no-untyped-def]
+    """Wait, before step k, until the slot of a block that begins there has been read."""
+    declare(ring)
+    if begins(ring, k):
+        step = step_of(ring, k, 0)
+        mbarrier.wait(free(ring, step), phase_of(ring, step) - 1, step)
+
+
+@helper
+def hand_over(ring, step):  # type: ignore[no-untyped-def]
+    """Tell the role that stores the block of a step that this warpgroup has written its part."""
+    show()
+    each_warp(mbarrier.arrive, filled(ring, step))
+
+
+@helper
+def take_over(ring, grid, k):  # type: ignore[no-untyped-def]
+    """Store, before step k, the block that step k - 1 of the compute warpgroups was the last to
+    write."""
+    declare(ring)
+    if is_first(ring):
+        step = step_of(ring, k, 1)
+        mbarrier.wait(filled(ring, step), phase_of(ring, step), step)
+        note(ring, "store", step, 0)
+        copy_block(ring, unravel(k - 1, grid), slot_of(ring, step))
+        cp_async_bulk.wait_group_read(0)
+        mbarrier.arrive_count(free(ring, step), ARRIVALS_A_WARPGROUP)
 
 
 # ---- what both executions check ------------------------------------------------------------------

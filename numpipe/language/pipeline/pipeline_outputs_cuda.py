@@ -37,6 +37,9 @@ def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> An
     nb.join(builder)
 
 
+cuda_meaning(source.declare)(nb.no_code)
+
+
 @cuda_meaning(source.check_start)
 def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
     index_maps_return(typing_context, ring, indices)

@@ -51,8 +51,8 @@ from .steps import (
     Loop,
     advance,
     begin_alone,
-    fill_step,
-    finish_loads,
+    finish_following,
+    follow_step,
     grouped,
     produce,
     tiles,
@@ -401,7 +401,7 @@ def steps_over(
     not `apart` follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
     total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
-    if pipe.unequal and pipe.np.computes:
+    if pipe.unequal and pipe.np.numbered:
         own = np.int32(
             max(
                 0,
@@ -545,10 +545,10 @@ def _comes(loop: Loop, k: Any) -> bool:
     """Do what this role does before step k, and return whether there is such a step."""
     if loop.np.computes:
         return bool(advance(loop, k, loop.steps))
-    more = bool(k < loop.total)
-    if loop.np.loads and not loop.single:
+    more = bool(k < loop.steps)
+    if not loop.single:
         if more:
-            fill_step(loop, k)
+            follow_step(loop, k)
         else:
-            finish_loads(loop)
+            finish_following(loop, k)
     return more

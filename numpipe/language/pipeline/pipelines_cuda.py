@@ -25,7 +25,16 @@ from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
 from .operand_barriers_cuda import barrier_types
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .steps import advance, begin_alone, fill_step, finish_loads, produce, tiles
+from .steps import (
+    advance,
+    begin_alone,
+    fill_step,
+    finish_following,
+    finish_loads,
+    follow_step,
+    produce,
+    tiles,
+)
 from .steps_cuda import LoopType
 
 
@@ -273,7 +282,7 @@ def steps_value(
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
     """Return how many steps this warpgroup runs."""
-    if not pipe.unequal or not pipe.np.computes:
+    if not pipe.unequal or not pipe.np.numbered:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
     kind, count = nb.call_value(
@@ -374,11 +383,11 @@ def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: A
         return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
             1
         ]
-    valid = builder.icmp_signed("<", k, loop.total)
-    if kind.role.loads and not kind.loop.single and not kind.loaded_before:
+    valid = builder.icmp_signed("<", k, loop.steps)
+    if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
-                nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
+                nb.call(context, builder, follow_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(context, builder, finish_loads, (kind.loop,), (it.loop,))
+                nb.call(context, builder, finish_following, (kind.loop, I32), (it.loop, k))
     return valid

@@ -60,13 +60,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arith import quotient, remainder
 from ...core.machine import current, failure
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
-from ...plan.context import Context, counter, set_counter
+from ...plan.context import Context, StoringFacts, counter, set_counter
 from ...plan.plans import RingPlan
 from ...plan.protocol import MOMENTS
 from ...plan.unit import Unit
@@ -76,7 +75,7 @@ from ..tiles.tma import Copy
 from .bounds import bounded
 
 
-class RingFacts:
+class RingFacts(StoringFacts):
     """The facts of a `Ring` and of its Numba type that are known when the kernel is compiled.
 
     awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop
@@ -400,11 +399,16 @@ def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
 @op
 def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the grid indices of a linear step, last index fastest."""
+    return tuple(map(np.int32, unraveled(step, grid)))
+
+
+def unraveled(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
+    """`unravel`, of ints or of the values of compiled code."""
     indices: list[Any] = []
     for size in reversed(grid[1:]):
-        indices.append(remainder(step, size))
-        step = quotient(step, size)
-    return (np.int32(step), *reversed(indices))
+        indices.append(step % size)
+        step = step // size
+    return (step, *reversed(indices))
 
 
 # ---- load ring, memory role ----------------------------------------------------------------------

@@ -49,7 +49,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         waited: tuple[int, ...] = (),
         copies: bool = True,
     ) -> None:
-        self.context = context
+        self.context = self.np = context
         self.plan = plan
         self.refs = refs
         self.rank = rank
@@ -339,9 +339,6 @@ def _unravel(_context: Any, step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
     context, builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
-    rest, inner = args[0], []
-    for axis in range(rank - 1, 0, -1):
-        size = builder.extract_value(args[1], axis)
-        inner.append(builder.urem(rest, size))
-        rest = builder.udiv(rest, size)
-    return context.make_tuple(builder, indices, [rest, *reversed(inner)])
+    sizes = [Value(builder, size) for size in nb.cgutils.unpack_tuple(builder, args[1])]
+    found = source.unraveled(Value(builder, args[0]), sizes)
+    return context.make_tuple(builder, indices, [index.value for index in found])

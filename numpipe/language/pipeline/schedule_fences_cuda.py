@@ -1,15 +1,15 @@
-"""Two fences that ptxas keeps.
+"""Two scheduling fences that ptxas keeps.
 
-The plain fence is a boundary of basic blocks: a loop that runs once, because of a value that ptxas
-does not know, around an instruction that ptxas does not know to be nothing. ptxas deletes an empty
-loop, makes predicated instructions of a short branch, and sinks arithmetic below a mere branch. A
-branch around `exit` would end the products in flight (note C7517); for one around `trap` ptxas
-gives the role no more registers than the launch.
+The plain fence is a boundary between basic blocks: a loop that runs once, which depends on a value
+that ptxas does not know, around an instruction that ptxas cannot prove to be a no-op. ptxas deletes
+an empty loop, predicates the instructions of a short branch, and sinks arithmetic below a plain
+branch. A branch around `exit` would end the products in flight (note C7517); with one around
+`trap`, ptxas gives the role no more registers than the launch.
 
-The fence behind a tile is a store to shared memory that needs the tile, under a predicate that is
-false for the same reason. ptxas moves no wait for products above a store. A volatile load, a
-prefetch or `bar.warp.sync` does not hold the wait; ptxas makes a branch, which ends the block, of a
-predicated `red`, `fence`, `nanosleep` or `commit_group`.
+The fence after a tile is a store to shared memory that depends on the tile, under a predicate that
+is false for the same reason. ptxas does not move a wait for products above a store. A volatile
+load, a prefetch or `bar.warp.sync` does not hold the wait; a predicated `red`, `fence`, `nanosleep`
+or `commit_group` becomes a branch, which ends the block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..tiles.tile_cuda import InFlightType, TileType, words
 from . import schedule_fences as source
 
 NOBODY = 0x7FFFFFFF
-"""a number that no warpgroup has"""
+"""A number that no warpgroup has."""
 _NEVER = f".reg .pred never; setp.eq.u32 never, $0, {NOBODY};"
 _FENCE = f"{{ {_NEVER} AGAIN: bar.warp.sync 0xffffffff; @never bra AGAIN; }}"
 _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
@@ -42,6 +42,6 @@ def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
             nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
         else:
             parts = words(builder, tile, args[1])
-            # of two rows, where there are two
+            # both rows, if there are two
             ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]
             nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")

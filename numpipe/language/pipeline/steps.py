@@ -38,7 +38,7 @@ from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
-from ...plan.context import only_if, over
+from ...plan.context import StoringFacts, only_if, over
 from ...plan.nested_tuples import made
 from ..tiles import products_in_flight
 from .pingpong import pass_turn
@@ -163,7 +163,7 @@ def places(
     return tuple(by_operand.get(number) for number in range(count))
 
 
-class LoopFacts:
+class LoopFacts(StoringFacts):
     """A pipeline's loop over its arrays in one warpgroup, or the Numba type of one.
 
     rings, outs   rings of a step, in the order of their first operands, and of its outputs
@@ -197,6 +197,10 @@ class LoopFacts:
         self.pending = pending_groups(self.rings, groups) if computes else None
         self.passes_turn = bool(last) and computes
         self.tokens = turns if self.unequal and computes else ()
+
+    @property
+    def loads(self) -> bool:
+        return bool(self.np.loads)
 
     @property
     def drains(self) -> bool:
@@ -320,6 +324,33 @@ def await_released(ring):  # type: ignore[no-untyped-def]
         if blocks + at >= 0:
             each(ring, "consumed", 0, await_consumed, ring.first + blocks + at)
         at = successor(at)
+
+
+# ---- roles that do not compute, step by step -----------------------------------------------------
+@helper
+def follow_step(loop, k):  # type: ignore[no-untyped-def]
+    """Do what a role that does not compute does before step k of a loop whose body it runs."""
+    only_if(loop, "loads", fill_step, k)
+    only_if(loop, "takes_over", store_ended, k)
+
+
+@helper
+def finish_following(loop, k):  # type: ignore[no-untyped-def]
+    """Do what is left after the last step k - 1."""
+    only_if(loop, "loads", finish_loads)
+    only_if(loop, "takes_over", finish_stores, k)
+
+
+@helper
+def store_ended(loop, k):  # type: ignore[no-untyped-def]
+    """Store the blocks that ended before step k."""
+    over(loop.outs, end_block, loop.grid, k)
+
+
+@helper
+def finish_stores(loop, k):  # type: ignore[no-untyped-def]
+    over(loop.outs, set_steps_done, loop.total)
+    store_ended(loop, k)
 
 
 # ---- compute role --------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`, with all that its role uses and a compile knows. Loops that are
-    equal in that are compiled once."""
+    """The type of `steps.Loop`, with everything that its role uses and that is known at compile
+    time. Loops with equal types are compiled once."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
 
     @property
     def passed(self) -> list[Any]:
-        """The types of the arrays that a body is given as they are; of the others a loop uses
-        nothing but the type."""
+        """The types of the arrays that a body receives unchanged; for the others, a loop uses only
+        the type."""
         return [
             array for array, place in zip(self.arrays, self.places, strict=True) if place is None
         ]

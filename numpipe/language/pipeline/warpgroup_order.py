@@ -1,5 +1,5 @@
-"""Order tokens: compute warpgroups go through a block of statements one after another, 0, 1, … n -
-1, 0, 1, …
+"""Order tokens: compute warpgroups execute a block of statements one after another, 0, 1, … n - 1,
+0, 1, …
 
 ::
 
@@ -12,18 +12,18 @@
     warpgroup 0   |products| softmax ....... |products| softmax
     warpgroup 1   .........|products| softmax ....... |products| softmax
 
-A token has a named barrier for each compute warpgroup, behind the warpgroups' own; at it meet the
-256 threads of those who wait for their turn and those who pass it on (PTX ISA, "bar, barrier":
-bar.sync, bar.arrive)::
+A token has a named barrier for each compute warpgroup, numbered after the warpgroups' own barriers.
+The 256 threads of the warpgroup that waits for its turn and the warpgroup that passes it on meet
+there (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
 
     enter_turn    bar.sync at the warpgroup's own barrier
-    leave_turn    bar.arrive at that of the next one
+    leave_turn    bar.arrive at the next warpgroup's barrier
 
 At the kernel's beginning the last warpgroup passes each token to the first, and at its end the
-first takes it once more: so no arrival is left behind, and a warpgroup that went through a token
-more, or less, often than the others is a deadlock. Where a pipeline's `steps_of` leaves steps out,
-the loop takes and passes their turns; so the AST pass counts the blocks of a step, and refuses
-those that it cannot count.
+first takes it once more. So no arrival is left over, and a warpgroup that executes the blocks of a
+token more or less often than the others is a deadlock. If a pipeline's `steps_of` skips steps, the
+loop takes and passes the turns of these steps; for that the AST pass counts the blocks of a step,
+and rejects blocks that it cannot count.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ __all__ = ["turn"]
 
 
 def turn(name: str | None) -> NoReturn:
-    """Let the compute warpgroups go through statements one after another: ``with
+    """Let the compute warpgroups execute a block of statements one after another: ``with
     numpipe.turn("products"):``.
 
-    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a
-          turn. None: no order
+    name  the name of the token, a compile-time string. Blocks with the same name share a token, and
+          each is a turn. None: no order
 
-    Warpgroup 0 is the first, then 1, … n - 1, then 0 again. All of them go through the blocks of a
-    token equally often. Where ``steps_of`` of a `pipeline` leaves out steps, the loop takes and
-    passes the turns of these; so its blocks stand in no branch. `return`, and `break` or `continue`
-    of a loop around it, may not leave a block. With one compute warpgroup, and in the memory role,
-    it does nothing.
+    Warpgroup 0 is first, then 1, … n - 1, then 0 again. All warpgroups must execute the blocks of a
+    token equally often. If ``steps_of`` of a `pipeline` skips steps, the loop takes and passes the
+    turns of these steps, so the block must not be inside a branch. `return`, and `break` or
+    `continue` of a loop around the block, may not leave it. With one compute warpgroup, and in the
+    memory role, it does nothing.
 
-    No result depends on it: tiles are waited for, and released, as without. It says whose products
-    the tensor cores have next, so that one warpgroup's softmax overlaps another one's products.
+    It does not affect results: tiles are waited for and released as usual. It decides whose
+    products the tensor cores execute next, so that one warpgroup's softmax overlaps another one's
+    products.
 
-    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe
-    does not use itself: 5 tokens for 2 compute warpgroups, 3 for 3. To go through a block costs a
-    bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
+    A token takes one named barrier for each compute warpgroup, from those of the CTA's 16 that
+    numpipe does not use itself: this allows 5 tokens with 2 compute warpgroups, 3 with 3. Executing
+    a block costs a bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
 
-    Raises CompileError where no barriers are left for a token, in another block of the same token,
-    and with ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not
-    every step of a loop with steps_of is sure to go through. Warpgroups that do not go through it
-    equally often are a deadlock, which the simulator reports.
+    Raises CompileError if no barriers are left for a token, inside another block of the same token,
+    and with ``schedule="pingpong"``, whose turns are whole tiles; SpecError for blocks that a step
+    of a loop with steps_of may not execute. Warpgroups that do not execute the blocks equally often
+    are a deadlock, which the simulator reports.
     """
     raise outside("turn", ', as `with numpipe.turn("name"):`')
 
@@ -105,7 +106,7 @@ def leave_turn(np_, number):  # type: ignore[no-untyped-def]
 
 @helper
 def skip_turn(np_, number):  # type: ignore[no-untyped-def]
-    """Take a turn, and pass it at once."""
+    """Take a turn, and pass it on at once."""
     enter_turn(np_, number)
     leave_turn(np_, number)
 
@@ -113,7 +114,7 @@ def skip_turn(np_, number):  # type: ignore[no-untyped-def]
 # ---- the kernel's beginning and end
 @op(context=True)
 def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
-    """Give the first warpgroup each token, at the top of a kernel that has some."""
+    """Give each token to the first warpgroup, at the beginning of a kernel that has tokens."""
     np_.unit.tokens = names
     over_tokens(np_, np_.unit.compute_wgs - 1, pass_token)
 

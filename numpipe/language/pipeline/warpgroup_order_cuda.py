@@ -1,4 +1,4 @@
-"""Order tokens on the GPU: which barriers, and what one warpgroup does at the kernel's beginning
+"""Order tokens on the GPU: their barriers, and what one warpgroup does at the kernel's beginning
 and end."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
 def _over_tokens(
     context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any
 ) -> None:
-    """`order_tokens.over_tokens`."""
+    """Implement `warpgroup_order.over_tokens`."""
     if not np_.several or not np_.unit.tokens:
         return
     with builder.if_then(

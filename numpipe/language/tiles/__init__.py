@@ -16,6 +16,7 @@ arrays and shared memory.
 `elementwise`, `mathematics`, `strips`, `parts`  arithmetic, where no lane needs another; parts and
                                                  shapes of tiles
 `reduce`, `scan`, `conversions`, `exchange`      arithmetic between lanes
+`unpack`                                         elements smaller than a byte, from shared memory
 `mma`, `products`                                wgmma, and how an SM tells that products are done
 ===============================================  ===================================================
 

@@ -1,9 +1,10 @@
-"""Which bytes of a shared-memory tile each lane moves, when a register tile is loaded from it or
+"""The bytes of a shared-memory tile that each lane moves when a register tile is loaded from it or
 stored to it.
 
-A register tile lies as a wgmma accumulator does: lane 4 g + t of warp w has, in each block of 64
-rows and each group j of 8 columns, the elements of columns 8 j + 2 t and the next one, of rows 16 w
-+ g and 16 w + g + 8. What moves them depends on how the tile lies in memory:
+A register tile is distributed like a wgmma accumulator: in each block of 64 rows and each group j
+of 8 columns, lane 4 g + t of warp w holds the elements in columns 8 j + 2 t and 8 j + 2 t + 1 of
+rows 16 w + g and 16 w + g + 8. The instructions that move them depend on the layout of the tile in
+memory:
 
 ==============  ==========================  ========================================================
 elements        contiguous                  access
@@ -16,23 +17,23 @@ elements        contiguous                  access
                                             columns are an error
 ==============  ==========================  ========================================================
 
-No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of
-32-bit elements in pieces of less than 128). Two columns of 32 bits would: an access serves 16 lanes
-at once, of 4 rows, and what they have in a group of 8 columns is 32 bytes of each, which the
-swizzle, in steps of 16, spreads over half of the banks only. So every other row, or pair of rows,
-takes the groups in another order (`detour`)::
+Lanes that are served together never access the same bank, except in rows of 16 bytes, and in
+columns of 32-bit elements in pieces of less than 128 bytes. Accesses of two 32-bit columns would
+conflict without a countermeasure: an access serves 16 lanes of 4 rows at once, and in a group of 8
+columns each row has 32 bytes, which the swizzle, in steps of 16 bytes, spreads over only half of
+the banks. So every other row, or pair of rows, takes the groups in another order (`detour`)::
 
     row (g)          0  1  2  3       0  1  2  3
     pair of chunks   0  0  1  1   ->  0  2  1  3
 
     group j of 128 bytes: j for even rows, j ^ 2 for odd rows
 
-and the registers of two groups change places behind a load, or before a store.
+The registers of the two groups are swapped after a load, or before a store.
 
-An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the
-rest is in the instruction's immediates. The exclusive-or is right because tiles, and views of them,
-start at multiples of 8 rows, where the swizzle begins anew. `lane_offset` takes ints, NumPy arrays
-(in tests) and LLVM values (`shared_cuda`).
+An address is ``((tile + lane offset) ^ xor) + add``: the lane offset is computed once, and the rest
+are immediates of the instruction. The exclusive-or is valid because tiles, and views of them, start
+at multiples of 8 rows, where the swizzle repeats. `lane_offset` takes ints, NumPy arrays (in tests)
+and LLVM values (`shared_tiles_cuda`).
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from .layouts import BLOCK, FRAGMENTS, GROUP
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction of each lane: its address, and the registers that it moves, `count` from
-    `first` on.
+    """One instruction of each lane: its address, and the `count` registers that it moves, starting
+    at `first`.
 
-    Registers are numbered as `TileType` has them: 32 bits each, two elements of a smaller type.
+    Registers are numbered as in `TileType`: 32 bits each, holding two elements of a smaller type.
     """
 
     first: int
@@ -60,19 +61,20 @@ class Access:
 
 @dataclass(frozen=True)
 class Detour:
-    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take
-    j; in such a lane register r and ``r ^ 4 groups`` are in each other's places."""
+    """A permutation that avoids bank conflicts: lanes whose number has this `bit` set take group j
+    ^ `groups` of 8 columns where the others take j. In these lanes, registers r and ``r ^ 4
+    groups`` are swapped."""
 
     bit: int
     groups: int
 
 
 def detour(layout: Layout) -> Detour | None:
-    """Return what keeps accesses of two 32-bit columns off each other's banks; None where nothing
-    has to.
+    """Return the permutation that keeps accesses of two 32-bit columns on different banks, or None
+    if none is needed.
 
-    Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a
-    line of banks, every other pair.
+    With rows of 128 bytes it applies to odd rows; with rows of 64 bytes, two of which fill a line
+    of banks, to every other pair of rows.
     """
     if layout.itemsize != 4 or layout.inner != 1:
         return None
@@ -103,8 +105,8 @@ def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
 
 
 def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
-    """Return the accesses of every lane, in the order of their registers; without `matrices`
-    (ldmatrix, stmatrix) each lane moves its own pairs of 16-bit columns."""
+    """Return the accesses of every lane, in register order. Without `matrices` (ldmatrix,
+    stmatrix), each lane moves its own pairs of 16-bit columns."""
     elements = len(FRAGMENTS.places((BLOCK, layout.shape[1])))
     registers = elements * max(layout.itemsize, 2) // 4
     block_bytes = (
@@ -143,7 +145,7 @@ def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
             xor, add = (
                 (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
             )
-            # the next column: where rows are 128 bytes wide, each is swizzled in its own way
+            # The next column: where rows are 128 bytes wide, each is swizzled differently.
             for odd in (0, 1):
                 found.append(
                     Access(
@@ -157,8 +159,8 @@ def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
 
 
 def _along(layout: Layout, nbytes: int) -> tuple[int, int]:
-    """Return (xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit
-    columns."""
+    """Return (xor, add) that moves an access by `nbytes` along the rows, or by the same number of
+    bytes of 16-bit columns."""
     if layout.inner == 0:
         return 0, nbytes // 2 * layout.width
     return nbytes % layout.width, nbytes // layout.width * layout.panel_stride

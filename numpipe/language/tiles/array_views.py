@@ -22,7 +22,7 @@ from .tile import TileLike
 
 class GmemView:
     """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those
-    along `axes`.
+    along `axes`; `placed`: whether this role knows the start.
 
     Its Numba type is a subclass, as those of references are.
     """
@@ -33,6 +33,7 @@ class GmemView:
         self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]
     ) -> None:
         self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
+        self.placed = placed(start)
 
 
 def _view(ref: GmemRef, index: Any) -> GmemView:
@@ -43,6 +44,25 @@ def _view(ref: GmemRef, index: Any) -> GmemView:
 
 
 method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref))))
+
+
+def placed(parts: Sequence[Any]) -> bool:
+    """Return whether a role knows where the parts of an index, or their Numba types, start."""
+    return not any(
+        isinstance(of, NoValue) or getattr(of, "inert", False)
+        for part in parts
+        for of in (part, getattr(part, "start", None))
+    )
+
+
+def check_placed(ref: Any, known: bool, what: str) -> None:
+    """Raise SpecError where a role that stores tiles for another one does not know the place."""
+    if ref.takes_over and not known:
+        raise SpecError(
+            f"{what}: the {ref.np.role} role, which follows the kernel's control flow without "
+            "tiles, issues the store, and the place depends on tile data: fix: compute the place "
+            f"from integers, or leave out CompilerParams({ref.np.role.option}=True)"
+        )
 
 
 def starts(parts: Sequence[Any]) -> tuple[Any, ...]:

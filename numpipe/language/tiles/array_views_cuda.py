@@ -16,9 +16,13 @@ from .tile_cuda import TileType, registers
 
 
 class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...], placed: bool
+    ) -> None:
         self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
-        super().__init__(name=f"view({ref}, {axes}, {shape})")  # type: ignore[call-arg]
+        self.placed = placed
+        name = f"view({ref}, {axes}, {shape}{', not placed' * (not placed)})"
+        super().__init__(name=name)  # type: ignore[call-arg]
 
 
 nb.struct_model(
@@ -175,7 +179,7 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
     axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
     unlimited(parts, f"{of.arg.name}.at[…]")
-    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
+    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes), source.placed(parts))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of
     place = context.make_tuple(

@@ -50,7 +50,7 @@ from ...arch.dtypes import REDUCTIONS
 from ...core.arith import named
 from ...core.op import Op, called
 from ...diagnostics.errors import SpecError
-from .array_views import GmemView
+from .array_views import GmemView, check_placed
 from .elements import check_number, is_number, write_element
 from .refs import SmemLike
 from .shared_atomics import IndexedLike, check_shared, update_shared
@@ -108,6 +108,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     )
     known = (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]
     check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form, known)
+    if through_tma(array, dst.axes, form):
+        check_placed(ref, dst.placed, name)
     if form.dtype.name in known:
         return
     instead = (
@@ -152,7 +154,7 @@ def _atomic(reduction: str) -> Op[..., Any]:
         check_atomic(name, dst, tile)
         if not dst.axes:
             write_element(dst.ref, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
-        elif not tile.inert:
+        elif not tile.inert or dst.ref.takes_over:
             write_out(
                 dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction
             )

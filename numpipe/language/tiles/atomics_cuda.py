@@ -1,5 +1,5 @@
-"""Reductions into an array on the GPU: reductions of TMA through the store ring, or ``red.global``
-by the lanes."""
+"""Reductions into an array on the GPU: TMA reductions through the store ring, or ``red.global`` by
+the lanes."""
 
 from __future__ import annotations
 

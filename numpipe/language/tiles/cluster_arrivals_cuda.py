@@ -6,20 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...core.op import predicated
 from ...intrinsics import cluster, mbarrier
-from ...plan.cluster_ranks import Dims
+from ...plan.cluster_ranks import Dims, first_of, rank_of
 from ...plan.context_cuda import cluster_place
 
 I32 = nb.types.int32
-
-
-def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
-    """Return `plan.cluster_ranks.rank_of` a place."""
-    found = nb.const(0)
-    for at, of in zip(reversed(place), reversed(dims), strict=True):
-        found = builder.add(builder.mul(found, nb.const(of)), at)
-    return found
 
 
 def arrive(
@@ -44,11 +37,7 @@ def arrive(
     operation = mbarrier.arrive
     remote = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
     if led:
-        place = [
-            nb.const(0) if axis in led else at
-            for axis, at in enumerate(cluster_place(builder, dims))
-        ]
-        to = rank(builder, place, dims)
+        to = first_of(cluster_place(builder, dims), dims, led).value
         operation = remote
         address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
     elif len(peers) > 1:
@@ -58,14 +47,12 @@ def arrive(
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
                 entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
-                moved = builder.add(at, builder.and_(builder.trunc(entry, nb.i32), nb.const(15)))
-                at = builder.select(
-                    builder.icmp_unsigned("<", moved, nb.const(of)),
-                    moved,
-                    builder.sub(moved, nb.const(of)),
-                )
+                distance: Any = Value(builder, builder.trunc(entry, nb.i32))
+                moved = at + (distance & 15)
+                inside = builder.icmp_unsigned("<", moved.value, nb.const(of))
+                at = Value(builder, builder.select(inside, moved.value, (moved - of).value))
             place.append(at)
-        to = rank(builder, place, dims)
+        to = rank_of(place, dims).value
         idle = builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
         operation = remote
         address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]

@@ -1,18 +1,17 @@
-"""``y[i] = x``, ``numpipe.atomic_add(y.at[i, j], x)``: a number to a single element of an array in
-global memory.
+"""Stores and reductions of a number to a single element of an array in global memory: ``y[i] = x``,
+``numpipe.atomic_add(y.at[i, j], x)``.
 
-A number is the same in all lanes of a warpgroup: a constant, an element that was loaded, a
-reduction of a whole tile. One lane stores it, or reduces it into the array
-(``red.relaxed.gpu.global``). With more than one compute warpgroup each of them does so, as with
-tiles.
+A number is the same in all lanes of a warpgroup: a constant, a loaded element, or a reduction of a
+whole tile. One lane stores it, or reduces it into the array (``red.relaxed.gpu.global``). With more
+than one compute warpgroup each of them does so, as with tiles.
 
 =====================  =============================================================================
-array                  numbers that it takes
+array                  numbers that it accepts
 =====================  =============================================================================
-float16 … float64      floats, integers and bools; rounded to the array's type, as NumPy's
-                       "same_kind" rule has it
-int8 … uint64          integers and bools; one that the type cannot hold is an error simulated, and
-                       wraps on the GPU
+float16 … float64      floats, integers and bools; rounded to the array's type, under NumPy's
+                       "same_kind" rule
+int8 … uint64          integers and bools; a number that does not fit in the type is an error on the
+                       simulated SM, and wraps on the GPU
 bool                   bools
 =====================  =============================================================================
 
@@ -37,18 +36,19 @@ from .refs import GmemRef
 
 
 def is_element(parts: Sequence[Any]) -> bool:
-    """Return whether an index, of values or of Numba types, selects a single element."""
+    """Return whether an index, given as values or Numba types, selects a single element."""
     return all(isinstance(part, NoValue) or arith.is_integer(part) for part in parts)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value, or its Numba type, is a number, or one that the memory role does not
-    have."""
+    """Return whether a value, or its Numba type, is a number, including numbers that the memory
+    role does not have."""
     return isinstance(value, NoValue) or arith.kind(value) is not None
 
 
 def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
-    """Raise SpecError unless an array of a type takes a number; `what` begins the message."""
+    """Raise SpecError unless an array of this type accepts the number; `what` begins the
+    message."""
     kind = arith.kind(value)
     if kind is None:
         return
@@ -68,8 +68,8 @@ def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
 
 
 def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
-    """Return a number in an array's type; raise SimulationError for an integer that the type cannot
-    hold."""
+    """Return a number converted to an array's type. Raises SimulationError for an integer that does
+    not fit."""
     if dtype.kind in "iu":
         if not arith.holds(dtype, int(value)):
             raise SimulationError(
@@ -83,7 +83,8 @@ def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
 def write_element(
     ref: GmemRef, index: Sequence[Any], value: Any, what: str, reduction: str = ""
 ) -> None:
-    """Store a number, or reduce it into the array, by one lane; nothing in the memory role."""
+    """Store a number, or reduce it into the array, from one lane. In the memory role it does
+    nothing."""
     machine = current()
     if not machine.role.computes:
         return

@@ -1,5 +1,5 @@
-"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup, or in code for
-each lane by all of them."""
+"""Stores of numbers to single elements of an array on the GPU: by lane 0 of the warpgroup, or in
+per-lane code by all lanes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SUFFIXES = {
     str(nb.i32): ("b32", "r"),
     str(nb.i64): ("b64", "l"),
 }
-"""(type in PTX, constraint) of a value, by its type in LLVM"""
+"""(PTX type, constraint) of a value, by its LLVM type."""
 
 
 def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
-    """Return a number as an element of an array's type."""
+    """Return a number converted to the element type of an array."""
     kind = nb.unliteral(ty)
-    if kind != ty:  # a literal may come in 64 bits, whatever its type says
+    if kind != ty:  # a literal may be 64 bits wide, whatever its type says
         value, ty = context.cast(builder, value, ty, kind), kind
     if dtype == BOOL:
         return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
@@ -49,8 +49,8 @@ def write_element(
     ty: Any,
     statement: str = "",
 ) -> None:
-    """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role
-    emits nothing."""
+    """Emit a store of a number, or another `statement` on address $0 and value $1. In the memory
+    role nothing is emitted."""
     if not ref.role.computes:
         return
     dtype = ref.arg.dtype

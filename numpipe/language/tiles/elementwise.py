@@ -175,7 +175,8 @@ def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
 class Operator:
     """One of Python's operators, on tiles: called with values it computes on the simulated SM.
 
-    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(ntegers), b(ool)
+    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(ntegers), b(ool),
+              d(ouble: float64)
     compares  whether it gives a mask
     """
 
@@ -231,9 +232,9 @@ UNARY: dict[str, Operator] = {  # by the names of `operator`
     "abs": Operator("abs", np.abs, "fhi"),
 }
 BINARY: dict[str, Operator] = {
-    "add": Operator("+", np.add, "fhi"),
-    "sub": Operator("-", np.subtract, "fhi"),
-    "mul": Operator("*", np.multiply, "fhi"),
+    "add": Operator("+", np.add, "fhid"),
+    "sub": Operator("-", np.subtract, "fhid"),
+    "mul": Operator("*", np.multiply, "fhid"),
     "truediv": Operator("/", np.divide, "fh"),
     "floordiv": Operator("//", lambda a, b: _in_float32(np.floor_divide, a, _divisor(b)), "fhi"),
     "mod": Operator("%", lambda a, b: _in_float32(np.remainder, a, _divisor(b)), "fhi"),

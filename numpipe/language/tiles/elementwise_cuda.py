@@ -179,7 +179,7 @@ def typed(
 # ---- operators
 def _float_or_int(floats: str, integers: str) -> Emit:
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        return getattr(builder, floats if dtype == FLOAT32 else integers)(a, b)
+        return getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
 
     return emit
 

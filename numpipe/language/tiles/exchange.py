@@ -1,16 +1,16 @@
-"""Exchanges: the warps of a warpgroup tell each other sums of reductions, or elements of layout
-casts, through shared memory.
+"""Exchanges between the warps of a warpgroup through shared memory: partial results of reductions,
+or elements of layout casts.
 
 ::
 
-    barrier of the warpgroup     the exchange before this one has been read
+    barrier of the warpgroup     the previous exchange has been read
     each warp stores its part
-    barrier of the warpgroup     all of them are there
+    barrier of the warpgroup     all parts have been stored
     each warp loads what it needs
 
 On the GPU the bytes are exchanged in the `_cuda` siblings of `reduce` and `conversions`. The
-simulated SM takes NumPy's result, and records which bytes each warp stores and loads: that is what
-the barriers order. Where a tile goes through shared memory (`rows`), each warp loads its own rows
+simulated SM takes NumPy's result, and records the bytes that each warp stores and loads, which the
+barriers must order. Where a tile goes through shared memory (`rows`), each warp loads its own rows
 only, and there is one barrier.
 """
 
@@ -26,30 +26,31 @@ from ...plan.unit import Unit
 from .layouts import BLOCK
 
 ROOM = 16384
-"""bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart,
-behind the staging memory"""
+"""Bytes of shared memory that the simulated SM reserves for the exchanges of a warpgroup, after the
+staging memory."""
 CHUNK = 16
 _Chunks = npt.NDArray[np.int64]
 
 
 def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
     """Return (what each warp stores, what it loads) for equal parts of `nbytes`: addresses of
-    chunks of 16 bytes, a row a warp.
+    16-byte chunks, one row per warp.
 
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
     """
-    own = _spread(max(nbytes, CHUNK))  # a number's 4 bytes lie in a chunk of their own here
+    own = _spread(max(nbytes, CHUNK))  # here the 4 bytes of a number occupy a chunk of their own
     return own, np.tile(own.reshape(-1), (4, 1))
 
 
 def _spread(nbytes: int) -> _Chunks:
-    """Return four parts of `nbytes`, one after another."""
+    """Return four consecutive parts of `nbytes`."""
     return np.arange(0, 4 * nbytes, CHUNK).reshape(4, -1)
 
 
 def of_rows(count: int) -> _Chunks:
-    """Return a vector's 4-byte elements, along rows, as the warps have them: 16 of each 64.
+    """Return the 4-byte elements of a vector along rows as the warps hold them: each warp has 16 of
+    every 64.
 
     >>> of_rows(64)[1].tolist()
     [64, 80, 96, 112]
@@ -58,8 +59,8 @@ def of_rows(count: int) -> _Chunks:
 
 
 def of_columns(count: int) -> _Chunks:
-    """Return a vector's 4-byte elements, along columns, as the warps have them: each warp has
-    all."""
+    """Return the 4-byte elements of a vector along columns as the warps hold them: each warp has
+    all of them."""
     return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
 
 
@@ -69,8 +70,8 @@ def rows(width: int) -> _Chunks:
 
 
 def room(unit: Unit) -> int:
-    """Return the address of the bytes through which the warps of this simulated warpgroup exchange
-    values."""
+    """Return the address of the shared memory that the warps of this simulated warpgroup use for
+    exchanges."""
     return own_part(unit, Region(2 * unit.target.smem_bytes, ROOM, unit.compute_wgs))
 
 
@@ -80,7 +81,7 @@ def exchange(
     """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
 
     what   its name in reports
-    apart  each warp loads only what it has stored itself, so no barrier stands between
+    apart  each warp loads only what it has stored itself, so there is no barrier in between
     """
     machine = current()
     base = room(np_.unit)

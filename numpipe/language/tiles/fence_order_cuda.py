@@ -1,5 +1,5 @@
 """Automatic barriers on the GPU: symbols that each kernel's entry module defines, because a kernel
-may have none of them."""
+may omit the barriers."""
 
 from __future__ import annotations
 

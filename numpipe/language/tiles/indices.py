@@ -1,9 +1,9 @@
-"""``numpipe.index(i, mode="clip")``: what it means that an index may lie outside its array.
+"""``numpipe.index(i, mode="clip")``: how to treat an index that may be outside its array.
 
-An index is a number, ``x[i, ds(0, 64)]``, or a vector of them, of which each names an element, a
-row or a column. One outside is the hazard `out-of-bounds` on the simulated SM, and on the GPU in a
-kernel with ``CompilerParams(debug=True)``; without it the GPU reads 0 there, and writes nothing.
-Where that is meant, or where the nearest element is, the index says so.
+An index is a number, ``x[i, ds(0, 64)]``, or a vector of numbers, each of which selects an element,
+a row or a column. An index outside the array is the hazard `out-of-bounds`. It is reported on the
+simulated SM, and on the GPU in a kernel with ``CompilerParams(debug=True)``; otherwise the GPU
+reads 0 there, and writes nothing. A mode declares that indices outside the array are intended.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Index:
 
 @op
 def index(value: Any, mode: str) -> Index:
-    """Say what an index of an array means where the array has no such element, inside a kernel:
+    """Give an array index a mode that handles indices outside the array, inside a kernel:
     ``x[numpipe.index(i, "clip"), …]``.
 
     value  an integer, or a vector of int32: rows, columns or elements that are gathered or
            scattered
-    mode   "zero": what is loaded there is 0, and nothing is stored there. "clip": the nearest
-           element that there is
+    mode   "zero": loads outside the array give 0, and stores there are dropped. "clip": use the
+           nearest element of the array
 
-    It stands in the index of a load, ``x[…]``, or of a store, ``y[…] = tile``. Without it an index
-    outside is the hazard `out-of-bounds`. Blocks of a pipeline have the same modes: ``BlockSpec(…,
-    mode="clip")``.
+    Use it in the index of a load, ``x[…]``, or of a store, ``y[…] = tile``. Without it, an index
+    outside the array is the hazard `out-of-bounds`. Blocks of a pipeline have the same modes:
+    ``BlockSpec(…, mode="clip")``.
 
-    Raises SpecError for another mode, and for a value that is no index.
+    Raises SpecError for another mode, and for a value that is not an index.
 
     >>> index(7, "clip")
     index(7, 'clip')
@@ -58,7 +58,7 @@ def index(value: Any, mode: str) -> Index:
 
 
 def checked(value: Any, mode: Any) -> str:
-    """Return the mode of an index, given values or Numba types."""
+    """Return the validated mode of an index, given values or Numba types."""
     mode = constant("index(i, mode)", "mode", mode)
     if mode is None:
         raise SpecError(
@@ -81,11 +81,11 @@ def plain(parts: Sequence[Any]) -> tuple[Any, ...]:
 def settled(
     ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]
 ) -> tuple[tuple[Any, ...], bool]:
-    """Return (an index's parts with their modes applied, whether a number among them lies outside
-    with mode "zero").
+    """Return (the parts of an index with their modes applied, whether a number with mode "zero"
+    lies outside).
 
-    given, parts  those of the index, and these without modes. Vectors with mode "zero" stay as they
-                  are
+    given, parts  the parts of the index, and the same parts without modes. Vectors with mode "zero"
+                  are returned unchanged
     """
     found, absent = list(parts), False
     for axis, (part, whole) in enumerate(zip(parts, given, strict=True)):
@@ -104,8 +104,8 @@ def settled(
 
 
 def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
-    """Raise SimulationError for a vector of indices without a mode that has one outside; others
-    `check_inside` looks at."""
+    """Raise SimulationError if a vector of indices without a mode has one outside the array.
+    `check_inside` checks the other indices."""
     for axis, part in enumerate(given):
         size = ref.array.shape[axis]
         if isinstance(part, Tile) and (outside := (part.value < 0) | (part.value >= size)).any():

@@ -1,4 +1,5 @@
-"""Indices with modes as Numba values, and what a debugged kernel reports of indices without."""
+"""Indices with modes as Numba values, and what a kernel compiled with debug reports about indices
+without modes."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ def settled(
     value: Any,
     stored: bool = False,
 ) -> list[Any]:
-    """Return `views_cuda.starts` of an index, with the modes of its parts applied.
+    """Return the starts of an index, with the modes of its parts applied.
 
-    A number outside is the array's size where TMA may be what stores there: it traps at a negative
-    one.
+    For a number outside the array, return the array's size if TMA may do the store: TMA traps at a
+    negative start.
     """
     given = whole_slices(index)
     debug = bool(ref.unit.params.debug)
@@ -78,8 +79,8 @@ def settled(
 
 
 def report_view(builder: Any, view: Any, sizes: Any, start: list[Any], once: bool = False) -> None:
-    """Report, in a kernel that is debugged, the integers of a view's index that lie outside; a
-    store goes on behind the end."""
+    """Report, in a kernel compiled with debug, the integers of a view's index that are outside the
+    array. A store then continues past the end."""
     for axis in range(len(start)):
         if axis not in view.axes:
             size = builder.extract_value(sizes, axis)

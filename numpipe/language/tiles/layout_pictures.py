@@ -1,4 +1,4 @@
-"""A picture of a register tile: which lane holds each element, in which of its registers."""
+"""Pictures of register tiles: which lane holds each element, and in which register."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from .tile import check_form
 __all__ = ["show_layout"]
 
 CELL, HIGH, MARGIN = 46, 22, 34
-"""pixels: width and height of an element, and the space around all of them for the numbers of rows
-and columns"""
+"""Pixels: width and height of an element, and the margin around the picture for row and column
+numbers."""
 COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
-"""of the lanes of a quad"""
+"""Colors of the lanes of a quad."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing: notebooks show it, `save` writes it, ``str`` is its SVG text."""
+    """A drawing: notebooks display it, `save` writes it, and ``str`` returns its SVG text."""
 
     title: str
     rows: tuple[int, ...]
-    """numbers beside the rows; -1: none"""
+    """Numbers next to the rows; -1 for none."""
     columns: tuple[int, ...]
     cells: tuple[tuple[int, int, int, str], ...]
-    """(which of `rows`, which of `columns`, lane, text)"""
+    """(index into `rows`, index into `columns`, lane, text)"""
 
     def __str__(self) -> str:
         cells = []
@@ -72,18 +72,18 @@ class Picture:
         return str(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it to an .svg file. Raises SpecError for another ending."""
+        """Write the picture to an .svg file. Raises SpecError for any other extension."""
         if Path(path).suffix != ".svg":
             raise SpecError(f"show_layout: a picture is saved as .svg, got {str(path)!r}")
         Path(path).write_text(str(self), encoding="utf8")
 
 
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Return (lane, register) of all lanes of a warp that hold an element, by (row, column), -1 for
-    a missing dimension.
+    """Return (lane, register) for each lane of a warp that holds an element, by (row, column), -1
+    for a missing dimension.
 
-    A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in
-    its low half.
+    A register of an 8-bit or 16-bit type has two elements; the one with the lower column, or row,
+    is in its low half.
     """
     found, each = {}, packing(form.dtype).per_register
     for (row, column), every in form.record.holders(form.shape).items():
@@ -103,17 +103,18 @@ def show_layout(
     """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of
     lane 5.
 
-    shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a
-           vector (n,)
-    dtype  float32, int32, bool, or a smaller type, of which a register has two
-    along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element
-           that many lanes hold is drawn with the first and how many more there are.
-    layout of a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; of a vector
-           too "row 32", "column 32"
+    shape  (M, N) for a tile, of which the 16 rows of one warp in a block of 64 are drawn; or (n,)
+           for a vector
+    dtype  float32, int32, bool, or a smaller type, two elements of which share a register
+    along  for a vector: "row", along the columns of a tile, or "column", along its rows. An element
+           that many lanes hold is drawn with the first lane and the number of other lanes.
+    layout for a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; for a vector
+           also "row 32", "column 32"
     warp   0 … 3
 
-    A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of
-    wgmma (PTX ISA, "Register Fragments for wgmma"). Raises SpecError for shapes that no tile has.
+    A 16-bit tile is drawn as the accumulator that it was packed from, which is also the layout of
+    an A operand of wgmma (PTX ISA, "Register Fragments for wgmma"). Raises SpecError for shapes
+    that tiles do not support.
 
     >>> "T31:3" in str(show_layout((64, 8)))
     True

@@ -1,34 +1,35 @@
-"""``c[rows, columns]``: a block of an array in global memory as a register tile, loaded by the
+"""``c[rows, columns]``: a block of an array in global memory, loaded as a register tile by the
 lanes that hold its elements.
 
 ====================================  ==============================================================
 index                                 value
 ====================================  ==============================================================
 ``c[ds(i, 128), ds(j, 64)]``          a tile (128, 64)
-``bias[ds(j, 64)]``                   a vector (64,): along the columns, or ``[:, None]`` along the
-                                      rows, of a tile
+``bias[ds(j, 64)]``                   a vector (64,): along the columns of a tile or, with
+                                      ``[:, None]``, along its rows
 ``scale[k]``                          a number
-``table[v]``, ``x[v, ds(j, 64)]``     gathered: elements, rows or columns at the indices that an
-                                      int32 vector v holds
-``c[ds(i, 128, stop=n), …]``          the same, with zeros from element n of the array on
+``table[v]``, ``x[v, ds(j, 64)]``     a gather: elements, rows or columns at the indices in an int32
+                                      vector v
+``c[ds(i, 128, stop=n), …]``          the same block, with zeros from element n of the array on
 ====================================  ==============================================================
 
-An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``,
-``bias[layer, ds(j, 64)]``. The rows and columns of a tile lie in the order of the array's
-dimensions. What a ``ds`` selects outside the array is 0, and is not touched. An index outside, a
-number or one of v, is the hazard `out-of-bounds`, unless `numpipe.index` says what it means.
-Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered
-lies as v does.
+An array of more dimensions takes integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``,
+``bias[layer, ds(j, 64)]``. The rows and columns of a tile are in the order of the array's
+dimensions. Elements that a ``ds`` selects outside the array are 0, and are not accessed. An index
+outside the array, a number or an element of v, is the hazard `out-of-bounds`, unless it has a mode
+(`numpipe.index`). Gathered rows need v along rows (column layout), gathered columns need v along
+columns; a gathered vector has the layout of v.
 
-Operands of products come through a pipeline; such loads are for what an epilogue reads once: a
-bias, a residual, ``beta * c``. A lane has two columns of each row side by side, so a row comes in
-pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16 or 32 bytes; where the pieces would
-not be aligned (an odd first column, an array with rows of odd length) element by element.
+Load operands of products through a pipeline. Use these loads for what an epilogue reads once: a
+bias, a residual, ``beta * c``. A lane has two adjacent columns of each row, so a row is loaded in
+pieces of 4 or 8 bytes, and each warp instruction covers 8 pieces of 16 or 32 bytes. If the pieces
+would not be aligned (an odd first column, or an array with rows of odd length), elements are loaded
+one by one.
 
-An element of an int32 or int64 array that the launch does not write is a number in the memory role
-too, which reads it for itself. So it may steer: stand in `if`, `range`, `while`, in index maps, and
-in the grids of pipelines. Of other arrays the memory role has no values: its loads do not depend on
-them.
+An element of an int32 or int64 array that the launch does not write is also a number in the memory
+role, which reads it itself. So it may steer the kernel: use it in `if`, `range`, `while`, index
+maps, and the grids of pipelines. The memory role has no values of other arrays, so its loads cannot
+depend on them.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ from .tile import Tile, check_dtype, check_form, form_of
 __all__ = ["load_tile"]
 
 STEERING = INT32, INT64
-"""types of arrays whose elements steer: the memory role reads them too, each role for itself"""
+"""Types of arrays whose elements may steer: each role, including the memory role, reads them
+itself."""
 
 
 def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form | None:
-    """Return the register tile that a block of these sizes is; None for a single element.
+    """Return the form of a register tile for a block of these sizes; None for a single element.
 
-    A size may be the form of a vector of indices. Raises SpecError for more than one, and for one
-    that lies otherwise.
+    A size may be the form of a vector of indices. Raises SpecError for more than one such vector,
+    and for one in another layout.
     """
     if not sizes and dtype in STEERING:
         return None
@@ -98,8 +100,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
 
 
 def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
-    """Return (dimensions of a block of an array, its register tile or None), given the parts of an
-    index, or their Numba types."""
+    """Return (the dimensions of a block of an array, the form of its register tile or None), given
+    the parts of an index, or their Numba types."""
     name = ref.arg.name
     ref.arg.check_plain(f"{name}[…]")
     axes = block_axes(ref, parts, f"{name}[…]", gathers=True)
@@ -111,11 +113,11 @@ def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
 
 
 def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
-    """Return how messages call a single element of an array, and why the memory role does not have
-    it; "" if it reads it too.
+    """Return how messages name a single element of an array, and why the memory role does not have
+    it; "" if the memory role reads it too.
 
-    It reads what nobody writes during the launch, at indices that it knows; `parts`: these, or
-    their Numba types.
+    The memory role reads elements that nobody writes during the launch, at indices that it knows.
+    `parts`: the indices, or their Numba types.
     """
     if arg.dtype not in STEERING:
         return f"an element of array '{arg.name}' (of {arg.dtype}: those of int32 and int64 steer)"
@@ -128,8 +130,8 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
 
 
 def load_form(view: Any, layout: Any) -> Form:
-    """Return the tile that `load_tile` gives of a view; raise SpecError for layouts that it, or the
-    tile, does not have."""
+    """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
+    that `load_tile`, or the tile, does not support."""
     if not isinstance(view, GmemView):
         raise SpecError(
             "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
@@ -156,24 +158,24 @@ def load_form(view: Any, layout: Any) -> Form:
 
 @op
 def load_tile(view: Any, layout: str = COALESCED) -> Tile:
-    """Load a block of an array as a register tile in a layout of your choice, inside a kernel.
+    """Load a block of an array as a register tile in a chosen layout, inside a kernel.
 
     view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
-    layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row;
-            what it is added to has to be in the same layout. "accumulator": as ``array[ds(i, 64),
-            ds(j, 64)]``. "rows", "rows 32": as many lanes as there can be, or 32, share a row
-            (`by_row`), as of tiles that are no accumulators; of a vector "row 32", along the
-            columns of such a tile, or "column 32", along its rows
+    layout  "coalesced": a lane has 16 adjacent bytes, and 8 lanes have a whole 128-byte line of a
+            row; elementwise operands must have the same layout. "accumulator": the layout of
+            ``array[ds(i, 64), ds(j, 64)]``. "rows", "rows 32": as many lanes as possible, or 32,
+            share a row (`by_row`), the layout of tiles that are not accumulators; for a vector
+            "row 32", along the columns of such a tile, or "column 32", along its rows
 
-    For kernels that compute element by element, and for what is read and written once: a load or
-    store instruction of a warp moves 4 whole lines in place of 8 pieces of 32 bytes.
-    ``numpipe.layout_cast(tile, "accumulator")`` makes a tile that meets vectors, reductions and
-    products, through shared memory::
+    Use it in kernels that compute element by element, and for data that is read and written once: a
+    load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
+    ``numpipe.layout_cast(tile, "accumulator")`` converts the tile, through shared memory, so that
+    it can be combined with vectors, reductions and products::
 
         x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
         b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
 
-    Raises SpecError for what is no view, for rows that are not 32, 64 or 128 x i bytes, and for
+    Raises SpecError if `view` is not a view, for rows that are not 32, 64 or 128 x i bytes, and for
     other layouts.
     """
     form = load_form(view, layout)
@@ -239,8 +241,8 @@ def load(ref: GmemRef, index: Any) -> Any:
 def _read_block(
     ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray
 ) -> None:
-    """Read what a block has inside the array, and before the stops of its parts, to its place in
-    `value`."""
+    """Copy the elements of a block that are inside the array, and before the stops of its parts, to
+    their places in `value`."""
     start = list(map(int, starts(parts)))
     sizes = dict(zip(axes, value.shape, strict=True))
     inside = tuple(
@@ -258,7 +260,7 @@ def _read_block(
 
 def _runs(indices: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Ds]]:
     """Yield (positions in `indices`, their range) for each run of consecutive numbers among the
-    indices that are inside."""
+    indices that are inside the array."""
     known = np.unique(indices[(indices >= 0) & (indices < size)])
     for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if known.size else []:
         yield np.flatnonzero((indices >= run[0]) & (indices <= run[-1])), Ds(int(run[0]), len(run))

@@ -1,8 +1,9 @@
-"""``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
+"""``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of one or two elements.
 
-They are LLVM's loads, not statements: a vector is loaded along the columns and along the rows, and
-the loads that nothing uses are dropped. Never ``ld.global.nc``: a kernel starts while the one
-before it in the stream may still be writing, and what that path has cached is not looked at again.
+They are LLVM loads, not inline PTX, so that unused loads are dropped: a vector is loaded both along
+the columns and along the rows. ``ld.global.nc`` is never used: a kernel may start while the
+previous kernel in the stream is still writing, and that path does not see changes to data that it
+has cached.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
 
 
 def _packed(block: Block, two: list[Any]) -> list[Any]:
-    """Return the registers of two elements that were loaded one by one."""
+    """Return the registers of two elements that were loaded separately."""
     builder = block.builder
     if packing(block.dtype).per_register == 2:
         low, high = (builder.zext(bits, nb.i32) for bits in two)
@@ -57,7 +58,7 @@ def _packed(block: Block, two: list[Any]) -> list[Any]:
 
 
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
-    """Load a tile: by pairs where the first column is even and the array has all columns, else by
+    """Load a tile: in pairs if the first column is even and the array has all columns, else by
     elements."""
     row, column = place_of(builder, tile)
     flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
@@ -65,8 +66,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     gathered = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
     def address(element: int) -> tuple[Any, Any]:
-        """Return (address, inside) of an element; outside, the address is that of the array's first
-        element."""
+        """Return (address, inside) of an element; outside the array, the address is that of its
+        first element."""
         rows, columns = where[element]
         along = (
             [(0, column if rows is None else row, columns if rows is None else rows)]
@@ -87,8 +88,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows in an array that has all the block's columns: one
-        for each row, and a distance."""
+        """Return `address` of an element by rows, for an array that has all the block's columns:
+        one address per row, plus an offset."""
         rows, columns = where[element]
         if rows not in lines:
             inside = block.inside
@@ -98,15 +99,15 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
                 at = block.moved(at, n, block.stride[0])
             lines[rows] = builder.select(inside, at, block.base), inside
-        # the first row, which is read where this one is outside, has these columns too
+        # The first row, which is read where this one is outside, has these columns too.
         line, inside = lines[rows]
         return builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64)), inside
 
     starts: dict[Any, tuple[Any, Any]] = {}
 
     def by_row(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows: one for each row, and a distance. A row outside
-        is read as the array's first one."""
+        """Return `address` of an element by rows: one address per row, plus an offset. A row
+        outside the array is read as the array's first row."""
         rows, right = where[element]
         first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
         if rows not in starts:
@@ -189,7 +190,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     )
     if tile is not None:
         return _loaded(builder, block, tile)
-    bits = block.load(block.base, block.inside)  # of an element, the same in all lanes
+    bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
     return (

@@ -1,30 +1,26 @@
-"""Functions of tiles and numbers, element by element: ``np.maximum``, ``np.floor``, ``np.exp`` and
-their like, and some of our own.
+"""Elementwise functions of tiles and numbers: NumPy's, such as ``np.maximum``, ``np.floor`` and
+``np.exp``, and a few more.
 
-===============================  ===================================================================
-function                         result
-                                 of
-===============================  ===================================================================
-``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)``
-                                 too    all numbers
-``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile,
-                                 None   floats, integers
-``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself.
-                                 ``np.round`` floats, integers
-``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0
-                                 floats, integers
-``np.square``                    ``x * x``
-                                 floats, integers
-``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite
-                                 floats, integers
+================================  ==================================================================
+function                          result
+================================  ==================================================================
+``np.maximum``, ``np.minimum``    all numbers: NaN if one of the two is NaN; tiles also support
+                                  ``max(…)``, ``min(…)``
+``np.clip(x, low, high)``         floats, integers: ``np.minimum(np.maximum(x, low), high)``; a
+                                  bound may be a tile, or None
+``np.floor``, ``np.ceil``,        floats, integers: a whole number, of the operand's type; integers
+``np.round``                      are unchanged
+``np.sign``                       floats, integers: -1, 0 or 1, of the operand's type; NaN for NaN,
+                                  and 0 for -0
+``np.square``                     floats, integers: ``x * x``
+``np.isnan``, ``np.isinf``,       floats, integers: a mask, for a number a bool; integers are finite
 ``np.isfinite``
-``np.exp`` … `fma`               see below
-                                 floats
-===============================  ===================================================================
+``np.exp`` … `fma`                floats: see below
+================================  ==================================================================
 
-Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last
-row give NumPy's bits. Whether the approximate ones are taken each kernel says by a link symbol
-(`core.approximate_cuda`).
+Tiles may be float32, float16, bfloat16 and integers; numbers may be float32 and int32. All but the
+last row give the same bits as NumPy. Each kernel selects exact or approximate functions with a link
+symbol (`core.approximate_cuda`).
 
 =====================================  ==================  =========================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``
@@ -43,11 +39,11 @@ function                               error, ulp          with ``CompilerParams
 `fma`                                  0 (rounded once)    the same
 =====================================  ==================  =========================================
 
-Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA,
-against the exact result; those of sine, cosine and tangent were measured, over all of float32 (1.5
-and 3.1; `trigonometry_cuda`). ``.ftz``: subnormal operands and results are zeros. The simulator
-rounds what float64 gives. Of a tile of 16 bits a function is computed in float32, and rounded;
-`fma` has none, because it would be rounded twice.
+Errors are relative to the exact result, from the CUDA C++ Programming Guide, "Mathematical
+Functions", and the PTX ISA. The errors of sine, cosine and tangent were measured over all of
+float32 (1.5 and 3.1; `trigonometry_cuda`). ``.ftz``: subnormal operands and results are flushed to
+zero. The simulator rounds the float64 result. For a 16-bit tile, a function is computed in float32
+and rounded; `fma` does not support 16-bit tiles, because it would round twice.
 """
 
 from __future__ import annotations
@@ -72,8 +68,8 @@ __all__ = ["fma", "rsqrt", "sigmoid"]
 
 @dataclass(frozen=True)
 class Function(Operator):
-    """A function of tiles and numbers. `numbers`: their types where no operand is a tile; ():
-    all."""
+    """A function of tiles and numbers. `numbers`: the types that it supports if no operand is a
+    tile; () for all."""
 
     numbers: tuple[np.dtype, ...] = (FLOAT32, INT32)
 
@@ -86,11 +82,11 @@ class Function(Operator):
         )
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return the plan of the function of values or types; numbers alone are computed in the
+        """Return the plan of the function for values or types. Numbers alone are computed in the
         type that `arith.common` gives.
 
-        None where a number has no value and nothing is a tile. Raises SpecError for what is neither
-        a tile nor a number.
+        Return None if a number has no value and no operand is a tile. Raises SpecError for an
+        operand that is neither a tile nor a number.
         """
         plan = super().plan(values, literals)
         tiles = any(isinstance(part, TileLike) for part in values)
@@ -117,8 +113,8 @@ def _function(
     numpy: Any = (),
     **of: Any,
 ) -> Op[..., Any]:
-    """Make the operation of a function, which is NumPy's where its name begins with ``np.``;
-    `numpy`: all that mean it."""
+    """Make the operation for a function. If its name begins with ``np.``, it replaces that NumPy
+    function; `numpy` lists further NumPy functions that it replaces."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*values: Any) -> Any:
@@ -144,8 +140,8 @@ def _function(
 
 
 def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return NumPy's function, for bfloat16 through float32: ml_dtypes' are not all the same, its
-    sign of -0 is -0."""
+    """Return NumPy's function, computed through float32 for bfloat16: ml_dtypes differs in some
+    functions (its sign of -0 is -0)."""
     return lambda *values: function(
         *(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values)
     )
@@ -171,7 +167,7 @@ Tile.__round__ = lambda self: nearest(self)  # type: ignore[attr-defined]
 
 
 def clipped_by(operands: Sequence[Any]) -> list[int]:
-    """Return which operands of a clip are not None, 0 and one bound at least; raise SpecError where
+    """Return which operands of a clip are not None: 0 and at least one bound. Raises SpecError if
     both bounds are None."""
     present = [number for number, operand in enumerate(operands) if operand is not None]
     if present == [0]:
@@ -181,7 +177,7 @@ def clipped_by(operands: Sequence[Any]) -> list[int]:
 
 @op(numpy=np.clip)
 def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
-    """Return ``np.clip(a, a_min, a_max)`` of tiles and numbers."""
+    """Implement ``np.clip(a, a_min, a_max)`` for tiles and numbers."""
     every = a, a_min, a_max
     present = clipped_by(every)
 
@@ -199,7 +195,7 @@ CLIP = Function("np.clip", clip, "fhi")
 def _rounded(
     name: str, function: Callable[..., Any], doc: str = "", operands: str = "x", takes: str = "fh"
 ) -> Op[..., Any]:
-    """Make the operation of a function of floats, whose result in float64 is rounded."""
+    """Make the operation for a function of floats that is computed in float64 and rounded."""
 
     def rounded(*values: Any) -> Any:
         return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(
@@ -216,7 +212,7 @@ exp, exp2, log, log2, sqrt, tanh, sin, cos, tan = (
 rsqrt = _rounded(
     "rsqrt",
     lambda x: 1 / np.sqrt(x),
-    """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
+    """Return 1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))
 0.5
@@ -225,8 +221,8 @@ rsqrt = _rounded(
 
 
 def _sigmoid(x: Any) -> Any:
-    """Compute 1 / (1 + exp(-x)) by exp(-|x|), which is 1 at most: exp(-x) is infinite where the
-    result is still a number."""
+    """Compute 1 / (1 + exp(-x)) with exp(-|x|), which is at most 1: exp(-x) overflows where the
+    result is still finite."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 
@@ -234,9 +230,9 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = _rounded(
     "sigmoid",
     _sigmoid,
-    """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
+    """Return 1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
 
-``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is computed by ``tanh.approx``, with an
+``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it uses ``tanh.approx``, with an
 absolute error of at most 2^-11 (PTX ISA, "tanh").
 
 >>> float(sigmoid(np.float32(0)))
@@ -247,9 +243,10 @@ absolute error of at most 2^-11 (PTX ISA, "tanh").
 fma = _rounded(
     "fma",
     lambda x, y, z: x * y + z,
-    """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
+    """Return ``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
 
-Written with operators, the GPU may do the same, or round the product too. Here it is sure.
+With operators, the GPU may either fuse the two operations or round the product as well; `fma`
+guarantees a single rounding.
 
 >>> float(fma(np.float32(2), np.float32(3), np.float32(1)))
 7.0

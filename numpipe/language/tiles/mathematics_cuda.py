@@ -1,5 +1,5 @@
-"""Functions of tiles and numbers on the GPU: instructions, libdevice's, or approximate ones where a
-kernel asks for them."""
+"""Functions of tiles and numbers on the GPU: PTX instructions, libdevice functions, or approximate
+instructions if the kernel selects them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _library(name: str) -> Callable[..., Any]:
 
 # ---- exact
 def extreme(name: str) -> Emit:
-    """Return a function that emits the greater ("max") or the smaller ("min") of two elements: NaN
-    if one is, as in NumPy."""
+    """Return a function that emits the maximum ("max") or the minimum ("min") of two elements: NaN
+    if either is, as in NumPy."""
 
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
@@ -72,7 +72,7 @@ def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
     if dtype.kind == "u":
         return builder.zext(builder.icmp_unsigned("!=", x, zero), nb.i32)
     compare = builder.fcmp_ordered if floats else builder.icmp_signed
-    other = builder.select(compare("==", x, zero), zero, x)  # NaN, if it is not 0 either
+    other = builder.select(compare("==", x, zero), zero, x)  # NaN, unless it is 0
     return builder.select(
         compare(">", x, zero), x.type(1), builder.select(compare("<", x, zero), x.type(-1), other)
     )
@@ -99,8 +99,8 @@ _meaning(
 
 
 def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Packed | None) -> None:
-    """Let a builtin of tiles, and numbers beside them, mean an operation, of more than two operands
-    one after the other."""
+    """Let a builtin on tiles (and numbers) mean an operation; more than two operands are combined
+    from left to right."""
     function = source.FUNCTIONS[operation]
 
     def in_turn(two: Packed) -> Packed:
@@ -132,7 +132,7 @@ nb.binary(
 
 
 def _finite(other: str, integers: bool) -> Emit:
-    """Return a function that emits the comparison of a float's magnitude with infinity."""
+    """Return a function that emits a comparison of a float's magnitude with infinity."""
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         if dtype != FLOAT32:
@@ -192,7 +192,7 @@ _TANH = _instruction("tanh.approx.f32")
 
 
 def _sigmoid(builder: Any, x: Any) -> Any:
-    """Emit what `mathematics._sigmoid` computes."""
+    """Emit the computation of `mathematics._sigmoid`."""
     size = libdevice(builder, "fabs", x)
     power = libdevice(builder, "exp", builder.fsub(nb.f32(-0.0), size))
     above = builder.select(builder.fcmp_ordered("<", x, nb.f32(0.0)), power, nb.f32(1.0))

@@ -8,62 +8,66 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.products import WGMMA
+from ...arch.products import WGMMA, Product
 from ...core.machine import Mma, current
 from ...core.op import called, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics.wgmma import check_pending, descriptor
+from ...plan.context import Context
 from ...plan.layout import Layout, Operand, operand
 from ...plan.nested_tuples import made, tree_of
-from .fence_order import before_async
+from ...plan.unit import Unit
+from .fence_order import before_access, before_async
 from .layouts import ACCUMULATOR, COLUMN, Form, only_accumulator
 from .refs import SmemLike, SmemTile
+from .shared_tiles import read, read_shared
 from .tile import Tile, TileLike, form_of
 
-__all__ = ["wgmma", "wgmma_wait"]
+__all__ = ["mma", "wgmma", "wgmma_wait"]
 
 
-def plan(acc: Any, a: Any, b: Any) -> Form:
-    """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that
-    disagree."""
+def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "wgmma") -> Form:
+    """Return the form of ``wgmma(acc, a, b)``, or of `what` by another product; raise SpecError,
+    which names the two operands that disagree."""
+    product = product or WGMMA
     if (
         not (acc is None or isinstance(acc, TileLike))
         or not isinstance(a, (SmemLike, TileLike))
         or not isinstance(b, SmemLike)
     ):
         raise SpecError(
-            "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a "
+            f"{what}(acc, a, b): acc is a register tile or None, a a shared-memory tile of a "
             "pipeline or a register tile, b a shared-memory tile, got "
             f"({', '.join(map(called, (acc, a, b)))})"
         )
-    form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, "wgmma(acc, a, b), a")
+    form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, f"{what}(acc, a, b), a")
     if isinstance(form, Form):
-        _check_registers(form)
+        _check_registers(form, product, what)
     (m, depth), (k, n) = left, right = form.shape, b.layout.shape
-    one, other = WGMMA.operand(a.dtype), WGMMA.operand(b.dtype)
+    one, other = product.operand(a.dtype), product.operand(b.dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(
-            f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got {a.dtype} and "
+            f"{what}: a and b must be of one kind: {'; '.join(product.kinds)}; got {a.dtype} and "
             f"{b.dtype}"
         )
     if acc is not None and acc.dtype != one.sums:
-        raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
+        raise SpecError(f"{what}: the accumulator must be {one.sums}, got {acc.dtype}")
     if depth != k:
         raise SpecError(
-            f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T "
+            f"{what}: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T "
             "for a tile loaded as (N, K)"
         )
     if acc is not None:
-        only_accumulator(acc.form, "wgmma")
+        only_accumulator(acc.form, what)
         if acc.shape != (m, n):
             raise SpecError(
-                f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
+                f"{what}: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
             )
-    step = WGMMA.k(a.dtype)
-    if k % step or m % WGMMA.rows or n not in one.widths:
+    step = product.k(a.dtype)
+    if k % step or m % product.rows or n not in one.widths:
         raise SpecError(
-            f"wgmma: a {left} x b {right}: M must be a multiple of {WGMMA.rows}, K of {step}, N of "
-            f"{one.unit} and at most {one.widths[-1]}"
+            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K of {step}, "
+            f"N of {one.unit} and at most {one.widths[-1]}"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
@@ -76,30 +80,30 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
                 else "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile"
             )
             raise SpecError(
-                f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
-                f"along K contiguous, as 8-bit and tf32 operands are: pass {fix}"
+                f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
+                f"along K contiguous: {what} has no other order for it; fix: pass {fix}"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
-                f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels"
+                f"{what}: {name} {layout.shape} does not fill its {layout.width}-byte panels"
             )
-    return Form((m, n), one.sums, WGMMA.accumulator.name)
+    return Form((m, n), one.sums, product.accumulator.name)
 
 
-def _check_registers(a: Form) -> None:
+def _check_registers(a: Form, product: Product, what: str) -> None:
     """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16
     bits."""
-    only_accumulator(a, "wgmma")
+    only_accumulator(a, what)
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
         raise SpecError(
-            f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
+            f"{what}: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
             "accumulator's layout, packed: combine it with a tile first"
         )
-    kind = WGMMA.operand(a.dtype)
+    kind = product.operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(
-            f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A "
+            f"{what}: a is a {a.dtype} register tile in the accumulator's layout, and the A "
             "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which "
             "moves nothing between lanes, with b of float16 or bfloat16"
         )
@@ -145,6 +149,8 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
+    if why := refused(current().unit):
+        raise SpecError(why)
     form = plan(acc, a, b)
     if not b.role.computes or (acc is not None and acc.inert):
         return Tile(None, form) if acc is None else acc
@@ -169,6 +175,71 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     result = machine.wgmma(value, batch, *rows)
     machine.wgmma_commit()
     return Tile(result, form)
+
+
+def refused(unit: Unit | None) -> str:
+    """Return why a kernel cannot call `wgmma`, "" where it can."""
+    name = unit.params.product if unit is not None else ""
+    return (
+        f"wgmma: the kernel's product is {name!r}, by CompilerParams(product={name!r}): fix: write "
+        "numpipe.mma(acc, a, b), which multiplies by it, or leave the option out"
+        if name not in ("", WGMMA.name)
+        else ""
+    )
+
+
+def chosen(unit: Unit, a: Any) -> Product:
+    """Return the product of ``mma(acc, a, b)`` in a kernel; raise SpecError where its target has
+    none for these operands."""
+    name, target = unit.params.product, unit.target
+    dtype = a.dtype if isinstance(a, (SmemLike, TileLike)) else None
+    if dtype is None:  # which `plan` refuses
+        return target.product
+    product, other = target.product_of(dtype, name), target.product_of(dtype)
+    if product is not None:
+        return product
+    known = [each for each in target.products if name in ("", each.name)]
+    fix = (
+        f"leave out CompilerParams(product={name!r}), {other.name} multiplies {dtype}"
+        if other
+        else "pass a and b as one of these"
+    )
+    raise SpecError(
+        f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(each.name for each in known))} of "
+        f"{target.name} does not multiply: it takes "
+        f"{'; '.join(kind for each in known for kind in each.kinds)}; fix: {fix}"
+    )
+
+
+@op(context=True, products="issues")
+def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
+    """Compute ``acc + a @ b`` by the product that the kernel's target prefers, or the one that
+    ``CompilerParams(product=…)`` names.
+
+    Operands, shapes and errors are those of `wgmma`. By "wgmma" it is the same operation; by
+    "mma.sync" the warps load the operands themselves, and the tile can be read at once: a
+    `wgmma_wait` for it takes no time.
+
+        acc = numpipe.mma(acc, a_tile, b_tile.T)
+
+    Raises SpecError for shapes, types and layouts that do not fit, with what the target takes.
+    """
+    product = chosen(np_.unit, a)
+    if product.groups:
+        return wgmma(acc, a, b)
+    form = plan(acc, a, b, product, "mma")
+    if not b.role.computes or (acc is not None and acc.inert):
+        return Tile(None, form) if acc is None else acc
+    tiles = [tile for tile in (a, b) if isinstance(tile, SmemTile)]
+    for tile in tiles:
+        before_access(tile)
+    left = a.value if isinstance(a, Tile) else read(a.layout, a.address, a.dtype, "mma, a")
+    right = read_shared(b.layout, b.address, b.dtype, "mma, b")
+    found = product.computed(left) @ product.computed(right)
+    current().product_cycles(int(np.prod(form.shape)) * a.shape[1] * a.dtype.itemsize // 2, product)
+    if form.dtype.kind == "i":
+        found = found.astype(np.int64).astype(form.dtype)
+    return Tile(found if acc is None else acc.value + found, form)
 
 
 @op(products="waits")

@@ -16,7 +16,8 @@ from ...plan import nested_tuples_cuda as trees
 from ...plan.context_cuda import uniform
 from ...plan.layout import Operand, operand
 from . import mma as source
-from .fence_order import before_async
+from .fence_order import before_access, before_async
+from .fragments_cuda import multiplied
 from .layouts import Form
 from .refs_cuda import SmemType
 from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
@@ -120,6 +121,28 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     )
     extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
     return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
+
+
+@cuda_meaning(source.mma)
+def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
+    product = source.chosen(np_.unit, a)
+    fresh = isinstance(acc, nb.types.NoneType)
+    if product.groups:
+        result = nb.returns(typing_context, source.wgmma, (acc, a, b))
+        context, builder, args = yield result(np_, acc, a, b)
+        return nb.call(context, builder, source.wgmma, (acc, a, b), args[1:])[1]
+    result = TileType(source.plan(None if fresh else acc, a, b, product, "mma"))
+    context, builder, args = yield result(np_, acc, a, b)
+    if not b.role.computes:
+        return undefined(result) if fresh else args[1]
+    for ty, value in zip((a, b), args[2:], strict=True):
+        if isinstance(ty, SmemType):
+            nb.call(context, builder, before_access, (ty,), [value])
+    zero = nb.ir.Constant(result.machine.element, 0)
+    sums = [zero] * result.registers if fresh else registers(builder, acc, args[1])
+    return assembled(
+        builder, result, multiplied(builder, product, result, sums, a, b, (args[2], args[3]))
+    )
 
 
 def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:

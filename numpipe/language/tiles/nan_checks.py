@@ -1,9 +1,9 @@
-"""``CompilerParams(debug=True, check_nan=True)``: a NaN that a kernel stores is reported, with the
-element and the line.
+"""NaN checks: with ``CompilerParams(debug=True, check_nan=True)``, a NaN that a kernel stores is
+reported with its element and line.
 
-The AST pass writes the value of each ``x[…] = value`` as a call of `no_nan`, whatever x is: an
-array, a tile in shared memory, an output's block; floats of 16 and 32 bits. Sums of
-`numpipe.atomic_add` and of `numpipe.combine` are not looked at, nor are copies by the TMA.
+The AST pass wraps the value of each ``x[…] = value`` in a call of `no_nan`, whether x is an array,
+a tile in shared memory, or an output's block; 16-bit and 32-bit floats are checked. Not checked are
+the sums of `numpipe.atomic_add` and `numpipe.combine`, and TMA copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKED = FLOAT32, FLOAT16, BFLOAT16
 
 @op(context=True, site=True)
 def no_nan(np_: Context, site: str, target: str, value: Any) -> Any:
-    """Return a value that ``target = value`` stores; raise SimulationError where one of its
+    """Return the value that ``target = value`` stores. Raises SimulationError if one of its
     elements is NaN."""
     tile = isinstance(value, Tile)
     if not np_.computes or not (

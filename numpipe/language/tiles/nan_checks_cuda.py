@@ -1,5 +1,5 @@
-"""A NaN that is stored leaves a record, as an index outside does (`plan.wait_records`), of the
-first one that a lane has."""
+"""NaN checks on the GPU: a stored NaN leaves a record, like an index outside an array
+(`plan.wait_records`), of the first NaN that a lane has."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
 
 
 def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
-    """Return whether a lane holds a NaN, and the place of the first: its row and column, or its
-    element of a vector and 0."""
+    """Return whether a lane holds a NaN, and the place of the first: its row and column or, in a
+    vector, its element and 0."""
     form = Form(tile.shape, tile.dtype, ROW if tile.layout == EITHER else tile.layout)
     one = TileType(form)
     kind, mask = nb.call(

@@ -1,19 +1,21 @@
-"""Products in flight, as loops and slots see them: the one place that knows how an SM tells that a
-product is done.
+"""Products in flight: the only module that knows how an SM reports that a product is complete.
+Loops and slots use it.
 
-On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells
-others (`commit_to`). An SM that tells an mbarrier itself when products end needs other meanings
-here, and nothing above.
+On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then signals
+the others (`commit_to`). For an SM that arrives on an mbarrier itself when products complete, only
+this module would change.
 
 ``drain(pending)``                  wait until at most `pending` of this warpgroup's newest products
                                     are in flight
 ``drained(value, pending)``         a value, with the accumulators in it, when at most `pending`
                                     products are in flight
-``drained_behind(acc, groups)``     an accumulator after whose product `groups` more were issued,
-                                    when it can be read
-``commit_to(ring, part, address)``  tell an mbarrier that what was drained reads a slot no more
+``drained_behind(acc, groups)``     an accumulator that can be read, given that `groups` more
+                                    products were issued after its own
+``commit_to(ring, part, address)``  signal an mbarrier that the drained products no longer read a
+                                    slot
 
-What stays in flight while a slot is released is counted in groups that every step is sure to issue.
+The number of products that stay in flight when a slot is released counts only groups that every
+step is certain to issue.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ from .mma import wgmma_wait as drained
 __all__ = ["MOST", "commit_to", "drain", "drained", "drained_behind"]
 
 MOST = 7
-"""groups that a wait can leave in flight"""
+"""The number of groups that a wait can leave in flight."""
 
 
 @op
 def commit_to(ring: Any, part: int, address: Any) -> None:
-    """Tell the mbarrier at `address`, in all CTAs that fill a part of a slot, that what was drained
-    reads the slot no more.
+    """Signal the mbarrier at `address`, in all CTAs that fill a part of a slot, that the drained
+    products no longer read the slot.
 
-    By a lane of each warp for each CTA, because a wait for products is a wait of each warp:
+    A lane of each warp arrives for each CTA, because each warp waits for products separately:
     `protocol.WARPS`.
     """
     peers = ring.plan.peers[part]

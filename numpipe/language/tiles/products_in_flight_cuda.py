@@ -1,4 +1,4 @@
-"""Products in flight on the GPU: each warp arrives for itself, behind its wait."""
+"""Products in flight on the GPU: each warp arrives for itself, after its wait."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def _commit_to(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
     plan = ring.plan
     context, builder, args = yield nb.types.void(ring, part, nb.types.int32)
     arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
-    # the arrival may stand before a loop's end: see `join`
+    # The arrival may come before the end of a loop: see `join`.
     if ("consumed" in plan.manual or plan.delay) and not plan.private:
         nb.call(context, builder, barrier.warp_sync, (), ())

@@ -1,18 +1,17 @@
 """Reductions of register tiles: ``x.sum(axis=1)``, ``x.max()``, ``x.argmax(axis=0)``,
 ``np.var(x)``, ``np.any(mask)``.
 
-Lane 4 g + t of a warp holds columns 2 t, 2 t + 1 of each 8, of rows g and g + 8 of each 16. What a
-reduction costs depends on where the elements are that it brings together:
+Lane 4 g + t of a warp holds columns 2 t and 2 t + 1 of every 8, in rows g and g + 8 of every 16.
+The cost of a reduction depends on which lanes hold the elements that it combines:
 
 =====================  =========================  ==================================================
-reduction              result                     who has the elements
+reduction              result                     lanes that hold the elements, and cost
 =====================  =========================  ==================================================
 axis 1 of (M, N)       vector (M,), along rows    the four lanes of a quad: 2 shuffles for each row
-                                                  a lane has
+                                                  of a lane
 axis 0 of (M, N)       vector (N,), along         8 quads of each of 4 warps: 3 shuffles for each
-                                                  column a lane has, then 16 N
-                       columns                    bytes of shared memory and two barriers of the
-                                                  warpgroup
+                       columns                    column of a lane, then 16 N bytes of shared memory
+                                                  and two barriers of the warpgroup
 all of a tile          number                     5 shuffles, 16 bytes of shared memory, two
                                                   barriers
 a vector along         number                     2 shuffles
@@ -26,19 +25,19 @@ any, all of a mask     bool                       one barrier, which votes (PTX 
                                                   moved
 =====================  =========================  ==================================================
 
-`any` and `all` along an axis give a mask, as maxima and minima of int32 would. `var` and `std`
-reduce twice: to the mean, then the squares of what the elements differ from it by.
+`any` and `all` along an axis give a mask, at the cost of a maximum or minimum of int32. `var` and
+`std` reduce twice: to the mean, then the squared differences from it.
 
-`argmin` and `argmax` exchange 8 bytes where the others exchange 4. They give the int32 index of the
-first such element, in a whole tile that of its rows one after another; of NaN, as NumPy's, the
-first one. `mean` is the sum, divided, of float32; of 16 bits it is rounded once. Variances and
-standard deviations have the types of means.
+`argmin` and `argmax` exchange 8 bytes where the others exchange 4. They return the int32 index of
+the first such element, in a whole tile in row-major order; like NumPy, they return the first NaN if
+there is one. `mean` is the sum divided by the count, in float32; a 16-bit mean is rounded once.
+Variances and standard deviations have the same types as means.
 
-In a loop over blocks of columns it pays to keep `partial_sum`s, and to reduce these once behind the
-loop. Sums are in another order than NumPy's, in the same one each time and in both executions: the
-elements of a lane, of a quad, of the quads and of the warps, each in pairs of neighbours, pairs of
-pairs and so on. (`partial_sum` is NumPy's simulated.) The results, but those of `partial_sum`, are
-the same in all lanes that hold them.
+In a loop over blocks of columns, accumulate `partial_sum`s, and reduce them once after the loop.
+Sums are added in another order than NumPy's, but always in the same order, on the GPU and in the
+simulator: the elements of a lane, of a quad, of the quads and of the warps, each as a tree of
+neighboring pairs. (The simulator computes `partial_sum` in NumPy's order.) Results, except those of
+`partial_sum`, are identical in all lanes that hold them.
 """
 
 from __future__ import annotations
@@ -74,17 +73,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)
 }
 DIVIDED = "mean", *SPREADS
-"""those that divide by the number of elements, in float32"""
+"""Reductions that divide by the number of elements, in float32."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A plan of a reduction.
 
-    axis      along which a tile is reduced; None: all elements are
-    result    the form of the tile that it gives; a form without dimensions for a number
-    elements  how many are brought together in one
-    nbytes    of shared memory that the warps exchange
+    axis      the axis that is reduced; None for all elements
+    result    the form of the resulting tile; a form without dimensions for a number
+    elements  how many elements are combined into one
+    nbytes    bytes of shared memory that the warps exchange
     """
 
     axis: int | None
@@ -94,7 +93,7 @@ class Plan:
 
 
 def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
-    """Return how a tile is reduced; raise SpecError for reductions that there are not."""
+    """Return how a tile is reduced. Raises SpecError for unsupported reductions."""
     form = form_of(tile, f"'{operation}'")
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
     if form is None:
@@ -135,7 +134,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     )
     each = 8 if operation in INDICES else 4
     if along is None:
-        # there are no numbers of bfloat16
+        # numbers cannot be bfloat16
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)
         alone = form.record.warps == 1
         elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
@@ -156,8 +155,8 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
 
 
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
-    """Return sums of float32 elements, added in the order of the GPU: over the registers of a lane,
-    over lanes, over warps."""
+    """Return sums of float32 elements, added in the GPU's order: over the registers of a lane, over
+    lanes, over warps."""
     every = form.record.parts(form.shape)
     ordered = sorted(every, key=lambda part: (part.axis, -part.step))
     groups = [
@@ -189,8 +188,7 @@ def _mean(value: np.ndarray, form: Form, how: Plan) -> Any:
 
 
 def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
-    """Return variances or standard deviations of float32 elements, computed in the order of the
-    GPU."""
+    """Return variances or standard deviations of float32 elements, computed in the GPU's order."""
     means = _mean(value, form, how)
     apart = value - (means if how.axis is None else np.expand_dims(means.reshape(-1), how.axis))
     found = _mean(apart * apart, form, how)
@@ -287,15 +285,15 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 # ---- a vote in an `if`
 @op(context=True)
 def chosen(np_: Context, test: Any) -> Any:
-    """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as
-    nothing in it loads anything."""
+    """Return the condition of an `if` that a vote decides. The memory role skips such an `if`,
+    which contains no loads."""
     return False if not np_.computes and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
 def behind_choice(np_: Context, value: Any) -> Any:
-    """Return a value that an `if` decided by a vote may have changed: in the memory role an inert
-    one for a number."""
+    """Return a value that an `if` decided by a vote may have changed. In the memory role a number
+    becomes an inert value."""
     parts = (
         Inert(VOTED) if not np_.computes and not isinstance(part, Tile) else part
         for part in leaves(value)

@@ -1,4 +1,4 @@
-"""Reductions on the GPU: a tree of a lane's own elements, butterflies of shuffles, shared memory
+"""Reductions on the GPU: a tree over a lane's own elements, butterfly shuffles, and shared memory
 between the warps."""
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import REGISTERS, load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
-"""distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
+"""Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
 
 
 def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Return a function that emits code to combine two elements into one: of `_ranked` elements the
-    greater."""
+    """Return a function that emits code to combine two elements into one; for `_ranked` elements,
+    the greater."""
     if operation in source.INDICES:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
@@ -46,7 +46,7 @@ def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
 
 
 def _tree(combine: Combine, values: Sequence[Any]) -> Any:
-    """Combine all values, in pairs: the sums do not wait for each other."""
+    """Combine all values in pairs, so that the sums do not depend on each other."""
     parts = list(values)
     while len(parts) > 1:
         parts = [
@@ -57,8 +57,8 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
 
 
 def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
-    """Combine a value across lanes by shuffles (shfl.bfly) at these lane distances; each of these
-    lanes gets the result."""
+    """Combine a value across lanes with shuffles (shfl.bfly) at these lane distances; every lane
+    gets the result."""
     register = REGISTERS[str(value.type)]
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
@@ -80,11 +80,11 @@ def barrier(builder: Any) -> None:
 
 
 def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
-    """Yield each value, of 4 bytes or of 8, as the four warps have it, in their order.
+    """Yield each value, of 4 or 8 bytes, from all four warps in order.
 
-    Where so many `lanes` share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t +
-    o, as all g do; with one lane all have them. The first barrier is for the exchange before this
-    one, which may still be read.
+    If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
+    as do all g; with one lane, every lane has all values. The first barrier protects the previous
+    exchange, which may still be being read.
     """
     wide = values[0].type == nb.i64
     kind, shift = ("b64", 4) if wide else ("b32", 3)
@@ -129,10 +129,10 @@ def define_exchange(module: Any, unit: Unit) -> None:
 
 
 def _vote(builder: Any, operation: str, bit: Any) -> Any:
-    """Return whether any lane's bit, or all, are set (PTX ISA, "barrier.red").
+    """Return whether any, or all, of the lanes' bits are set (PTX ISA, "barrier.red").
 
-    The warp's vote on the barrier's result changes nothing, but ptxas knows that a vote is uniform:
-    behind a branch on what the barrier gave it takes every lane for one on its own.
+    The warp's vote on the barrier's result does not change it, but tells ptxas that it is uniform;
+    on the barrier's result alone, ptxas treats the lanes of a branch as divergent.
     """
     text = (
         f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; "
@@ -146,8 +146,8 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 
 
 def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
-    """Return elements as int32 of which the greatest is that of the element that `name` finds: -0
-    is as 0, NaN the greatest."""
+    """Return int32 ranks of elements, the greatest of which belongs to the element that `name`
+    finds: -0 ranks as 0, NaN as the greatest."""
     if dtype == UINT32:
         values = [builder.xor(value, nb.const(-0x80000000)) for value in values]
     if dtype in INTEGERS:
@@ -170,8 +170,8 @@ def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax"
 def _ranked(
     builder: Any, name: str, tile: TileType, values: list[Any], along: int | None
 ) -> list[Any]:
-    """Return elements as int64 of which the greatest is the one that `name` finds: the element's
-    rank, then how early it comes."""
+    """Return int64 keys of elements, the greatest of which belongs to the element that `name`
+    finds: the rank, then how early the element comes."""
     row, column = place_of(builder, tile)
     flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
@@ -259,8 +259,8 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
 def _squares(
     builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any
 ) -> list[Any]:
-    """Return the squares of what elements differ from their means by; rounded: ptxas would fuse
-    these products with their sum."""
+    """Return the squared differences of elements from their means. Each is rounded, because ptxas
+    would fuse the products with their sum."""
     product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
     own = means * len(values)
     if isinstance(result, TileType):

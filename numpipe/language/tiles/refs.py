@@ -32,11 +32,11 @@ from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap, failure
 from ...core.op import called, constant, op
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
+from ...plan.context import Context, StoringFacts
 from ...plan.copy_plans import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.roles import Role
-from ...plan.unit import Unit
 from .tile import TileLike
 
 __all__ = ["ds"]
@@ -204,7 +204,7 @@ class SharedTile:
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             if not isinstance(part.start, Inert):
                 start = int(part.start)
-                check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.computes)
+                check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.numbered)
                 check_aligned(self.layout, axis, start, part.size)
                 address += start * scale
         return type(self)(address, layout, self.dtype, self.role, self.writable)
@@ -340,10 +340,11 @@ def is_whole(index: Any) -> bool:
     return index is Ellipsis
 
 
-class GmemRef:
+class GmemRef(StoringFacts):
     """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32,
     ``ref.strides[i]``, in bytes, a run-time int64.
 
+    np    the context of the warpgroup that it belongs to
     on    the array of each GPU, in a kernel of several
     gpu   the GPU whose array it is, if it is a peer's (`memory.peer_arrays`)
     """
@@ -352,11 +353,12 @@ class GmemRef:
         self,
         array: np.ndarray,
         index: int,
-        unit: Unit,
+        np_: Context,
         on: Sequence[np.ndarray] = (),
         gpu: int | None = None,
     ) -> None:
-        self.array, self.index, self.unit, self.on, self.gpu = array, index, unit, on, gpu
+        self.array, self.index, self.unit, self.on, self.gpu = array, index, np_.unit, on, gpu
+        self.np = np_
         self.peers: dict[int, GmemRef] = {}
         self.tensor_maps: dict[MapRequest, TensorMap] = {}
         self.shape = tuple(np.int32(n) for n in array.shape)
@@ -374,9 +376,7 @@ class GmemRef:
 
     def of(self, gpu: int) -> GmemRef:
         """Return the same array argument of a GPU."""
-        return self.peers.setdefault(
-            gpu, GmemRef(self.on[gpu], self.index, self.unit, self.on, gpu)
-        )
+        return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.np, self.on, gpu))
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

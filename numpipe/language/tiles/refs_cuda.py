@@ -10,7 +10,8 @@ import numpy as np
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType, steers
 from ...core.op import cuda_meaning, entry_operation
-from ...plan.context_cuda import ContextType
+from ...plan.context import StoringFacts
+from ...plan.context_cuda import CompiledContext, ContextType
 from ...plan.layout import Layout
 from ...plan.outside_cuda import within
 from ...plan.roles import Role
@@ -133,7 +134,7 @@ class AtType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"at({of})")
 
 
-class GmemType(nb.types.Type):  # type: ignore[misc]
+class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
     """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane,
     whose elements are its own."""
 
@@ -143,9 +144,26 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
         self.role = role
         self.arg = unit.arrays[index]
         self.by_lane = by_lane
-        super().__init__(
-            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})"
+        nb.types.Type.__init__(
+            self,
+            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})",
         )
+
+    @property
+    def np(self) -> ContextType:
+        return ContextType(self.unit, self.role)
+
+    def compiled(self, context: Any, builder: Any, value: Any) -> GmemValue:
+        return GmemValue(context, builder, self, value)
+
+
+class GmemValue:
+    """A reference as a `formula` sees it that is compiled, in a kernel whose references hold the
+    context."""
+
+    def __init__(self, context: Any, builder: Any, ty: GmemType, value: Any) -> None:
+        self.unit = ty.unit
+        self.np = CompiledContext(ty.np, builder, lambda: nb.fields(context, builder, ty, value).np)
 
 
 STEERLESS.append(SmemType)
@@ -157,10 +175,9 @@ for _opaque in (AllType, SpanType):
     nb.register_model(_opaque)(nb.models.OpaqueModel)
 
 
-def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
-    """Return the field that references have in a kernel with a profile only: the context, to record
-    stores as events."""
-    return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
+def _held(ty: GmemType) -> list[tuple[str, Any]]:
+    """Return the field of the context, which references have in some kernels only."""
+    return [("np", ty.np)] if ty.unit.references_hold_context else []
 
 
 nb.struct_model(
@@ -170,7 +187,7 @@ nb.struct_model(
         ("pointer", nb.types.int64),
         ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
         ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)),
-        *_profiled(ty),
+        *_held(ty),
     ],
 )
 
@@ -334,11 +351,11 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
     parameters (entry code)."""
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
-    profiled = [kind for _, kind in _profiled(ty)]
+    held = [kind for _, kind in _held(ty)]
 
     def typer(_context: Any, *args: Any) -> Any:
-        context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
-        np_, (table, pointer, *sizes) = values[: len(profiled)], values[len(profiled) :]
+        context, builder, values = yield ty(*held, *[nb.types.int64] * (2 + 2 * rank))
+        np_, (table, pointer, *sizes) = values[: len(held)], values[len(held) :]
         shape = context.make_tuple(
             builder, nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
         )

@@ -1,8 +1,8 @@
-"""Layouts in which L lanes share a row: of tiles that are no accumulators, and for arithmetic along
-rows.
+"""Layouts in which L lanes share a row, for tiles that are not accumulators and for arithmetic
+along rows.
 
-Lane l of the warpgroup has two columns side by side of each 2 L, and every R-th row; its own are
-row ``l / L % R`` and column ``2 (l % L)``:
+Lane l of the warpgroup has two adjacent columns of every 2 L, in every R-th row. It starts at row
+``l / L % R`` and column ``2 (l % L)``:
 
 =============  ============  ====================================================  =================
 layout         shape         elements of a lane                                    held by
@@ -16,10 +16,10 @@ layout         shape         elements of a lane                                 
                                                                                    column
 =============  ============  ====================================================  =================
 
-L is 32, a row per warp, 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest power
-of two, at most 128 / L, that divides M / 2: each lane has two rows at least, so registers of 16
-bits are whole. A load or store of a warp moves 32 / L rows of 8 L bytes and more; a reduction along
-a row is log2 L shuffles, and needs no other warp.
+L is 32 (a row per warp), 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest
+power of two, at most 128 / L, that divides M / 2: each lane has at least two rows, so registers of
+16-bit elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A
+reduction along a row takes log2 L shuffles within one warp.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def lanes_of(layout: str) -> int:
 
 
 def lanes_for(columns: int) -> int:
-    """Return how many lanes share a row of so many columns, where nothing else is asked for: as
-    many as there are pairs for."""
+    """Return how many lanes share a row of this many columns by default: as many as there are pairs
+    for."""
     return power_of_two(columns // 2, 32)
 
 
 def rows_apart(rows: int, lanes: int) -> int:
-    """Return R, the distance of the rows that a lane has in a tile of `rows`."""
+    """Return R, the distance between the rows that a lane has in a tile of `rows` rows."""
     return power_of_two(rows // 2, 128 // lanes)
 
 
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
-    """Return the record of the layout of a tile of this shape: `layouts.record`.
+    """Return the record of the layout of a tile of this shape, as `layouts.record` does.
 
     >>> record((8, 1024), "rows 32").warps, record((64, 16), "rows 8").distances(0)
     (4, (8, 16))

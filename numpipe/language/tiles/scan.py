@@ -10,18 +10,18 @@ along axis 0    4 shuffles among the quads for each column and 8 rows that a lan
 a vector        the same, as one row or one column; a vector that may have either layout is a row
 ==============  ================================================================================
 
-Where the function rounds, both executions combine in the same order. A function combines whole
-lines, on the GPU two registers of each lane at a time: columns for a scan along rows, rows for a
-scan along columns. Nothing is combined with an element that does not exist, so infinities and NaN
-appear where NumPy has them.
+If the function rounds, the GPU and the simulator combine in the same order. A function combines
+whole lines, on the GPU two registers of each lane at a time: columns for a scan along rows, rows
+for a scan along columns. Nothing is combined with an element that does not exist, so infinities and
+NaN appear in the same elements as in NumPy.
 
-axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's
-        running r: each is combined with that of the lane before, then with that of two lanes
-        before. The elements are f(r of the lane before, p) and r, and both are combined with the
-        last element of the previous 8 columns. ``np.cumsum`` adds that element to r of the lane
-        before first, and then p, or p + q.
+axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes f(p, q), then the
+        quad's running r: it is combined with that of the previous lane, then with that of the lane
+        two before. The elements are f(r of the previous lane, p) and r, and both are combined with
+        the last element of the previous 8 columns. ``np.cumsum`` adds that element to r of the
+        previous lane first, and then p, or p + q.
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
-        second 8; then the totals of the warps, one after the other. An element is f(all previous
+        second 8; then with the totals of the previous warps, in order. An element is f(all previous
         warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
 """
 
@@ -46,11 +46,11 @@ from .tile import Tile, form_of
 __all__ = ["scan"]
 
 Line = list[np.ndarray]
-"""a column or a row of each of the tiles that are scanned together"""
+"""One column or one row of each of the tiles that are scanned together."""
 
 
 def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int, int]:
-    """Return (the form of a scanned tile, its axis as of a tile (M, N), bytes of shared memory for
+    """Return (the form of a scanned tile, its axis as in a tile (M, N), bytes of shared memory for
     the totals of the warps)."""
     form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
     if form is None:
@@ -83,14 +83,14 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
 
 
 def alone(form: Form, axis: int) -> bool:
-    """Return whether there is nothing to add: along the axis that has one element."""
+    """Return whether there is nothing to add, because the axis has a single element."""
     return form.layout == (COLUMN if axis else ROW)
 
 
 # ---- running sums
 @op(context=True, numpy=np.cumsum, method="cumsum")
 def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
-    """Return ``np.cumsum(tile, axis)`` in a kernel."""
+    """Implement ``np.cumsum(tile, axis)`` in a kernel."""
     form, along, nbytes = plan(np_, tile, axis, "cumsum")
     if not np_.computes:
         return Tile(None, form)
@@ -122,7 +122,7 @@ def _sum_rows(columns: list[Line]) -> list[Line]:
 
 
 def _sum_columns(values: np.ndarray) -> np.ndarray:
-    """Return sums in the order of `_along_columns`, the rows of all warps at a time."""
+    """Return sums in the order of `_along_columns`, over the rows of all warps."""
     found = values.reshape(-1, 2, 8, *values.shape[1:]).copy()
     for distance in (1, 2, 4):
         found[:, :, distance:] = found[:, :, :-distance] + found[:, :, distance:]
@@ -164,8 +164,8 @@ ACCUMULATED: dict[str, Op[..., Any]] = {
 
 # ---- any function
 def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int, int]:
-    """Return (the forms of a scan, its axis as of a tile (M, N), bytes of shared memory); raise
-    SpecError for tiles that differ."""
+    """Return (the forms of a scan, its axis as in a tile (M, N), bytes of shared memory). Raises
+    SpecError if the tiles differ."""
     every = leaves(tiles)
     if not every:
         raise SpecError(
@@ -191,8 +191,8 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
 
 
 def line_form(form: Form, along: int) -> Form:
-    """Return the form of a line on the simulated SM: a vector; where a tile has one row or column,
-    of equal elements."""
+    """Return the form of a line on the simulated SM: a vector. If a tile has a single row or
+    column, all elements of the vector are equal."""
     if form.layout != ACCUMULATOR:
         return Form((8,), form.dtype, ROW)
     return (
@@ -203,7 +203,8 @@ def line_form(form: Form, along: int) -> Form:
 
 
 def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
-    """Raise SpecError for a function that does not return lines like those it was given."""
+    """Raise SpecError for a function that does not return lines of the same form as its
+    arguments."""
     forms = [form_of(part, "scan") for part in leaves(found)]
     if forms != list(given) or tree_of(found) != tree_of(tiles):
         raise SpecError(
@@ -217,19 +218,20 @@ def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
 
 @op(context=True)
 def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int) -> Any:
-    """Combine the elements of a register tile one after the other: element i is what the first i +
-    1 give, inside a kernel.
+    """Scan a register tile with an associative function, inside a kernel: element i of the result
+    combines the first i + 1 elements.
 
-    function  nested in the kernel, or a `numpipe.function`: ``function(a, b)`` of two vectors that
-              returns a third, of the same shape and type, element by element; how many elements
-              they have is not said. Associative: f(f(a, b), c) is f(a, f(b, c)), but for rounding
-    tile      float32 or int32: of two dimensions, or a vector; or a tuple of tiles of one shape,
-              which are scanned together: a, b and what the function returns are then tuples of
+    function  nested in the kernel, or a `numpipe.function`: ``function(a, b)`` takes two vectors
+              and returns a third, of the same shape and type, computed elementwise; the length of
+              the vectors is unspecified. Associative: f(f(a, b), c) equals f(a, f(b, c)), except
+              for rounding
+    tile      float32 or int32, two-dimensional or a vector; or a tuple of tiles of one shape,
+              which are scanned together: a, b and the function's result are then tuples of
               vectors
     axis      0 or 1, for a vector 0; a compile-time constant
 
-    ``np.cumsum``, ``np.maximum.accumulate`` and ``np.minimum.accumulate`` are quicker where they
-    fit. A recurrence h[i] = a[i] h[i - 1] + b[i] along the rows of a tile::
+    ``np.cumsum``, ``np.maximum.accumulate`` and ``np.minimum.accumulate`` are faster where they
+    apply. A recurrence h[i] = a[i] h[i - 1] + b[i] along the rows of a tile::
 
         def step(before, behind):
             return behind[0] * before[0], behind[0] * before[1] + behind[1]
@@ -237,9 +239,9 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
 
         _, h = numpipe.scan(step, (a, b), axis=1)
 
-    Along axis 1 it takes the shuffles of ``np.cumsum``, and calls the function seven times for each
-    8 columns. Raises SpecError for other tiles, and for a function that returns something else. JAX
-    calls it ``jax.lax.associative_scan``.
+    Along axis 1 it uses the same shuffles as ``np.cumsum``, and calls the function seven times for
+    every 8 columns. Raises SpecError for other tiles, and for a function that returns another form.
+    The counterpart in JAX is ``jax.lax.associative_scan``.
     """
     forms, along, nbytes = plan_scan(np_, tile, axis)
     tree, given = tree_of(tile), [line_form(form, along) for form in forms]
@@ -279,7 +281,8 @@ def _by_lines(
     forms: list[Form],
     values: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Return scanned tiles: ``scanned(lines)`` of their lines, or themselves if they have one."""
+    """Return scanned tiles: ``scanned(lines)`` applied to their lines, or the tiles themselves if
+    they have a single line."""
     if alone(forms[0], along):
         return values
     flat = [
@@ -297,7 +300,7 @@ def _by_lines(
 
 
 def _running(combine: Combine, lines: list[Line]) -> list[Line]:
-    """Return what each lane has when all have been combined with those 1, 2 and 4 before."""
+    """Return what each lane has after combining with the lanes 1, 2 and 4 before."""
     distance = 1
     while distance < len(lines):
         lines = [
@@ -325,12 +328,12 @@ def _along_rows(combine: Combine, columns: list[Line]) -> list[Line]:
 
 def _along_columns(combine: Combine, rows: list[Line]) -> list[Line]:
     found: list[Line] = []
-    total: list[Line] = []  # of all warps before; none before the first
+    total: list[Line] = []  # of all previous warps; empty before the first
 
     def behind(lines: list[Line]) -> list[Line]:
         return [combine(total[0], line) for line in lines] if total else lines
 
-    for first in range(0, len(rows), 16):  # a warp's
+    for first in range(0, len(rows), 16):  # the rows of a warp
         one, other = (_running(combine, rows[start : start + 8]) for start in (first, first + 8))
         base = behind([one[-1]])[0]
         found += behind(one) + [combine(base, line) for line in other]

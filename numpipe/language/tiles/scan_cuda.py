@@ -1,4 +1,4 @@
-"""Scans of register tiles on the GPU: shuffles within a quad or among the quads, shared memory
+"""Scans of register tiles on the GPU: shuffles within a quad or among the quads, and shared memory
 between the warps."""
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .tile_cuda import TileType, assembled, registers, undefined
 from .words_cuda import REGISTERS
 
 QUAD, WARP = 0x1C00, 0
-"""operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
-"shfl.sync")"""
+"""Operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
+"shfl.sync")."""
 ALONG = {QUAD: FRAGMENTS.distances(1), WARP: FRAGMENTS.distances(0)}
-"""distances of the lanes that share a row, and of those of a warp that share a column"""
+"""Distances of the lanes that share a row, and of the lanes of a warp that share a column."""
 HALF = FRAGMENTS.registers[2].step
-"""distance of the two rows that a lane has in a block"""
+"""Distance of the two rows that a lane has in a block."""
 
 
 def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
-    """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes
-    nothing when added."""
+    """Return the value of the lane `distance` before. If there is none, return -0.0 or 0, which has
+    no effect when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (
         f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, "
@@ -40,8 +40,8 @@ def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
 
 
 def of_last(builder: Any, value: Any, within: int) -> Any:
-    """Return the value of the last lane of a quad, or of the lane in the last quad that has the
-    same place there."""
+    """Return the value of the last lane of a quad, or of the lane at the same place in the last
+    quad."""
     register = REGISTERS[str(value.type)]
     lane = (
         nb.const(3)
@@ -126,13 +126,13 @@ def _sum_columns(
 
 
 Line = list[Any]
-"""registers of one or two columns, or rows, side by side: those that a lane has there, of one tile
-after the other"""
+"""The registers of one or two adjacent columns, or rows, that a lane holds, for one tile after the
+other."""
 Combine = Callable[[Line, Line], Line]
 
 
 class _Scan:
-    """A scan of all lines of tiles: those that lie side by side know nothing of each other."""
+    """A scan of all lines of tiles; adjacent lines are independent of each other."""
 
     def __init__(self, builder: Any, combine: Combine) -> None:
         self.builder, self.combine = builder, combine
@@ -150,8 +150,8 @@ class _Scan:
         return [of_before(self.builder, register, distance, within) for register in line]
 
     def running(self, line: Line, within: int) -> Line:
-        """Return what lanes have when all have been combined with those before, in the quad or in
-        the same place of the quads."""
+        """Return what lanes have after combining with all previous lanes, in the quad or at the
+        same place of the quads."""
         lane = self.lane(within)
         for distance in ALONG[within]:
             there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
@@ -178,8 +178,8 @@ class _Scan:
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
-        """Return the elements of columns, by row; `columns`: of a tile, else of a vector along its
-        rows."""
+        """Return the elements of columns, by row. `columns` is True for a tile, False for a vector
+        along its rows."""
         builder = self.builder
         running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
         firsts = [
@@ -239,7 +239,7 @@ def _scanned(
         for tile, value in zip(tiles, values, strict=True)
     ]
     if not alone(tiles[0].form, along):
-        # the registers of a row or a column, by their place along it
+        # the registers of a row or a column, by their position along it
         beside: dict[Any, dict[Any, int]] = {}
         for number, place in enumerate(where):
             beside.setdefault(place[1 - along], {})[place[along]] = number
@@ -292,7 +292,8 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
     context, builder, args = yield result(np_, function, tile, axis)
 
     def combine(one: Line, other: Line) -> Line:
-        width = len(one) // len(given)  # 1 in a tile of one row or column: a vector has it twice
+        # 1 in a tile with a single row or column; a vector has it twice
+        width = len(one) // len(given)
 
         def value(registers: Line) -> Any:
             parts = (registers[i * width :][:width] for i in range(len(given)))

@@ -1,13 +1,13 @@
-"""``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector``: rows, columns or
-elements, each to its own place.
+"""Scatters: ``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector`` store rows,
+columns or elements at given indices.
 
-The indices are an int32 vector that lies as the tile does: of rows along rows (column layout), of
-columns along columns. Each lane has the indices of its own elements, and stores these. ``:`` is all
-of a dimension, of which the tile has as many elements.
+The indices are an int32 vector with the matching layout: row indices along rows (column layout),
+column indices along columns. Each lane has the indices of its own elements, and stores them. ``:``
+selects a whole dimension, of which the tile must have as many elements.
 
-An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU what it
-names is not written. Two equal indices are the hazard `unordered-accesses`: which lane stores last
-is not known.
+An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU nothing is
+written there. Two equal indices are the hazard `unordered-accesses`: it is undefined which lane
+stores last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tile import Tile, TileLike, form_of
 
 
 def scattered(parts: Sequence[Any]) -> int | None:
-    """Return which part of an index is a vector of indices; None where none is."""
+    """Return which part of an index is a vector of indices, or None."""
     return next((axis for axis, part in enumerate(parts) if isinstance(part, TileLike)), None)
 
 
@@ -40,7 +40,7 @@ def sizes_of(parts: Sequence[Any], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
-    """Return an index in which each ``:`` has as many elements as the tile that is stored."""
+    """Return an index in which each ``:`` is replaced by a range as long as the stored tile."""
     if not isinstance(tile, TileLike) or not any(isinstance(part, All) for part in parts):
         return parts
     sizes = iter(tile.shape)
@@ -65,8 +65,8 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
 
 
 def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
-    """Raise SpecError unless a tile's lanes have the indices of their elements; `parts` are those
-    along the tile's dimensions."""
+    """Raise SpecError unless a tile's lanes have the indices of their elements. `parts` are the
+    parts of the index along the tile's dimensions."""
     what = f"'{name}[…] = tile'"
     only_accumulator(form, f"{what}, scattered,")
     vectors = [
@@ -107,9 +107,9 @@ def scatter(
     what: str,
     moded: bool = False,
 ) -> None:
-    """Store a tile that fits; what a `ds` selects beyond the array's end is left out.
+    """Store a tile that fits. Elements that a `ds` selects beyond the end of the array are dropped.
 
-    `moded`: an index of the vector that is outside is left out too; it has a mode, which has been
+    `moded`: an index of the vector outside the array is dropped too; it has a mode, which has been
     applied.
     """
     along = scattered(parts)

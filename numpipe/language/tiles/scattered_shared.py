@@ -1,9 +1,9 @@
-"""Register tiles from and to shared memory at any place, element by element.
+"""Register tiles loaded from and stored to shared memory at any position, element by element.
 
-So go tiles of one dimension, and parts of others that start where no row of a swizzle's pattern
-does (``tile[ds(i - 1, 64), ds(1, 128)]``): a stencil reads its neighbours as shifted views of one
-tile. Each lane computes the address of each of its elements; what moves them by whole patterns, 8
-rows or a panel, is in the instruction's immediates.
+This path is used for one-dimensional tiles, and for parts of other tiles that do not start at a row
+where the swizzle pattern repeats (``tile[ds(i - 1, 64), ds(1, 128)]``): a stencil reads its
+neighbors as shifted views of one tile. Each lane computes the address of each of its elements.
+Offsets by whole patterns, 8 rows or a panel, are immediates of the instruction.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _Numbers = npt.NDArray[np.int64]
 
 @functools.lru_cache(maxsize=256)
 def held(form: Form) -> tuple[_Numbers, _Numbers]:
-    """Return (rows, columns) of the elements that each warp has: a row of the result for each warp,
-    an element once in it.
+    """Return (rows, columns) of the elements that each warp has: one row of the result per warp,
+    each element once.
 
-    Of a vector the row is 0, and in either layout all warps have all of it.
+    For a vector the row is 0, and in either layout all warps have all of it.
 
     >>> held(Form((64,), np.dtype(np.float32), "column"))[1][1].tolist() == list(range(16, 32))
     True
@@ -57,8 +57,8 @@ def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) 
 def lane_addresses(
     layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool
 ) -> list[_Numbers]:
-    """Return the addresses of each access of a warp, a lane each: an element at a time, or with
-    `pairs` two side by side."""
+    """Return the addresses of each access of a warp, one per lane: one element at a time, or with
+    `pairs` two adjacent elements."""
     record = form.record
     row, column = record.own(np.arange(LANES))
     found, flat = [], len(form.shape) == 1
@@ -80,7 +80,7 @@ def _note(
     start: tuple[int, int],
     pairs: bool = False,
 ) -> None:
-    """Tell a trace the accesses of the lanes (`sim.banks`)."""
+    """Record the lanes' accesses in a trace (`sim.banks`)."""
     current().note(
         "accesses",
         lanes=functools.partial(lane_addresses, layout, address, form, start, pairs),
@@ -97,7 +97,7 @@ def load(
     start: tuple[int, int],
     fetch: Callable[[_Numbers, int, str], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Return the elements of a part of a tile; `fetch`: what loads them in place of `smem_load`."""
+    """Return the elements of a part of a tile. `fetch` replaces `smem_load`."""
     rows, columns = held(form)
     pairs = (
         layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and 1 in form.record.axes
@@ -114,7 +114,7 @@ def load(
 def store(
     layout: Layout, address: int, form: Form, start: tuple[int, int], value: np.ndarray
 ) -> None:
-    """Store a tile to a part of another: of the warps that have an element the first."""
+    """Store a tile to a part of another. If several warps have an element, the first stores it."""
     rows, columns = held(form)
     _note("write", "tile[…] = value", layout, address, form, start)
     whole = np.ascontiguousarray(value).reshape(-1, form.shape[-1])
@@ -131,8 +131,8 @@ def store(
 def by_first(
     operation: Callable[..., None], form: Form, where: _Numbers, values: np.ndarray, *more: str
 ) -> None:
-    """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the
-    first of those that have it."""
+    """Call a machine's operation with the addresses `where` and the `values` of the elements that
+    each warp has of a tile. If several warps have an element, the first does it."""
     warps = form.record.warps
     if warps == 1:
         current().scoped("one", operation, (where[:1], values[:1], *more))

@@ -1,7 +1,7 @@
-"""Register tiles from and to shared memory element by element, on the GPU.
+"""Register tiles loaded from and stored to shared memory element by element, on the GPU.
 
-Loads are LLVM's, not statements, so that those which nothing uses are dropped, as of a vector that
-may lie both ways.
+Loads are LLVM loads, not inline PTX, so that unused loads are dropped, such as one of the two of a
+vector that may have either layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tile_cuda import TileType, from_words, registers, to_words
 from .words_cuda import store_words
 
 Start = tuple[Any, Any]
-"""row and column at which a part of a tile starts, int32"""
+"""The row and column at which a part of a tile starts, int32."""
 
 
 def addresses(
@@ -34,10 +34,10 @@ def addresses(
     """Return a function that gives the address of an element of a lane, by its number in
     `layouts.places`.
 
-    `origin`: row and column of the tile that lie where `start` says.
+    `origin`: the row and column of the tile that lie at `start`.
 
-    A swizzle repeats every 8 lines and every panel: what an element is further off than that is
-    added to the address.
+    A swizzle repeats every 8 lines and every panel, so whole multiples of these are added to the
+    address as constants.
     """
     row, column = tile.form.record.own(
         Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
@@ -78,8 +78,8 @@ def addresses(
 
 
 def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
-    """Return which elements of a lane lie in each panel of 64 x 64 elements of a tile, by the
-    panel's first row and column."""
+    """Return the elements of a lane that lie in each panel of 64 x 64 elements of a tile, keyed by
+    the panel's first row and column."""
     found: dict[tuple[int, int], list[int]] = {}
     for number, (down, right) in enumerate(places(tile.shape, tile.layout)):
         found.setdefault(((down or 0) // 64 * 64, (right or 0) // 64 * 64), []).append(number)
@@ -95,12 +95,12 @@ def load(
     even: bool = False,
     at: Callable[[Any, Any, int], Any] | None = None,
 ) -> list[Any]:
-    """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs
-    of columns are loaded at once. `at`: what loads so many bytes from an address, in place of a
+    """Return the registers of a part of a tile. `even`: the part starts at an even column, so that
+    pairs of columns are loaded at once. `at` loads a number of bytes from an address, in place of a
     load from the CTA's own shared memory.
 
-    Of 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second of
-    a pair first, off the banks of the others.
+    For 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second
+    element of a pair first, to avoid the banks of the other lanes.
     """
     address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
     pairs = layout.inner == 1 and 1 in tile.form.record.axes and tile.layout != EITHER
@@ -137,14 +137,14 @@ def load(
 
 
 def _at(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load so many bytes as an integer, 8 as two of 32 bits."""
+    """Load a number of bytes as an integer; 8 bytes as two 32-bit integers."""
     machine: Any = nb.ir.VectorType(nb.i32, 2) if nbytes == 8 else nb.ir.IntType(8 * nbytes)
     return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
 
 
 def owner(builder: Any, layout: RegisterLayout) -> Any:
-    """Return whether a lane is the one of those that hold its elements that stores them; None where
-    each has its own."""
+    """Return whether this lane is the one, among the lanes that hold its elements, that stores
+    them; None if each element has a single lane."""
     thread = builder.and_(nb.thread_index(builder), nb.const(LANES - 1))
     first = LANES
     while layout.copies & first >> 1:
@@ -167,7 +167,7 @@ def words_of(
     numbers: Sequence[int],
     origin: tuple[int, int],
 ) -> list[Any]:
-    """Return some elements of a tile, an int32 each, of a panel that begins at `origin`."""
+    """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
     found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]
     return [word if word.type == nb.i32 else builder.zext(word, nb.i32) for word in found]
@@ -183,8 +183,8 @@ def store(
     numbers: Sequence[int] | None = None,
     origin: tuple[int, int] = (0, 0),
 ) -> None:
-    """Store a tile, or some of its elements, to a part of another; of a vector in either layout the
-    row, as warp 0 has it."""
+    """Store a tile, or some of its elements, to a part of another. For a vector in either layout,
+    store the row as warp 0 has it."""
     address = addresses(builder, layout, base, tile, start, origin)
     words = to_words(builder, tile, registers(builder, tile, value))
     chosen = owner(builder, tile.form.record)

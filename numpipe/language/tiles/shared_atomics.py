@@ -2,20 +2,19 @@
 ``numpipe.atomic_add(sums[...], tile)``.
 
 ====================================  ==============================================================
-into                                  what each element is combined with
+destination                           operand of each element
 ====================================  ==============================================================
-``hist.at[indices]``                  of a vector in shared memory, at the indices that a register
-                                      tile of int32 holds: a number, or a tile that lies as the
-                                      indices do
+``hist.at[indices]``                  a vector in shared memory, at the indices in an int32 register
+                                      tile: a number, or a tile with the layout of the indices
 ``tile``, ``tile.at[rows, columns]``  all elements of a tile: a register tile of its shape
-``tile.at[i, j]``, ``hist.at[i]``     in code for lanes: an element, by each lane that comes there
+``tile.at[i, j]``, ``hist.at[i]``     in per-lane code: an element, for each lane that executes it
 ====================================  ==============================================================
 
-By the lanes, ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and sums of float32.
-Equal indices are all counted, in any order. What another warp of the warpgroup has stored before is
-there, as a barrier stands before each (`order`); warpgroups that share a tile meet at barriers of
-their own, before the first atomic and behind the last. An index outside the vector is the hazard
-`out-of-bounds` on the simulated SM; the GPU leaves it out, and tells of it in a kernel with
+The lanes execute ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and float32 sums.
+Equal indices are all counted, in any order. A barrier before each atomic (`fence_order`) makes
+earlier stores of the warpgroup's other warps visible. Warpgroups that share a tile must synchronize
+with barriers of their own, before the first atomic and after the last. An index outside the vector
+is the hazard `out-of-bounds` on the simulated SM; the GPU skips it, and reports it in a kernel with
 ``CompilerParams(debug=True)``.
 """
 
@@ -41,8 +40,8 @@ _INTEGERS = "int32", "uint32"
 
 
 class IndexedLike:
-    """The attributes of elements of a shared vector, at a tile's indices, that their Numba type has
-    too."""
+    """The attributes that elements of a shared vector, at a tile's indices, have in common with
+    their Numba type."""
 
     tile: Any
     form: Form
@@ -59,7 +58,8 @@ def _indexed(tile: Any, index: Any) -> Indexed:
 
 
 def index_form(tile: SmemLike, index: Any) -> Form:
-    """Return the form of a tile of indices into a shared tile; raise SpecError where it is none."""
+    """Return the form of a tile of indices into a shared tile. Raises SpecError if it is not such a
+    tile."""
     form = form_of(index, "tile.at[indices]")
     if not tile.layout.flat or form is None or form.dtype != INT32:
         raise SpecError(
@@ -70,7 +70,7 @@ def index_form(tile: SmemLike, index: Any) -> Form:
 
 
 def check_type(name: str, tile: SmemLike) -> None:
-    """Raise SpecError for a tile that is not written, or whose type has no such atomic."""
+    """Raise SpecError for a tile that is not written, or whose type does not support the atomic."""
     known = _TYPES.get(name.removeprefix("atomic_"), _INTEGERS)
     if not tile.writable:
         raise SpecError(READ_ONLY)
@@ -82,9 +82,10 @@ def check_type(name: str, tile: SmemLike) -> None:
 
 
 def check_shared(name: str, dst: Any, value: Any) -> Form:
-    """Return the form that a shared atomic has its values in; raise SpecError where it cannot be.
+    """Return the form in which a shared atomic takes its values. Raises SpecError if it is not
+    supported.
 
-    `dst` and `value` may be Numba types; a form for a number is that of the indices.
+    `dst` and `value` may be Numba types. For a number, the form is that of the indices.
     """
     tile = dst.tile if isinstance(dst, IndexedLike) else dst
     check_type(name, tile)

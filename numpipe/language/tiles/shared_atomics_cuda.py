@@ -1,4 +1,4 @@
-"""Atomics on shared memory on the GPU: ``red.shared`` by the lanes, each its own elements."""
+"""Atomics on shared memory on the GPU: each lane executes ``red.shared`` on its own elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tile_cuda import TileType, part_of_either
 
 
 class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
-    """The type of `shared_atomics.Indexed`."""
+    """The Numba type of `shared_atomics.Indexed`."""
 
     def __init__(self, tile: SmemType, index: TileType) -> None:
         self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
@@ -59,7 +59,7 @@ def statement(reduction: str, dtype: Any) -> tuple[str, str]:
 def emit(
     builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None
 ) -> None:
-    """Emit one atomic, in lanes that are `chosen`."""
+    """Emit one atomic, in the lanes that are `chosen`."""
     text, code = statement(reduction, dtype)
     if chosen is None:
         nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")

@@ -105,13 +105,18 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
 @functools.lru_cache(maxsize=256)
 def _chunks(layout: Layout) -> np.ndarray:
     """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each warp."""
+    return np.ascontiguousarray(_by_warp(_lines(layout), layout)).reshape(4, -1)
+
+
+def _lines(layout: Layout) -> np.ndarray:
+    """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each line."""
     lines = np.arange(layout.shape[1 - layout.inner])[:, None]
     inside = np.arange(0, layout.shape[layout.inner] * layout.itemsize, 16)
-    offsets = (
+    offsets: np.ndarray = (
         swizzled(lines * layout.width + inside % layout.width, layout.width)
         + inside // layout.width * layout.panel_stride
     )
-    return np.ascontiguousarray(_by_warp(offsets, layout)).reshape(4, -1)
+    return offsets
 
 
 def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
@@ -197,6 +202,14 @@ def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: st
 def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
     """Return the register tile that `write` stored, or that lies so: each warp loads its rows."""
     return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
+
+
+def read_shared(layout: Layout, address: int, dtype: np.dtype, what: str) -> np.ndarray:
+    """Return a tile of shared memory that each of the four warps loads, the whole of it."""
+    chunks = _lines(layout) + address
+    found = current().smem_read(np.broadcast_to(chunks.reshape(-1), (4, chunks.size)), what)
+    value: np.ndarray = found[0].reshape(len(chunks), -1).view(dtype)
+    return value if layout.inner == 1 else np.ascontiguousarray(value.T)
 
 
 def send(

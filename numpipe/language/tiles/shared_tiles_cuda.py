@@ -1,5 +1,5 @@
-"""Register tiles from and to shared memory on the GPU: ldmatrix and stmatrix for 16-bit types,
-ld.shared and st.shared."""
+"""Register tiles loaded from and stored to shared memory on the GPU: ldmatrix and stmatrix for
+16-bit types, ld.shared and st.shared for others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .words_cuda import load_words, store_words
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
-    """Convert registers from a tile's order to that in which accesses move them, or back: a swap
-    that undoes itself (`detour`)."""
+    """Convert registers from a tile's order to the order in which accesses move them, or back; the
+    swap is its own inverse (`detour`)."""
     turn = detour(layout)
     if turn is None:
         return registers
@@ -88,15 +88,15 @@ def addresses(
 
 
 def converge(builder: Any) -> None:
-    """Order what the lanes of a warp did before against what any of them does next: one lane
-    arrives for all of them, and reads what the others wrote (PTX ISA, "bar.warp.sync")."""
+    """Order previous operations of all lanes of a warp before the next operations of any of them:
+    one lane can then arrive for all, and read what the others wrote (PTX ISA, "bar.warp.sync")."""
     nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
 def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return (parts of an index, where they start, None where that is not known); raise SpecError
-    for one outside the tile."""
+    """Return (parts of an index, where they start, None where unknown). Raises SpecError for a part
+    outside the tile."""
     parts = source.chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
     if tile.role.computes:
@@ -120,8 +120,8 @@ def starts_of(
 
 
 def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[Any, Any]) -> Any:
-    """Return whether starts that are known at run time only are where the swizzle begins anew; None
-    where none is."""
+    """Return whether starts that are known only at run time lie where the swizzle pattern repeats;
+    None if there are no such starts."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
     tests = [
         builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))

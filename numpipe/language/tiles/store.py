@@ -39,11 +39,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import BOOL, TILES
-from ...core.machine import current, failure
+from ...core.machine import failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
-from .array_views import block_axes, check_inside, ends, starts
+from .array_views import block_axes, check_inside, check_placed, ends, placed, starts
 from .elements import check_number, is_element, is_number, write_element
 from .indices import Index, plain, settled
 from .layouts import ACCUMULATOR, Form
@@ -117,7 +117,15 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     if scattered(parts) is not None:
         check_scatter(name, [parts[axis] for axis in axes], form)
     check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
+    if takes_over(ref, axes, parts, form):
+        check_placed(ref, placed(parts), stored(name))
     return axes
+
+
+def takes_over(ref: Any, axes: tuple[int, ...], parts: Sequence[Any], form: Form) -> bool:
+    """Return whether this role stores a tile that another one computes; its lanes store what does
+    not take the store ring."""
+    return ref.takes_over and scattered(parts) is None and through_tma(ref.arg, axes, form)
 
 
 def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
@@ -139,7 +147,7 @@ def stored(name: str) -> str:
 
 def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
     """Return whether a tile that lies along `axes` of this array takes the store ring."""
-    if form.layout != ACCUMULATOR or not (array.tma and array.tma_store):
+    if form.layout != ACCUMULATOR or form.dtype.itemsize > 4 or not (array.tma and array.tma_store):
         return False
     if array.order == "col":
         # stmatrix turns elements of 16 bits
@@ -150,13 +158,14 @@ def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 
 @method_of(GmemRef, "__setitem__")
 def store(ref: GmemRef, index: Any, tile: Any) -> None:
-    """Store `tile`, or a number, to ``ref[index]``; nothing in the memory role."""
+    """Store `tile`, or a number, to ``ref[index]``; nothing in a role that neither computes nor
+    stores."""
     tile = cast_to_store(tile, ref.arg.dtype)
     given = whole_slices(index)
     parts = all_of_tile(plain(given), tile)
     number = plan_number(ref, parts, tile)
     axes = () if number else plan(ref, parts, tile)
-    if not current().role.computes:
+    if not (ref.np.computes or (not number and takes_over(ref, axes, parts, tile.form))):
         return
     parts, absent = settled(ref, given, parts)
     if absent:
@@ -188,7 +197,7 @@ def write_out(
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
     through &= all(
-        last[axis] == array.shape[axis] or start[axis] + size <= last[axis]
+        last[axis] == array.shape[axis] or (ref.stores_alone and start[axis] + size <= last[axis])
         for axis, size in zip(axes, tile.shape, strict=True)
     )
     first = tuple(start[axis] for axis in axes)
@@ -225,8 +234,9 @@ def write_out(
             )
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
+    elif ref.takes_over:  # lanes that have the tile store it
         return
-    if not reduction and through_panel(ref.arg, axes, tile.form) and ref.unit.plan_row_stores():
+    elif not reduction and through_panel(ref.arg, axes, tile.form) and ref.unit.plan_row_stores():
         store_rows(ref, axes, start, tile, last)
     else:
         write_inside(ref, axes, start, tile.value, last, reduction)

@@ -54,7 +54,12 @@ def writing(
         if parts and isinstance(parts[axis], TileType)
     ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
-    ring = not vectors and ref.role.computes and source.through_tma(ref.arg, axes, tile.form)
+    ring = (
+        not vectors
+        and (ref.stores_alone or not limited)
+        and (ref.role.computes or ref.takes_over)
+        and source.through_tma(ref.arg, axes, tile.form)
+    )
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -67,9 +72,10 @@ def writing(
     )
     panel = panel and ref.unit.plan_row_stores()
     bits = 8 * tile.dtype.itemsize
-    how = statement or (
-        ("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h")
-    )
+    how = statement or {
+        64: ("st.global.f64 [$0], $1;", "d"),
+        32: ("st.global.f32 [$0], $1;", "f"),
+    }.get(bits, (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(
         context: Any,
@@ -126,12 +132,14 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     parts = all_of_tile(given, stored)
-    write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
+    axes = source.plan(ref, parts, stored)
+    write = writing(typing_context, ref, stored, axes, parts=parts)
+    known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
-        if ref.role.computes
-        else (starts(context, builder, index, args[1]))
+        if known
+        else starts(context, builder, index, args[1])
     )
     write(
         context,

@@ -10,6 +10,16 @@ A tile is stored in batches of at most that many panels::
                         named barrier
            one lane     one TMA store a panel, one bulk group: they run while the warpgroup goes on
 
+With ``CompilerParams(store_role=True)`` a warp of the memory warpgroup issues the stores, one for
+each compute warpgroup, so that those never wait for one. A ring then has two slots at least, where
+there is room for two panels, each with two mbarriers; batch s uses slot ``s % S``, and the count
+of batches runs on over tiles::
+
+    compute    wait free[slot], phase - 1         store    wait filled[slot], phase
+    warpgroup  write the panels; proxy fence      warp     TMA stores, one bulk group
+               arrive filled[slot], each warp              wait until they have read the panels
+                                                           arrive free[slot]
+
 Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next
 tile's loads. By default a ring has as many panels as a tile, or as the load rings leave room for:
 three load slots and room for the whole tile beat four slots and two panels at every size measured.
@@ -22,15 +32,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.lanes import one_lane
+from ...core.lanes import each_warp, one_lane
 from ...core.machine import current
-from ...core.op import helper, op
-from ...intrinsics import barrier, cp_async_bulk, fence, special
+from ...core.op import formula, helper, op
+from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.budget import PANEL_BYTES
-from ...plan.context import Context, own_part
+from ...plan.context import Context, only_if, own_part
 from ...plan.copy_plans import CopyPlan, cut
 from ...plan.layout import Layout
+from ...plan.plans import COUNTERS, RingPlan
 from ...plan.profiling import mark_store
+from ...plan.unit import STORE_RING, Unit
 from .layouts import BLOCK
 from .refs import GmemRef
 from .shared_tiles import write
@@ -112,11 +125,15 @@ def await_staging(ref: GmemRef) -> None:
 @op
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
+    write_to(batch, staging(ref, 0))
+
+
+def write_to(batch: Batch, address: int) -> None:
     for number, (row, column, width) in enumerate(batch.panels):
         panel = batch.tile.value[row : row + BLOCK, column : column + width]
         write(
             panel_layout(width, panel.dtype.itemsize, batch.inner),
-            staging(ref, number),
+            address + number * PANEL_BYTES,
             panel,
             "staging panel",
         )
@@ -125,8 +142,12 @@ def write_panels(ref: GmemRef, batch: Batch) -> None:
 @op
 def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
     """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
+    copy_from(ref, batch, start, staging(ref, 0))
+
+
+def copy_from(ref: GmemRef, batch: Batch, start: tuple[Any, ...], address: int) -> None:
     for plan in plans_of(ref, len(start), batch):
-        Copy(plan, ref, start, staging(ref, 0)).store()
+        Copy(plan, ref, start, address).store()
     cp_async_bulk.commit_group()
 
 
@@ -156,6 +177,13 @@ def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
 def put(ref, batch, start):  # type: ignore[no-untyped-def]
     """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the
     array."""
+    only_if(ref, "stores_alone", put_alone, batch, start)
+    only_if(ref, "hands_over", hand_over, batch)
+    only_if(ref, "takes_over", take_over, batch, start)
+
+
+@helper
+def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
     mark_store(ref, "store begin")
     one_lane(await_staging, ref)
     # nobody writes before the old panels have been read
@@ -165,6 +193,116 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
     barrier.sync(1 + special.warpgroup_index(), 128)
     one_lane(copy_out, ref, batch, start)
     mark_store(ref, "store end")
+
+
+# ---- a ring whose stores another role issues -----------------------------------------------------
+@formula
+def next_batch(ref: GmemRef) -> Any:
+    """Return how many batches this role has written, or stored, for its warpgroup."""
+    return ref.np.state[counter_word(ref.unit)]
+
+
+@formula
+def count_batch(ref: GmemRef, number: Any) -> None:
+    """Note that batch `number` was written, or stored."""
+    ref.np.state[counter_word(ref.unit)] = number + 1
+
+
+def counter_word(unit: Unit) -> int:
+    """Return which word of the state counts batches: the one for phases of the ring's barriers,
+    which follow from the count."""
+    return COUNTERS + int(unit.handover(STORE_RING)[0].index)
+
+
+@formula
+def phase_of(ref: GmemRef, batch: Any) -> Any:
+    return batch // ref.unit.staging_slots
+
+
+@formula
+def filled(ref: GmemRef, batch: Any) -> Any:
+    """Return the address of the barrier that tells that a batch's panels are written."""
+    return barrier_of(ref, 0, batch)
+
+
+@formula
+def free(ref: GmemRef, batch: Any) -> Any:
+    """Return the address of the barrier that tells that its panels may be written again."""
+    return barrier_of(ref, 1, batch)
+
+
+def barrier_of(ref: Any, number: int, batch: Any) -> Any:
+    memory = ref.unit.handover(STORE_RING)[number].memory
+    return ref.np.part_of(memory) + batch % ref.unit.staging_slots * 8
+
+
+@formula
+def slot_of(ref: GmemRef, batch: Any) -> Any:
+    """Return the address of the slot of a batch."""
+    unit = ref.unit
+    slot = batch % unit.staging_slots
+    return ref.np.part_of(unit.staging) + slot * (unit.staged * PANEL_BYTES)
+
+
+@op
+def declare(ref: GmemRef) -> None:
+    """Tell the simulator of the ring's barriers, which the kernel's entry initialises."""
+    declare_barriers(ref.np, STORE_RING, ref.np.number)
+
+
+def declare_barriers(np_: Context, ring: str | RingPlan, owner: int) -> None:
+    for name, of in zip(("filled", "free"), np_.unit.handover(ring), strict=True):
+        for slot in range(of.kind.count):
+            current().mbar_init_at_entry(
+                of.memory.at(owner) + 8 * slot, of.arrivals, f"{name} {of.name_of(owner, slot)}"
+            )
+
+
+@op
+def write_slot(ref: GmemRef, batch: Batch, slot: Any) -> None:
+    """`write_panels` to the slot at this address."""
+    write_to(batch, int(slot))
+
+
+@op
+def copy_slot(ref: GmemRef, batch: Batch, start: tuple[Any, ...], slot: Any) -> None:
+    """`copy_out` from the slot at this address."""
+    copy_from(ref, batch, start, int(slot))
+
+
+@op
+def show() -> None:
+    """Show what this warp has written to TMA, and to the lane that arrives for the warp."""
+    current().fence_proxy_async()
+
+
+@helper
+def hand_over(ref, batch):  # type: ignore[no-untyped-def]
+    """Write a batch's panels for the role that stores them."""
+    declare(ref)
+    number = next_batch(ref)
+    mark_store(ref, "store begin")
+    # nobody writes before the old panels have been read
+    mbarrier.wait(free(ref, number), phase_of(ref, number) - 1, number)
+    write_slot(ref, batch, slot_of(ref, number))
+    show()
+    each_warp(mbarrier.arrive, filled(ref, number))
+    mark_store(ref, "store end")
+    count_batch(ref, number)
+
+
+@helper
+def take_over(ref, batch, start):  # type: ignore[no-untyped-def]
+    """Store a batch's panels, which a compute warpgroup writes, from `start` on."""
+    declare(ref)
+    number = next_batch(ref)
+    mbarrier.wait(filled(ref, number), phase_of(ref, number), number)
+    mark_store(ref, "store begin")
+    copy_slot(ref, batch, start, slot_of(ref, number))
+    cp_async_bulk.wait_group_read(0)
+    mark_store(ref, "store end")
+    mbarrier.arrive_count(free(ref, number), ARRIVALS_A_WARPGROUP)
+    count_batch(ref, number)
 
 
 @op

@@ -7,7 +7,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
-from ...intrinsics import cp_async_bulk
+from ...intrinsics import barrier, cp_async_bulk, fence
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
@@ -82,14 +82,42 @@ def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 
+@cuda_meaning(source.write_slot)
+def _write_slot(_context: Any, ref: Any, batch: Any, slot: Any) -> Any:
+    _, builder, args = yield nb.types.void(ref, batch, I32)
+    for number, (row, column, width) in enumerate(batch.panels):
+        address = builder.add(args[2], nb.const(number * PANEL_BYTES))
+        write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
+
+
+@cuda_meaning(source.show)
+def _show(_context: Any) -> Any:
+    context, builder, _ = yield nb.types.void()
+    nb.call(context, builder, fence.proxy_async, (), ())
+    nb.call(context, builder, barrier.warp_sync, (), ())
+
+
+cuda_meaning(source.declare)(nb.no_code)
+
+
 @cuda_meaning(source.copy_out)
 def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
+    yield from _copy(ref, batch, start, ())
+
+
+@cuda_meaning(source.copy_slot)
+def _copy_slot(_context: Any, ref: GmemType, batch: Any, start: Any, slot: Any) -> Any:
+    yield from _copy(ref, batch, start, (I32,))
+
+
+def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
     plans = source.plans_of(ref, len(start), batch)
     for plan in plans:
         ref.unit.map_slot(plan.request)
-    context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
+    place = nb.types.UniTuple(I32, len(start))
+    context, builder, args = yield nb.types.void(ref, batch, place, *slot)
     table = gmem_value(context, builder, ref, args[0]).table
-    address = own_part(builder, ref.unit, ref.unit.staging)
+    address = args[3] if slot else own_part(builder, ref.unit, ref.unit.staging)
     for plan in plans:
         Copy(
             context,
@@ -108,5 +136,6 @@ def _drain_stores(_context: Any, np_: Any) -> Any:
     context, builder, _ = yield nb.types.void(np_)
     if np_.unit.stores:
         none, value = nb.immediate(0)
-        with builder.if_then(elected(builder)):
+        alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)
+        with builder.if_then(alone):
             nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

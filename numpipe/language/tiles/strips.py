@@ -1,14 +1,14 @@
-"""A register tile, some columns at a time.
+"""Strips of a register tile: computing on some columns at a time to save registers.
 
-A tile of 64 x 256 is 128 registers a lane. Each value that an elementwise computation needs beside
-it takes as many again: all of a residual, all of an intermediate result. Strip by strip they are
-needed for a strip only::
+A 64 x 256 tile occupies 128 registers of each lane. Each further value in an elementwise
+computation takes as many again: a residual, or an intermediate result. With strips, these registers
+are needed for one strip only::
 
     columns   0 … 63           64 … 127         128 … 191        192 … 255
               function(x, 0)   function(x, 64)  function(x, 128) function(x, 192)
 
-The columns of a strip are registers of their own in each lane, so taking strips, and putting them
-together, moves nothing.
+In each lane the columns of a strip are separate registers, so splitting a tile into strips and
+joining them moves no data.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["map_columns"]
 
 
 def strip_form(tile: Any, width: Any) -> Form:
-    """Return the form of a tile's strips of `width` columns; raise SpecError where the tile cannot
-    be cut into them."""
+    """Return the form of a tile's strips of `width` columns. Raises SpecError if the tile cannot be
+    divided into them."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
         raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
@@ -60,16 +60,16 @@ def check_result(strip: Form, part: Any) -> None:
 
 @op
 def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> Any:
-    """Call ``function(strip, first)`` for each strip of `width` columns of a tile, and put the
-    results side by side in one tile.
+    """Call ``function(strip, first)`` for each strip of `width` columns of a tile, and join the
+    results into one tile.
 
     function  nested in the kernel, or a `numpipe.function`; `first` is the strip's first column in
               the tile, an int32. Returns a tile of the strip's shape
-    tile      of two dimensions: a sum of products, settled
-    width     columns, a compile-time multiple of 8 that divides the tile's
+    tile      two-dimensional: a sum of products, settled
+    width     columns, a compile-time multiple of 8 that divides the tile's number of columns
 
-    For epilogues: what `function` loads and computes is held in registers for one strip at a time
-    (32 a lane for each value of 64 x 64)::
+    Use it in epilogues: the values that `function` loads and computes occupy registers for one
+    strip at a time (32 per lane for each value of 64 x 64)::
 
         def finish(x, first):
             x = x + residual[ds(row, 64), ds(column + first, 64)].astype(np.float32)
@@ -78,8 +78,8 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
 
         c[ds(row, 64), ds(column, 256)] = numpipe.map_columns(finish, acc, 64)
 
-    Raises SpecError for a width that does not divide, and for a function that returns something
-    else.
+    Raises SpecError for a width that does not divide the tile, and for a function that returns
+    another shape.
     """
     strip = strip_form(tile, width)
     parts = []

@@ -1,4 +1,4 @@
-"""Strips of a register tile on the GPU: runs of its registers."""
+"""Strips of a register tile on the GPU: ranges of its registers."""
 
 from __future__ import annotations
 

@@ -9,11 +9,23 @@ w … 16 w + 15 of each. Vectors, and tiles with one row or column, have what br
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, TILES, listed, packing
+from ...arch.dtypes import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    HALVES,
+    INT32,
+    INTEGERS,
+    TILES,
+    listed,
+    packed_fix,
+    packing,
+)
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
@@ -35,7 +47,7 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
     if dtype not in TILES:
         raise SpecError(
             f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array "
-            "before the call"
+            f"before the call{packed_fix(dtype)}"
         )
 
 
@@ -156,6 +168,8 @@ def zeros(shape: Any, dtype: Any) -> Tile:
 
 def zeros_form(shape: Any, dtype: Any) -> Form:
     kind = dtype_of(dtype)
+    if kind == FLOAT64:
+        return replace(zeros_form(shape, FLOAT32), dtype=kind)
     check_dtype(kind, "zeros")
     form = check_form(constant("zeros", "shape", shape), kind, "zeros")
     if kind not in (FLOAT32, INT32):
@@ -193,6 +207,13 @@ def astype(tile: Tile, dtype: Any) -> Tile:
 
 def astype_form(form: Form, dtype: Any) -> Form:
     kind = dtype_of(dtype)
+    if kind != form.dtype and FLOAT64 in (kind, form.dtype):
+        if {kind, form.dtype} - {FLOAT64} <= set(FLOATS):
+            return Form(form.shape, kind, form.layout)
+        raise SpecError(
+            f"astype: a {form.dtype} tile to {kind}: float64 is converted from and to "
+            f"{listed(FLOATS)}; fix: .astype(np.float32).astype(…)"
+        )
     if kind != form.dtype:
         check_dtype(kind, "astype")
     return Form(form.shape, kind, form.layout)
@@ -221,6 +242,8 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if dtype in INTEGERS:
             whole = value.dtype in (*INTEGERS, BOOL)
             return value.astype(dtype) if whole else _truncated(value, dtype)
+        if dtype == FLOAT64:
+            return value.astype(dtype)
         found = value.astype(FLOAT32)
         narrowed: np.ndarray = (
             found if largest is None else np.clip(found, -largest, largest)

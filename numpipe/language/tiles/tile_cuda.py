@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, INTEGERS, UINT32, packing
+from ...arch.dtypes import BOOL, FLOAT32, FLOAT64, INTEGERS, UINT32, packing
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
@@ -44,7 +44,7 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
     @property
     def machine(self) -> Any:
         return nb.ir.ArrayType(
-            {FLOAT32: nb.f32, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers
+            {FLOAT32: nb.f32, FLOAT64: nb.f64, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers
         )
 
 
@@ -139,7 +139,7 @@ nb.lower_cast(TileType, TileType)(
 @cuda_meaning(source.zeros)
 def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
     tile = TileType(source.zeros_form(shape, dtype))
-    nothing = nb.ir.Constant(tile.machine, [0.0 if tile.dtype == FLOAT32 else 0] * tile.registers)
+    nothing = nb.ir.Constant(tile.machine, [0.0 if tile.dtype.kind == "f" else 0] * tile.registers)
     return tile(shape, dtype), lambda context, builder, sig, args: nothing
 
 
@@ -167,6 +167,8 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     if dtype == BOOL:
         return [builder.uitofp(part, nb.f32) for part in parts]
     found = wide(builder, dtype, parts)
+    if dtype == FLOAT64:
+        return [builder.fptrunc(part, nb.f32) for part in found]
     convert = builder.uitofp if dtype == UINT32 else builder.sitofp
     return found if packing(dtype).wide == FLOAT32 else [convert(part, nb.f32) for part in found]
 
@@ -210,7 +212,7 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     if result == have:
         return value
     kind = result.dtype
-    whole = packing(have.dtype).wide != FLOAT32
+    whole = packing(have.dtype).wide.kind != "f"
     if whole and kind in INTEGERS:  # the low bits
         if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
             return value
@@ -227,6 +229,8 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
             nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f"
         )
         found = [builder.call(function, [x]) for x in found]
+    if kind == FLOAT64:
+        found = [builder.fpext(x, nb.f64) for x in found]
     if packing(kind).narrow:
         found = [
             packed(builder, kind, low, high)

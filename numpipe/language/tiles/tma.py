@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.machine import current
 from ...intrinsics import cp_async_bulk
-from ...plan.cluster_ranks import Sharing, mask_of, place_of, rank_of, share_of
+from ...plan.cluster_ranks import Sharing, first_of, mask_of, place_of, share_of
 from ...plan.copy_plans import CopyPlan
 from .refs import GmemRef, tensor_map
 
@@ -47,12 +47,12 @@ class Copy:
         dimension of the array, and in shared memory. `key` tells tiles apart, `what` names this
         one's start."""
         here = place_of(current().cta, by.dims)
-        group = rank_of([0 if axis in by.along else at for axis, at in enumerate(here)], by.dims)
+        group = first_of(here, by.dims, by.along)
         # CTAs must load shares of the same tile; the GPU does not look, and it would be patchwork
         current().agree((*key, group), f"{tuple(self.start)} of '{self.ref.name}'", by.shares, what)
         rows = share_of(here, by.dims, by.along) * by.rows
         self.start[by.across] += rows
-        self.offset, self.ctas = rows * by.width, mask_of(here, by.dims, by.along)
+        self.offset, self.ctas = rows * by.width, mask_of(by.dims, by.along) << group
 
     @property
     def boxes(self) -> Iterator[tuple[tuple[int, ...], int]]:

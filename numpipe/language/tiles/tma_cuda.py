@@ -9,11 +9,10 @@ from typing import Any
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...intrinsics import cp_async_bulk
-from ...plan.cluster_ranks import Sharing, mask_of
+from ...plan.cluster_ranks import Sharing, first_of, mask_of, share_of
 from ...plan.context_cuda import cluster_place
 from ...plan.copy_plans import CopyPlan
 from ...plan.unit import Unit
-from .cluster_arrivals_cuda import rank
 from .refs_cuda import I32
 
 
@@ -40,16 +39,11 @@ class Copy:
         self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
 
     def share(self, by: Sharing) -> None:
-        builder, place, share = self.builder, cluster_place(self.builder, by.dims), nb.const(0)
-        for axis in reversed(by.along):
-            share = builder.add(builder.mul(share, nb.const(by.dims[axis])), place[axis])
-        rows = builder.mul(share, nb.const(by.rows))
-        others = [nb.const(0) if axis in by.along else at for axis, at in enumerate(place)]
-        self.ctas = builder.shl(
-            nb.const(mask_of((0, 0, 0), by.dims, by.along)), rank(builder, others, by.dims)
-        )
-        self.offset = builder.mul(rows, nb.const(by.width))
-        self.start[by.across] = builder.add(self.start[by.across], rows)
+        here = cluster_place(self.builder, by.dims)
+        rows, group = share_of(here, by.dims, by.along) * by.rows, first_of(here, by.dims, by.along)
+        self.ctas = self.builder.shl(nb.const(mask_of(by.dims, by.along)), group.value)
+        self.offset = (rows * by.width).value
+        self.start[by.across] = self.builder.add(self.start[by.across], rows.value)
 
     def load(self) -> None:
         self._issue(cp_async_bulk.load if self.ctas is None else cp_async_bulk.multicast)

@@ -1,9 +1,9 @@
 """The largest elements of each row of a register tile: ``values, columns = numpipe.top_k(x, 4)``.
 
-A round for each of the k: every lane finds the largest of its elements that comes behind the round
-before's, the lanes of a quad agree on one (four shuffles), and the lane that has the column of the
-result keeps it. What comes first is said by rank, then by column, so no element changes, and none
-is found twice.
+There is one round for each of the k elements: every lane finds its largest element that comes after
+the previous round's, the lanes of a quad agree on one (four shuffles), and the lane that has the
+column of the result keeps it. Elements are ordered by rank, then by column, so no element is
+modified and none is found twice.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["top_k"]
 
 MOST = 32
 ABSENT = -1
-"""the index where there is no element: in columns from k on"""
+"""The index where there is no element: in columns from k on."""
 
 
 def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
-    """Return (the form of the values, that of their columns, k); raise SpecError for other tiles
-    and counts."""
+    """Return (the form of the values, the form of their columns, k). Raises SpecError for other
+    tiles and counts."""
     form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
     if form is None:
         raise SpecError(f"top_k(tile, k): tile is a register tile (M, N), got {called(tile)}")
@@ -48,7 +48,7 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
 
 
 def nothing(dtype: np.dtype) -> Any:
-    """Return the value where there is no element."""
+    """Return the value used where there is no element."""
     return np.iinfo(np.int32).min if dtype == INT32 else -np.inf
 
 
@@ -60,24 +60,26 @@ def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
     tile  (M, N) of float32, float16, bfloat16 or int32
     k     1 to 32, at most N: a compile-time constant
 
-    Both results are tiles of M rows and of as many columns as hold k, 8 or a multiple of it: the
-    values, of the tile's type, in falling order, and the int32 columns they come from. Of equal
-    elements the first comes first; NaN are the largest, as for `numpy.sort`; -0 counts as 0 and is
-    given as 0. In columns from k on the value is -inf, of int32 the least there is, and the index
-    -1: an array of k columns is stored to as a block, which is clipped there::
+    Both results are tiles of M rows; their number of columns is k rounded up to a multiple of 8.
+    The first holds the values, of the tile's type, in descending order; the second holds the int32
+    columns that they come from. Among equal elements the first comes first; NaN are the largest, as
+    in `numpy.sort`; -0 counts as 0 and is returned as 0. In columns from k on, the value is -inf
+    (for int32 the smallest integer) and the index is -1. Stored as a block, the result is clipped
+    to an array of k columns::
 
         values, columns = numpipe.top_k(scores, 2)
         best[ds(row, 64), ds(0, 8)] = values
 
-    It takes about seven instructions for each element and each of the k; 1 is quicker found by
-    ``argmax``. Raises SpecError for other tiles and counts. JAX calls it ``jax.lax.top_k``.
+    It takes about seven instructions for each element and each of the k; for k = 1, ``argmax`` is
+    faster. Raises SpecError for other tiles and counts. The counterpart in JAX is
+    ``jax.lax.top_k``.
     """
     values, columns, k = top_forms(tile, k)
     if not np_.computes:
         return Tile(None, values), Tile(None, columns)
     x = tile.value if tile.dtype == INT32 else tile.value.astype(FLOAT32) + FLOAT32.type(0)
     order = np.argsort(-x.astype(np.int64) if tile.dtype == INT32 else -x, axis=1, kind="stable")
-    if tile.dtype != INT32:  # argsort puts NaN last; they come first here, in their order
+    if tile.dtype != INT32:  # argsort puts NaN last; here they come first, in order
         nan = np.take_along_axis(np.isnan(x), order, axis=1)
         order = np.take_along_axis(order, np.argsort(~nan, axis=1, kind="stable"), axis=1)
     found = np.full(values.shape, nothing(tile.dtype), x.dtype)

@@ -1,5 +1,5 @@
-"""The largest elements of each row of a register tile on the GPU: a loop over the k, its body over
-a lane's elements."""
+"""The largest elements of each row of a register tile on the GPU: a loop over the k, whose body
+loops over a lane's elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     where = places(values.shape, values.layout)
     rows = list(dict.fromkeys(row for row, _ in where))
 
-    # round, then of each row the rank and the column found before, then the results: ranks, and
+    # round, then for each row the rank and the column found last, then the results: ranks, and
     # columns
     begin = [
         nb.const(0),
@@ -108,11 +108,11 @@ def _next(
     column_before: Any,
     distances: tuple[int, ...],
 ) -> tuple[Any, Any]:
-    """Return (rank, column) of a row's next element after (`before`, `column_before`); all lanes
+    """Return (rank, column) of a row's next element after (`before`, `column_before`). All lanes
     that share the row, at these `distances`, get it."""
     rank, column = nb.const(LEAST), nb.const(LAST)
     seen = builder.sub(column_before, own)
-    # so that of equal ones the first is left
+    # so that the first of several equal elements is kept
     for at, element in sorted(elements, reverse=True, key=lambda element: element[0]):
         behind = builder.or_(
             builder.icmp_signed("<", element, before),
@@ -146,7 +146,7 @@ def _next(
 
 
 def _value(builder: Any, rank: Any, index: Any) -> Any:
-    """Return the float32 of a rank; -inf where there is no element."""
+    """Return the float32 with a given rank; -inf where there is no element."""
     bits = builder.select(
         builder.icmp_signed("<", rank, nb.const(0)), builder.xor(rank, nb.const(LAST)), rank
     )

@@ -1,19 +1,19 @@
-"""Sine, cosine and tangent of float32 on the GPU, for every float32: libdevice's put large
-arguments through local memory.
+"""Sine, cosine and tangent of float32 on the GPU, for every float32. They replace libdevice's
+functions, which use local memory for large arguments.
 
-An argument x is reduced to r = x - q pi/2, of at most pi/4, and q is kept modulo 4:
+An argument x is reduced to r = x - q pi/2, with magnitude at most pi/4, and q is kept modulo 4:
 
 ==================  ================================================================================
-``|x| <= 2^16``     by Cody and Waite: q is x 2/pi, rounded; pi/2 is subtracted q times in three
-                    parts, by fused products
-larger              by Payne and Hanek: of 2/pi only those 96 bits are multiplied that the exponent
-                    of x leaves below 4
-infinite, NaN       NaN, by the first way
+``|x| <= 2^16``     Cody and Waite: q is x 2/pi, rounded; pi/2 is subtracted q times in three
+                    parts, with fused multiply-adds
+larger              Payne and Hanek: only those 96 bits of 2/pi are multiplied that contribute to
+                    the result modulo 4, given the exponent of x
+infinite, NaN       NaN, by the first method
 ==================  ================================================================================
 
-Polynomials of r make the sine, the cosine and the tangent within pi/4. There is no table and no
-loop, so all stays in registers. The code is LLVM IR alone: tests run it on the CPU, over the whole
-range.
+Polynomials of r give the sine, the cosine and the tangent within pi/4. There is no table and no
+loop, so all values stay in registers. The code is LLVM IR only: tests run it on the CPU, over the
+whole range.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import numpy as np
 from ...core import numba as nb
 
 TWO_OVER_PI = 0x28BE60DB, 0x9391054A, 0x7F09D5F4, 0x7D4D3770, 0x36D8A566, 0x4F10E410, 0x7F9458EA
-"""the first 224 bits of 2/pi"""
+"""The first 224 bits of 2/pi."""
 PARTS = 1.57079601, 3.13916473e-07, 5.39030253e-15
-"""pi/2, in three parts; the products of the first with q are exact"""
+"""pi/2 in three parts; the products of the first part with q are exact."""
 LARGE = 65536.0
-# 1.5 2^23: a float32 that it is added to is rounded to an integer, which the low bits hold
+# 1.5 2^23: adding it to a float32 rounds the sum to an integer, which the low bits hold.
 SHIFT = 12582912.0
 
-# minimax polynomials of r^2, the highest power first; sine and tangent without their first term, r
+# Minimax polynomials of r^2, highest power first; for sine and tangent without the first term, r.
 SINE = 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1
 COSINE = 2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0
 TANGENT = (
@@ -63,7 +63,7 @@ def _polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
 
 
 def reduced(builder: Any, x: Any) -> tuple[Any, Any]:
-    """Return (r, q): x less q pi/2, and q, of which two bits count."""
+    """Return (r, q): x minus q pi/2, and q, of which only the low two bits matter."""
     shifted = _fma(builder, x, _f(2 / np.pi), _f(SHIFT))
     times = builder.fsub(shifted, _f(SHIFT))
     near = x
@@ -86,7 +86,7 @@ def reduced(builder: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
-    """Return (r, q) of a finite number from 2^16 on, by its bits."""
+    """Return (r, q) of a finite number with magnitude at least 2^16, given its bits."""
 
     def wide(value: Any) -> Any:
         return builder.zext(value, nb.i64)
@@ -102,7 +102,7 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
     )
     word, shift = builder.lshr(exponent, nb.const(5)), wide(builder.and_(exponent, nb.const(31)))
     words = []
-    for first in range(-1, 3):  # of 2/pi, those that a shift by the exponent leaves
+    for first in range(-1, 3):  # the words of 2/pi that remain after a shift by the exponent
         chosen = nb.const(_word(first))
         for number in range(1, 5):
             chosen = builder.select(
@@ -140,7 +140,7 @@ def _word(number: int) -> int:
 
 
 def sine(builder: Any, x: Any, quarters: int = 0) -> Any:
-    """Return the sine of a float32, or with one of the `quarters` the cosine."""
+    """Return the sine of a float32, or the cosine for an odd number of `quarters`."""
     r, q = reduced(builder, x)
     q = builder.add(q, nb.const(quarters)) if quarters else q
     square = builder.fmul(r, r)

@@ -7,7 +7,13 @@ from typing import Any
 
 from ...core import numba as nb
 
-REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): "h"}
+REGISTERS = {
+    str(nb.f32): "f",
+    str(nb.f64): "d",
+    str(nb.i32): "r",
+    str(nb.i64): "l",
+    str(nb.i16): "h",
+}
 """constraints of registers, by their types"""
 
 

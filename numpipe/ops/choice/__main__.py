@@ -1,9 +1,9 @@
-"""Fit the choice of matmul configs to a GPU, or say how good it is.
+"""Fit the choice of matmul configs to a GPU, or report how good it is.
 
-``fit`` writes the file of the GPU whose times are in the first of ROWS; ``evaluate`` prints what
-the choice loses on products that were not fitted to: the time of the config that is chosen over the
-fastest measured one. Times of other GPUs may follow, for sizes that were not measured on the first.
-examples/benchmarks/random_products.py writes ROWS.
+``fit`` writes the file of the GPU whose times are in the first of ROWS. ``evaluate`` prints how
+much slower the chosen config is than the fastest measured one, for products that were held out of
+the fit. Files of other GPUs may follow, for sizes that were not measured on the first. ROWS are
+written by examples/benchmarks/random_products.py.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ def main(arguments: list[str] | None = None) -> int:
         options.add_argument("rows", nargs="+", type=Path, metavar="ROWS")
         if command == "fit":
             options.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
-    asked = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        sets = list(read(asked.rows).values())
+        sets = list(read(parsed.rows).values())
     except (NumpipeError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     gpu, groups = sets[0]
     count = sum(len(group.seconds) for group in groups)
     print(f"{gpu.name}: {count} times of {len({group.shape for group in groups})} products")
-    if asked.command == "evaluate":
-        _print("products that were not fitted to", unseen(sets))
+    if parsed.command == "evaluate":
+        _print("products held out of the fit", unseen(sets))
         return 0
     fitted = fit(sets)
     _print("the count alone", losses(fitted, groups, corrects=False))
-    _print("corrected, the products that were fitted to", losses(fitted, groups))
-    fitted.save(asked.out)
+    _print("corrected, the products of the fit", losses(fitted, groups))
+    fitted.save(parsed.out)
     return 0
 
 
 def _print(what: str, lost: Any) -> None:
     mean = np.exp(np.log(lost).mean())
     print(
-        f"{what}: the choice takes {mean:.4f} of the fastest config's time, at most "
-        f"{lost.max():.2f}; more than 1.1: {(lost > 1.1).mean():.1%}"
+        f"{what}: the chosen config takes {mean:.4f} of the fastest config's time on average, at "
+        f"most {lost.max():.2f}; more than 1.1 in {(lost > 1.1).mean():.1%}"
     )
 
 

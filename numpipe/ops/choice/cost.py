@@ -1,9 +1,9 @@
-"""About how many cycles a matrix product takes, with each of thousands of configs: a count in a
-fraction of a millisecond.
+"""Estimate the cycles that a matrix product takes with each of thousands of configs, in a fraction
+of a millisecond.
 
-`cycles` adds up what the CTA with the most work does. For each step it multiplies, or waits for the
-slowest of its tensor cores, the latency of its ring, the L2 and the memory; then it exchanges
-partial sums, and stores. The constants (`gpu.Constants`) are fitted to measurements by `fit`.
+`cycles` counts what the CTA with the most work does. In each step it multiplies, or waits for the
+slowest of its tensor cores, the latency of its ring, L2 and memory; then it exchanges partial sums
+and stores. The constants (`gpu.Constants`) are fitted to measurements by `fit`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Product", "Work", "cycles", "work"]
 
 
 class Product(NamedTuple):
-    """A product: numbers, or float32 arrays with an element for each way. `rows` are those that the
-    rows of a tile lie along: those of the transpose where it is `turned`.
+    """A product, given as numbers, or as float32 arrays with one element per config. `rows` is the
+    size along the rows of a tile: of the transpose if `turned`.
 
-    `aligned`: rows of the operands begin at multiples of so many bytes, a power of two up to 128.
-    If it is less than 32, a `SECTOR`, each row of a block costs the L2 another sector.
+    `aligned` is the alignment of the operands' rows in bytes, a power of two up to 128. If it is
+    less than 32, a `SECTOR`, each row of a block costs one more sector of L2.
     """
 
     rows: Any
@@ -36,17 +36,17 @@ class Product(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a way to cut makes of a product."""
+    """The work that each config makes of a product."""
 
     tiles: Floats
     steps: Floats
-    """of a tile"""
+    """steps of a tile"""
     units: Floats
-    """of work that a CTA takes: tiles, or parts of tiles"""
+    """work items that CTAs take: tiles or parts of tiles"""
     own: Floats
-    """steps of a unit"""
+    """steps of a work item"""
     ctas: Floats
-    """that run at the same time, at most"""
+    """most CTAs that run at the same time"""
     high: Floats
     """rows of a tile that lie inside the output, on average"""
     wide: Floats
@@ -54,7 +54,7 @@ class Work(NamedTuple):
 
 
 def work(of: Ways, product: Product, gpu: Gpu) -> Work:
-    """Return the work of a product that is cut in these ways."""
+    """Return the work of a product tiled in each of these ways."""
     down = np.ceil(product.rows / (of.tm * of.cluster)) * of.cluster
     beside = np.ceil(product.columns / (of.tn * of.across)) * of.across
     tiles = product.batches * down * beside
@@ -74,13 +74,13 @@ def work(of: Ways, product: Product, gpu: Gpu) -> Work:
 
 
 def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
-    """Return about how many cycles a product takes, cut in each of these ways."""
+    """Return the estimated cycles of a product tiled in each of these ways."""
     tiles, steps, units, own, ctas, high, wide = work(of, product, gpu)
     rows, columns, k, _, aligned, batches = product
     by = gpu.constants
     elements, depth = of.tm * of.tn, of.tk * 2
     operands = 2.0 * batches * k * (rows + columns)  # bytes
-    # a step, while so many CTAs are at work
+    # a step while `at_work` CTAs are running
     multiplied = of.tk * of.tm * np.maximum(of.tn, by.least_columns) * by.multiply
     waited = by.latency / (of.slots - 1)
     sectors = np.where(np.asarray(aligned) < SECTOR, np.float32(by.unaligned), np.float32(1))
@@ -92,7 +92,7 @@ def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
     def step(at_work: Floats) -> Floats:
         return np.sqrt(alone + shared * at_work * at_work) + constant  # type: ignore[no-any-return]
 
-    # after the steps of a tile: ping-pong hides all stores but the last
+    # after the steps of a tile: ping-pong hides all stores except the last
     stored = by.store * elements / of.wgs
     hidden = stored * of.turns
     others = np.minimum(of.parts, steps) - 1
@@ -102,7 +102,7 @@ def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
     rest = units - full * ctas
     whole = own * (full * step(ctas) + _some(rest) * step(rest))
     whole += (full + _some(rest)) * (stored - hidden + exchanged + handed) + hidden
-    # where the steps of all tiles are shared out, others have parts of a CTA's tile
+    # if the steps of all tiles are divided evenly, other CTAs have parts of a CTA's tile
     active = np.minimum(tiles * steps, ctas)
     share = tiles * steps / active
     met = np.clip(np.ceil(steps / share), 1, 32)
@@ -115,5 +115,5 @@ def cycles(of: Ways, product: Product, gpu: Gpu) -> Floats:
 
 
 def _some(count: Floats) -> Floats:
-    """Return 1 where a count is not 0."""
+    """Return 1 for counts other than 0."""
     return np.minimum(count, 1)

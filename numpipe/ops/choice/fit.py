@@ -1,9 +1,9 @@
-"""Fit the constants and the networks of a GPU to measured times, and say how good its choice is.
+"""Fit the constants and the networks of a GPU to measured times, and evaluate the resulting choice.
 
 The constants are fitted first, by least squares of the logarithm of counted over measured cycles;
-then networks are trained on what is left. Both fit the order of a product's configs, not its time:
-most of the mean error of a group of times is taken away, and configs near the fastest weigh most. A
-part of what the networks minimize is the time that their choice loses.
+then networks are trained on the remaining error. Both fit the order of a product's configs rather
+than its time: most of the mean error of a group of times is subtracted, and configs near the
+fastest have the largest weights. The networks' loss includes the time that their choice loses.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from .ranking import TURNED
 __all__ = ["fit", "losses", "unseen"]
 
 COMMON = 0.95
-"""share of a group's mean error that is taken away"""
+"""fraction of a group's mean error that is subtracted"""
 STAY = 3e-5
-"""weight of the distance of a constant's logarithm from where its fit begins"""
+"""weight of a constant's distance (of logarithms) from its initial value"""
 NETWORKS, HIDDEN, EPOCHS, GROUPS = 4, (32, 16), 200, 256
-"""networks; units of their hidden layers; passes over all groups; groups of a step"""
+"""number of networks; units of their hidden layers; passes over all groups; groups per step"""
 RATE, DECAY, WARM = 2e-2, 0.1, 0.05
-"""of AdamW: the largest step, the decay of weights, the part of all steps until the largest"""
+"""AdamW: the largest learning rate, the weight decay, and the warm-up as a fraction of all steps"""
 LOST, SHARP = 0.1, 0.01
-"""weight of what the choice loses; difference of two predicted times (logarithms) that makes one e
-times as likely as the other"""
+"""weight of the time that the choice loses; difference of two predicted times (logarithms) that
+makes one e times as likely as the other"""
 Sets = Sequence[tuple[Gpu, list[Group]]]
 
 
 def fit(sets: Sets) -> Gpu:
-    """Return the GPU of the first set, with constants and networks that are fitted to its times.
+    """Return the GPU of the first set, with constants and networks fitted to its times.
 
-    Further sets are of other GPUs. The networks learn from them too, for products of other sizes
-    than were measured on the first; their times are counted with their own constants.
+    Further sets are of other GPUs. The networks also learn from them, for sizes that were not
+    measured on the first; their cycles are counted with their own constants.
     """
     own = replace(sets[0][0], constants=_constants(*sets[0]))
     groups = [group for _, each in sets for group in each]
-    counted, seen = [], []
+    counted, inputs = [], []
     for gpu, each in ((own, sets[0][1]), *sets[1:]):
         rows = arrays(each)
         counted.append(cycles(rows.ways, rows.product, gpu))
-        seen.append(features(rows.ways, rows.product, counted[-1], gpu))
-    data = arrays(groups), np.concatenate(counted), np.concatenate(seen, axis=1).T
+        inputs.append(features(rows.ways, rows.product, counted[-1], gpu))
+    data = arrays(groups), np.concatenate(counted), np.concatenate(inputs, axis=1).T
     networks = [_trained(*data, seed) for seed in range(NETWORKS)]
     return replace(own, layers=tuple(np.stack(each) for each in zip(*networks, strict=True)))
 
 
 def losses(gpu: Gpu, groups: list[Group], corrects: bool = True) -> Any:
-    """Return the time of the config that is chosen over that of the fastest, for each group."""
+    """Return the time of the chosen config over the time of the fastest, for each group."""
     rows = arrays(groups)
     predicted = cycles(rows.ways, rows.product, gpu)
     if corrects:
-        seen = features(rows.ways, rows.product, predicted, gpu)
-        predicted = predicted * np.exp(correction(seen, gpu.layers))
+        inputs = features(rows.ways, rows.product, predicted, gpu)
+        predicted = predicted * np.exp(correction(inputs, gpu.layers))
     predicted = predicted * np.where(rows.product.turned, TURNED, 1)
     chosen = np.lexsort((predicted, rows.number))[rows.starts]
     return rows.longer[chosen]
 
 
 def unseen(sets: Sets, folds: int = 3) -> Any:
-    """Return the losses of groups of the first set, each by a fit to the products of the other
-    folds: all times of a shape are in the same fold."""
+    """Return the losses of the first set's groups by cross-validation: each group is predicted by a
+    fit to the other folds. All times of a shape are in the same fold."""
 
     def within(groups: list[Group], fold: int, inside: bool) -> list[Group]:
         return [
@@ -88,7 +88,7 @@ def unseen(sets: Sets, folds: int = 3) -> Any:
 
 
 def _constants(gpu: Gpu, groups: list[Group]) -> Constants:
-    """Return constants that are fitted by the method of Levenberg and Marquardt."""
+    """Fit the constants by the Levenberg-Marquardt method."""
     rows = arrays(groups)
     weight = rows.longer**-1.5
     start = np.log(gpu.constants)
@@ -116,11 +116,11 @@ def _constants(gpu: Gpu, groups: list[Group]) -> Constants:
 
 
 def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
-    """Return the layers of a network, trained on these times: arrays (outputs, inputs + 1), whose
-    last column is the bias."""
+    """Train a network on these times and return its layers: arrays (outputs, inputs + 1) whose last
+    column is the bias."""
     random = np.random.default_rng(seed)
     mean, spread = seen.mean(0), seen.std(0)
-    spread[spread < 1e-3] = 1  # what is the same in all rows
+    spread[spread < 1e-3] = 1  # features that are constant
     x = ((seen - mean) / spread).astype(np.float32)
     weight = rows.longer**-1.5 * rows.weight[rows.number]
     lost = np.minimum(rows.longer - 1, 0.3)
@@ -130,7 +130,7 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
         for inputs, outputs in itertools.pairwise((x.shape[1], *HIDDEN, 1))
     ]
     moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in layers]
-    places = np.split(np.arange(len(x)), rows.starts[1:])  # of each group's times
+    places = np.split(np.arange(len(x)), rows.starts[1:])  # indices of each group's times
     parts = max(1, round(len(places) / GROUPS))
     for step in range(EPOCHS * parts):
         if step % parts == 0:
@@ -145,14 +145,14 @@ def _trained(rows: Rows, counted: Any, seen: Any, seed: int) -> list[Any]:
             first += 0.1 * (gradient - first)
             second += 0.001 * (gradient * gradient - second)
             layer -= rate * (first / (np.sqrt(second) + 1e-8) + DECAY * layer)
-    layers[0][-1] -= mean / spread @ layers[0][:-1]  # the network sees what is not normalized
+    layers[0][-1] -= mean / spread @ layers[0][:-1]  # fold the normalization into the first layer
     layers[0][:-1] /= spread[:, None]
     return [layer.T for layer in layers]
 
 
 def _gradients(layers: list[Any], x: Any, facts: Any, starts: Any, groups: Any) -> list[Any]:
-    """Return the gradients of the loss of some groups, which begin at `starts` and weigh `groups`,
-    for each layer."""
+    """Return the gradients of the loss, per layer, for groups of times that start at `starts` and
+    have the weights `groups`."""
     target, counted, lost, weight = facts
     inputs, slopes = [x], []
     for layer in layers[:-1]:
@@ -161,11 +161,11 @@ def _gradients(layers: list[Any], x: Any, facts: Any, starts: Any, groups: Any) 
         inputs.append(sums * gate)  # SiLU
         slopes.append(gate * (1 + sums - inputs[-1]))
     answer = (inputs[-1] @ layers[-1][:-1] + layers[-1][-1])[:, 0]
-    # the errors' squares, without what a group has in common
+    # squared errors, less each group's common error
     error = answer - target
     error = weight * (error - _common(error, weight, starts))
     gradient = 2 * (error - weight * _common(error / weight, weight, starts)) / weight.sum()
-    # what is lost by a choice among the fastest
+    # time lost by a soft choice of the fastest
     counts = np.diff(starts, append=len(x))
     swift = -(counted + answer) / SHARP
     likely = np.exp(swift - np.repeat(np.maximum.reduceat(swift, starts), counts))
@@ -182,6 +182,6 @@ def _gradients(layers: list[Any], x: Any, facts: Any, starts: Any, groups: Any) 
 
 
 def _common(error: Any, weight: Any, starts: Any) -> Any:
-    """Return for each time what is taken away from its error: a share of its group's mean."""
+    """Return what is subtracted from each time's error: a fraction of its group's mean."""
     mean = np.add.reduceat(weight * error, starts) / np.add.reduceat(weight, starts)
     return COMMON * np.repeat(mean, np.diff(starts, append=len(error)))

@@ -1,8 +1,8 @@
-"""`Gpu`: what the choice of a config knows about one GPU, read from a file in `gpus/`.
+"""Data about a GPU that the choice of a config uses, read from a file in `gpus/`.
 
-A file has the name that the driver reports, the number of SMs, the bandwidth of the memory, the
-constants of the count of cycles (`cost`) and the weights of the network that corrects it
-(`network`). ``python -m numpipe.ops.choice fit`` writes one.
+A file has the name that the driver reports, the number of SMs, the memory bandwidth, the constants
+of the cycle count (`cost`) and the weights of the networks that correct it (`network`).
+``python -m numpipe.ops.choice fit`` writes one.
 """
 
 from __future__ import annotations
@@ -21,53 +21,54 @@ __all__ = ["Constants", "Gpu", "gpu_of", "known"]
 
 FOLDER = Path(__file__).with_name("gpus")
 SIMULATED = "NVIDIA H200"
-"""the GPU whose configs are chosen where there is none"""
+"""the GPU whose configs are used if there is no GPU"""
 
 
 class Constants(NamedTuple):
-    """Cycles of the count (`cost.cycles`), fitted to measurements."""
+    """Constants of the cycle count (`cost.cycles`), in cycles unless noted, fitted to
+    measurements."""
 
     multiply: float
-    """of a multiply-add of a CTA"""
+    """per multiply-add of a CTA"""
     least_columns: float
-    """a narrower tile takes as long as one of so many columns"""
+    """columns; a narrower tile takes as long as one of this width"""
     latency: float
-    """from the issue of a load to its data, which the slots of a ring share"""
+    """from the issue of a load to its data; the slots of a ring share it"""
     l2: float
-    """of an SM for a byte from the L2"""
+    """of one SM, per byte from L2"""
     unaligned: float
-    """times as many where rows do not begin at a sector of the L2"""
+    """factor on `l2` if rows do not start at an L2 sector"""
     memory: float
-    """of a byte from memory, or to it"""
+    """per byte from or to memory"""
     step: float
-    """of a step in addition"""
+    """additional time per step"""
     meeting: float
-    """of a step whose loads the CTAs of a cluster share"""
+    """per step, if the CTAs of a cluster share its loads"""
     store: float
-    """of an element of a tile that is stored"""
+    """per stored element of a tile"""
     exchange: float
-    """of an element whose partial sums the CTAs of a cluster exchange"""
+    """per element whose partial sums the CTAs of a cluster exchange"""
     hand: float
-    """of partial sums that CTAs hand over in global memory"""
+    """per exchange of partial sums through global memory"""
     hand_element: float
-    """of an element of these"""
+    """per element of such an exchange"""
     cluster: float
-    """of a cluster's start and end"""
+    """start and end of a cluster"""
     launch: float
-    """of a launch, of the first loads and of the last stores"""
+    """launch, first loads and last stores"""
 
 
 @dataclass(frozen=True, eq=False)
 class Gpu:
-    """What is known about a GPU.
+    """Data about a GPU.
 
     name       as the driver reports it
     sms        number of SMs
-    bandwidth  of its memory, in bytes a second
-    at_once    CTAs that run at the same time in clusters of 1 to 8, one CTA on an SM
-               (cuOccupancyMaxActiveClusters): element 0 is for clusters of 1
-    constants  of the count of cycles
-    layers     of the networks (`network.correction`)
+    bandwidth  memory bandwidth in bytes per second
+    at_once    CTAs that run at the same time in clusters of 1 to 8 (element 0 is for clusters of
+               1), with one CTA per SM (cuOccupancyMaxActiveClusters)
+    constants  constants of the cycle count
+    layers     weights of the networks (`network.correction`)
     """
 
     name: str
@@ -105,11 +106,11 @@ def known() -> dict[str, Gpu]:
 
 @functools.cache
 def gpu_of(device: Device | None = None) -> Gpu:
-    """Return the file of a GPU, found by its name; None: the H200's, for simulated targets.
+    """Return the data of a GPU by its name; None returns the H200's, for simulated targets.
 
-    For a GPU without a file it is that of the nearest: the one whose logarithms of SMs and of
-    bandwidth differ least in sum. The number of SMs, and with it of CTAs that run at the same time,
-    is always the GPU's own: a part of a GPU (MIG) has fewer.
+    A GPU without a file gets the data of the most similar one, by the sum of the differences in the
+    logarithms of SMs and bandwidth. The number of SMs, and of CTAs that run at the same time, is
+    always the GPU's own, because part of a GPU (MIG) has fewer.
     """
     gpus = known()
     if device is None:

@@ -1,11 +1,11 @@
-"""Measured times of configs, which a GPU's constants and networks are fitted to.
+"""Measured times of configs, to which a GPU's constants and networks are fitted.
 
-A file has lines of JSON, compressed or not. The first names the GPU, with the bandwidth of its
-memory in bytes a second (0: not known), and, if it is known, `Gpu.at_once`::
+A file has lines of JSON and may be gzip-compressed. The first line names the GPU, with its memory
+bandwidth in bytes per second (0 if unknown) and, optionally, `Gpu.at_once`::
 
     {"gpu": "NVIDIA H200", "sms": 132, "bandwidth": 4.9e12}
 
-Each of the others is a time::
+Each other line is a time::
 
     {
         "shape": [m, n, k],
@@ -15,8 +15,8 @@ Each of the others is a time::
         "protocol": "sweep",
     }
 
-Times of a shape are compared within a run and a protocol. A line with a "skip" is left out, and so
-are competitors that are no configs.
+Times of a shape are compared within the same run and protocol. Lines with a "skip" are ignored, and
+so are competitors, which have no config.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from .ways import Config, Ways, ways_of
 __all__ = ["Group", "Rows", "arrays", "read"]
 
 CLOCK = 1.7e9
-"""cycles a second, about: constants of a GPU with another clock are as much larger or smaller"""
+"""approximate cycles per second; the constants of a GPU with another clock scale accordingly"""
 LEAST = 4
-"""configs of a group, at least"""
+"""least configs of a group"""
 BURST = 4.0
 """weight of times that were measured after a pause, at the boost clock. Three times as many large
 products were measured under load, and the choice is made for both"""
 
 
 class Group(NamedTuple):
-    """Times that are compared: of one shape, in one run, by one protocol."""
+    """Times that are compared with each other: of one shape, in one run, with one protocol."""
 
     shape: tuple[int, int, int]
     weight: float
@@ -60,24 +60,24 @@ class Group(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The times of groups as arrays, an element for each time unless said otherwise."""
+    """The times of all groups as arrays, with one element per time unless noted."""
 
     ways: Ways
     product: Product
     cycles: Any
     longer: Any
-    """cycles over those of the group's fastest config"""
+    """cycles relative to the group's fastest config"""
     number: Any
-    """of the group"""
+    """index of the group"""
     starts: Any
-    """for each group: its first time"""
+    """per group: index of its first time"""
     weight: Any
-    """for each group"""
+    """per group"""
 
 
 def read(paths: Iterable[Path]) -> dict[str, tuple[Gpu, list[Group]]]:
-    """Return the groups of files for each GPU, by its name, and what is known about it. Raises
-    SpecError for a file that does not begin with the GPU's line."""
+    """Return, by GPU name, the data of each GPU and its groups of times. Raises SpecError for a
+    file whose first line does not describe the GPU."""
     found: dict[str, tuple[Gpu, dict[Any, Group]]] = {}
     for path in paths:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
@@ -134,7 +134,7 @@ def arrays(groups: list[Group]) -> Rows:
 
 @functools.cache
 def _config(name: str) -> Config | None:
-    """Return the config of a line; None for a competitor that is none."""
+    """Return the config of a line, or None for a competitor."""
     if not name.startswith("Config("):
         return None
     call = ast.parse(name, mode="eval").body

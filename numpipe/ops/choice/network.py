@@ -1,9 +1,9 @@
-"""A correction of the count of cycles (`cost`), learned from measurements.
+"""A learned correction of the counted cycles (`cost`).
 
-The count knows waves, steps and bytes; how the waits of a cluster, the depth of a ring and the L2
-work together it does not. Small networks learn the logarithm of measured over counted cycles, and
-their answers are averaged (`fit` trains them). The products of matrices are sums of NumPy's own:
-BLAS would start threads, for some hundred rows.
+The count models waves, steps and bytes, but not how the waits of a cluster, the depth of a ring and
+L2 interact. Small networks learn the logarithm of measured over counted cycles, and their outputs
+are averaged (`fit` trains them). Matrix products use NumPy's einsum, because BLAS would start
+threads for a few hundred rows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .ways import Floats, Ways
 __all__ = ["MOST", "correction", "features"]
 
 MOST = 1.7
-"""logarithm of a correction at most: those of the measurements are smaller, and far from them a
-network may answer anything"""
+"""bound on the logarithm of a correction: measured ones are smaller, and far from the measurements
+a network's output is arbitrary"""
 
 
 def features(of: Ways, product: Product, counted: Floats, gpu: Gpu) -> Floats:
-    """Return what the networks see of each way to cut: a row of each fact, float32."""
+    """Return the networks' inputs for each config: one row per feature, float32."""
     _, _, units, own, ctas, high, wide = work(of, product, gpu)
     rows, columns, k, turned, aligned, batches = product
     log, waves = np.log, units / ctas
     rounds = np.where(of.stream > 0, waves, np.ceil(waves))
-    deep = np.maximum(rounds * own * of.tk, 1)  # along K, of a CTA
+    deep = np.maximum(rounds * own * of.tk, 1)  # extent along K of a CTA's work
     operands, output = 2.0 * batches * k * (rows + columns), 2.0 * batches * rows * columns
     facts = [
         log(rows),
@@ -66,25 +66,25 @@ def features(of: Ways, product: Product, counted: Floats, gpu: Gpu) -> Floats:
         np.minimum(1, 4096 * of.panels * np.where(of.turns > 0, 1, of.wgs) / (of.tm * of.tn)),
         log(np.minimum(units, ctas)),
         log(rounds),
-        # what limits the time, against what was counted
+        # each resource that may limit the time, relative to the count
         log(deep * of.tm * np.maximum(of.tn, 54) / counted),
         log(deep * (high + wide) / counted),
         log(units * own * of.tk * (high / of.across + wide / of.cluster) / counted),
         log((operands + output) / counted),
         log(counted),
     ]
-    seen = np.empty((len(facts), len(of.tm)), np.float32)
-    for row, fact in zip(seen, facts, strict=True):
+    table = np.empty((len(facts), len(of.tm)), np.float32)
+    for row, fact in zip(table, facts, strict=True):
         row[:] = fact
-    return seen
+    return table
 
 
 def correction(seen: Floats, layers: tuple[Any, ...]) -> Floats:
-    """Return the logarithms of measured over counted cycles that the networks expect.
+    """Return the networks' predictions of the logarithm of measured over counted cycles.
 
-    seen    (facts, ways)
-    layers  the weights of all networks, an array (networks, outputs, inputs + 1) a layer; the last
-            column is the bias
+    seen    (features, configs)
+    layers  the weights of all networks, an array (networks, outputs, inputs + 1) per layer; the
+            last column is the bias
     """
     x: Any = seen[None]
     for number, layer in enumerate(layers):

@@ -1,7 +1,7 @@
-"""The order of configs for a product, fastest first: `choose` takes the first, `space` several.
+"""Rank the configs for a product by predicted time: `choose` returns the first, `space` several.
 
-The cycles of all ways to cut the product are counted (`cost`); a network corrects the count of the
-best ones (`network`) for the GPU at hand (`gpu`). None of this needs the GPU itself.
+The cycles of all configs are counted (`cost`), and a network corrects the count of the best ones
+(`network`) for the given GPU (`gpu`). The GPU itself is not needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .ways import FUSED, Config, Ways, configs, fitted, ways
 __all__ = ["choose", "space"]
 
 LOOKED_AT = 128
-"""configs of the fewest counted cycles, whose counts are corrected together: the fastest config is
-among them, or one that takes 0.1 % longer, on average (measured products of an H200)"""
+"""number of configs with the fewest counted cycles whose counts are corrected together; on average
+over measured products on an H200, the fastest of them takes 0.1 % longer than the fastest of all"""
 TURNED = 1.01
-"""how many times as fast the transpose must be predicted to be, to be computed: predictions that
-differ by less do not tell which is faster"""
+"""factor by which the transpose must be predicted to be faster to be computed; smaller differences
+are within the error of the predictions"""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -43,13 +43,12 @@ def choose(
 ) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
-    gpu        that it runs on (`numpipe.ops.choice.gpu`); None: an H200
-    fused      whether there is an epilogue beside alpha, for which not every config has the
-               registers
-    aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128;
-               None: those of contiguous ones that are summed along
-    fixed      only configs that sum a row's products in one order, wherever in the output it lies
-    crosswise  whether a, and b, are contiguous along M, and N, rather than along K
+    gpu        the GPU to run on (`numpipe.ops.choice.gpu`); None: an H200
+    fused      whether there is an epilogue other than alpha, for which some configs lack registers
+    aligned    alignment of the operands' rows in bytes, a power of two up to 128; None: that of
+               contiguous operands with rows along K
+    fixed      only configs that sum in the same order wherever in the output a row is
+    crosswise  whether a is contiguous along M, and b along N, rather than along K
     """
     if 0 in (m, n, k, batches):
         return Config()
@@ -67,12 +66,12 @@ def space(
     turned: bool = True,
     widths: int = 1,
 ) -> list[Config]:
-    """Return the `most` configs that are predicted to be the fastest, the best of them first.
+    """Return up to `most` configs, the one that is predicted to be the fastest first.
 
-    gpu     that they run on; None: an H200
-    turned  whether those that compute the transpose may be among them: `matmul` passes their
-            kernels the operands' transposes
-    widths  how many may differ in little but `tn`
+    gpu     the GPU to run on; None: an H200
+    turned  whether to include configs that compute the transpose; `matmul` passes the operands'
+            transposes to their kernels
+    widths  how many configs may differ in little but `tn`
 
     >>> first, second = space(377, 13712, 8152, aligned=16, most=2)
     >>> first == choose(377, 13712, 8152, aligned=16)
@@ -110,20 +109,20 @@ def _ordered(
     fixed: bool = False,
     crosswise: tuple[bool, bool] = (False, False),
 ) -> Iterator[Config]:
-    """Yield configs, the fastest first: the `LOOKED_AT` of the fewest cycles by their corrected
-    count, then the next ones."""
+    """Yield configs, the fastest first: the `LOOKED_AT` configs with the fewest cycles in the order
+    of their corrected count, then the next ones."""
     gpu, of = gpu or gpu_of(), ways()
     possible = np.full(len(of.tm), True)
-    if fused:  # arrays are read in strips of at least 64 bytes
+    if fused:  # an epilogue reads arrays in strips of at least 64 bytes
         possible &= (of.tm / np.where(of.turns > 0, 1, of.wgs) * of.tn <= FUSED) & (of.tn % 32 == 0)
     if fixed:
         possible &= (of.stream == 0) & (of.parts * of.along == 1)
     sides, counted = ((m, n), (n, m)), []
     for flip in (False, True):
-        # rows of a block of such an operand are cut into powers of two
+        # rows of blocks of such an operand are cut into powers of two
         allowed = possible & (of.tn % 32 == 0) if crosswise[not flip] else possible
         counts = cycles(of, Product(*sides[flip], k, flip, aligned, batches), gpu)
-        # the batches of a transpose would be stored by the lanes
+        # the batches of a transpose would have to be stored by lanes
         counted.append(np.where(allowed & (batches == 1 or not flip), counts, np.inf))
     left = np.concatenate(counted)
     while (most := min(LOOKED_AT, np.isfinite(left).sum())) > 0:

@@ -1,4 +1,4 @@
-"""The configs of a matrix product: `Config`, and `configs`, which lists all there are."""
+"""Configs of a matrix product: the class `Config`, and `configs`, which lists all that exist."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from ...plan.layout import ATOM
 
 Floats = npt.NDArray[np.float32]
 FUSED = 128 * 128
-"""elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers
-beside it"""
+"""most elements of a warpgroup's tile that leave registers for an epilogue's arrays and
+functions"""
 DEEP = 6
-"""slots from which a ring is as fast with one of them kept"""
+"""number of slots from which keeping one of them back costs a ring no speed"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How the product is cut and scheduled. Sizes are in elements.
+    """How a product is tiled and scheduled. Sizes are in elements.
 
-    tm, tn    tile of the output: a CTA's (cooperative), or a compute warpgroup's (ping-pong)
+    tm, tn    tile of the output: of a CTA (cooperative) or of a compute warpgroup (ping-pong)
     tk        depth of a step
-    slots     steps in shared memory at once; None: as many as fit beside the staging panels
+    slots     steps in shared memory at once; None: as many as fit next to the staging panels
     schedule  "cooperative" or "pingpong"
-    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way
-              out, 1…8; None: up to a tile's
-    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output; where all
-              tiles run at once, fewer
-    policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
-    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them;
-              with split="cluster" along K
-    across    CTAs of a cluster along N: each loads a share of the blocks of a
+    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles being stored,
+              1…8; None: up to as many as a tile has
+    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output, or fewer
+              if all tiles run at once
+    policy    L2 eviction policy of the output; "evict_first" leaves room for inputs
+    cluster   CTAs of a cluster along M, each of which loads a share of the blocks of b for all of
+              them; with split="cluster", CTAs along K
+    across    CTAs of a cluster along N, each of which loads a share of the blocks of a
     wgs       compute warpgroups
-    turned    the transpose of the output is computed: the tile's rows lie along N, its columns
-              along M
-    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly;
-              "cluster": a part for each CTA of it
-    once      blocks of a and b are the first that make room in the L2: there is one row, or one
-              column, of tiles
-    dynamic   CTAs take tiles from a counter, so that quicker ones compute more
-    delay     steps a slot is kept after use, so that products of as many stay in flight; None: as
-              the schedule has it
+    turned    compute the transpose of the output: the tile's rows lie along N, its columns along M
+    split     number of parts of a tile's steps; "stream" divides the steps of all tiles evenly;
+              "cluster" gives each CTA of a cluster a part
+    once      let L2 evict blocks of a and b first, because there is only one row, or one column, of
+              tiles
+    dynamic   CTAs take tiles from a counter, so that faster ones compute more
+    delay     steps that a slot is kept after use, so that as many products stay in flight; None:
+              the schedule's default
     """
 
     tm: int = 128
@@ -70,23 +69,23 @@ class Config:
 
     @property
     def share(self) -> int:
-        """Columns of a tile that a CTA stores."""
+        """Columns of a tile that one CTA stores."""
         return self.tn // (self.cluster if self.split == "cluster" else 1)
 
     @property
     def strip(self) -> int:
-        """Columns of a tile that an epilogue computes at a time."""
+        """Columns of a tile that the epilogue processes at a time."""
         return math.gcd(self.share, 64)
 
     @property
     def fuses(self) -> bool:
         """Whether accumulators leave registers for an epilogue's arrays and functions; with more
-        than 128 a lane it is slow."""
+        than 128 registers per lane it is slow."""
         return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= FUSED
 
     @property
     def depth(self) -> int:
-        """The slots of the ring, for 16-bit types."""
+        """Number of slots of the ring, for 16-bit types."""
         sums = (
             4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
         )
@@ -100,7 +99,7 @@ class Config:
 
 
 class Ways(NamedTuple):
-    """Ways to cut a product, an element for each; the fields are those of `Config`."""
+    """Configs as arrays with one element per config; the fields correspond to those of `Config`."""
 
     tm: Floats
     tn: Floats
@@ -109,11 +108,11 @@ class Ways(NamedTuple):
     turns: Floats
     """1 for ping-pong"""
     stream: Floats
-    """1 where the steps of all tiles are shared out evenly"""
+    """1 if the steps of all tiles are divided evenly"""
     along: Floats
     """CTAs of a cluster along K"""
     parts: Floats
-    """parts of a tile, of CTAs that hand them over in global memory"""
+    """parts of a tile, computed by CTAs that combine them through global memory"""
     cluster: Floats
     across: Floats
     slots: Floats
@@ -128,25 +127,25 @@ _SHAPES = {
     (1, 64): (2, 256),
     (1, 128): (2, 192),
 }
-"""(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns for which they
-have the registers"""
+"""(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns that fit in their
+registers"""
 _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
-"""CTAs of a cluster along M and N that load together"""
+"""cluster sizes along (M, N) for CTAs that share loads"""
 _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2, 4))
-"""CTAs of a cluster along K, and along N"""
+"""cluster sizes along (K, N)"""
 _SHARED = ((1, 1), (2, 1), (1, 2), (1, 4), (2, 2))
-"""CTAs of a cluster along M and N where tiles are cut into parts"""
+"""cluster sizes along (M, N) for tiles that are cut into parts"""
 _PARTS = (2, 3, 4, 5, 6, 8, 12, 16)
 _LEAST_SLOTS = 3
 _LARGE = 128 * 128
-"""elements of a tile from which stores are worth their panels"""
+"""elements of a tile above which additional staging panels are worth their memory"""
 _MOST_BYTES = 182 << 10
-"""of a ring in steps of 64 whose tiles have 64 rows, and 64 columns or more: with more in flight
-all wait longer for the L2 than they gain (an H200)"""
+"""most bytes of a ring for tiles of 64 rows and at least 64 columns in steps of 64: with more in
+flight, waits for L2 grow by more than the overlap gains (H200)"""
 
 
 def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: int) -> int:
-    """Return how many steps of 16-bit operands fit into shared memory, beside staging panels and
+    """Return how many steps of 16-bit operands fit in shared memory next to staging panels and
     partial sums."""
     sums = 4 * tm * (tn - tn // along) * (wgs if turns else 1)
     step = sum(-(-side * tk * 2 // ATOM) * ATOM for side in (tm, tn))
@@ -155,7 +154,7 @@ def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: 
 
 
 def _cuts(turns: int, tm: int) -> Iterator[tuple[int | str | None, int, int]]:
-    """Yield (split, cluster, across)."""
+    """Yield the possible (split, cluster, across)."""
     yield from ((None, *load) for load in _LOADS)
     if not turns:
         yield from (("stream", *load) for load in _LOADS[:3])
@@ -167,9 +166,12 @@ def _cuts(turns: int, tm: int) -> Iterator[tuple[int | str | None, int, int]]:
 def _staged(
     tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have
-    panels for half of a warpgroup's tile, and cooperative ones for all of it: at any K some
-    products are faster with these than with the slots they cost."""
+    """Yield the possible (staging panels, slots) of a tile.
+
+    Large tiles that are not cut along K may also have panels for half of a warpgroup's tile, and in
+    the cooperative schedule for all of it: for some products, at any K, these are worth more than
+    the slots they cost.
+    """
     usual = 1 if tn <= 64 else 2
     slots = _slots(tm, tn, tk, usual, wgs, turns, along)
     if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
@@ -188,8 +190,8 @@ def _staged(
 
 @functools.cache
 def configs() -> tuple[Config, ...]:
-    """Return all configs of which at least three steps fit into shared memory, as for an output
-    that is not transposed."""
+    """Return all configs with room for at least three steps in shared memory, for an output that is
+    not transposed."""
     found = []
     for (turns, tm), (wgs, widest) in _SHAPES.items():
         for tn in range(8 if tm == 64 else 48, widest + 1, 8):
@@ -221,12 +223,12 @@ def configs() -> tuple[Config, ...]:
 
 @functools.cache
 def ways() -> Ways:
-    """Return `configs` as arrays."""
+    """Return `configs` as arrays, one element per config."""
     return ways_of(configs())
 
 
 def ways_of(several: Iterable[Config]) -> Ways:
-    """Return configs as ways to cut, in their order; a config's `turned` is of the product
+    """Return configs as arrays, in their order, except `turned`, which belongs to the product
     (`cost.Product`)."""
     rows = []
     for config in several:
@@ -251,8 +253,8 @@ def ways_of(several: Iterable[Config]) -> Ways:
 
 
 def fitted(config: Config, turned: bool, rows: int, columns: int, sms: int) -> Config:
-    """Return one of `configs` for an output, or its transpose where it is `turned`, of so many rows
-    and columns."""
+    """Return one of `configs` completed for an output of `rows` x `columns`, or for its transpose
+    if `turned`."""
     above = 1 if config.split == "cluster" else config.cluster
     return replace(
         config,
@@ -263,11 +265,10 @@ def fitted(config: Config, turned: bool, rows: int, columns: int, sms: int) -> C
 
 
 def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
-    """Return the `delay` of a config: a step's products stay in flight where there is a slot to
-    spare for them.
+    """Return the `delay` of a config: a step's products stay in flight if a slot can be spared.
 
-    On an H200 it is worth 10 to 25 % where one warpgroup multiplies what the L2 has, and costs 9 %
-    of the memory's speed with the few slots of steps of 256.
+    On an H200 this gains 10 to 25 % if a single warpgroup multiplies data that is in L2, and costs
+    9 % of the memory bandwidth with the few slots that steps of 256 have.
     """
     return 1 if not turns and tk < 256 and (wgs == 1 or slots >= DEEP) else None
 
@@ -275,11 +276,11 @@ def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
 def strip(config: Config, above: int, rows: int, columns: int, sms: int) -> int:
     """Return the `group` of a product whose clusters have `above` CTAs along M.
 
-    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may
-    be higher: in the mean of eleven products on an H200 that is worth some tenths of a percent.
-    Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
-    way from the L2: so they should have a square of the output. CTAs fill one GPC after another;
-    clusters are dealt to the eight GPCs in turn (an H200).
+    A cluster along M loads each block of b once for all its CTAs, so blocks of b cost less and a
+    group may have more rows; averaged over eleven products on an H200 this gains a few tenths of a
+    percent. If all tiles run at once, the SMs of a GPC, about 16, share what they load at the same
+    time on its way from L2, so their tiles should form a square of the output. On an H200, CTAs
+    fill one GPC after another, and clusters are dealt to the eight GPCs in turn.
     """
     if -(-rows // config.tm) * -(-columns // config.tn) > sms:
         return max(1, (1536 if above == 1 else 2048) // (config.tm * above)) * above

@@ -1,8 +1,8 @@
 """Benchmarks: measure a kernel against a reference so that the ratio is meaningful.
 
-`compare` measures competitors in this process by three protocols; read `protocols` first. Medians
-of CUDA events over rotated buffers are compared as ratios within one process, because rates of two
-cards of one model differ by a tenth.
+`compare` measures competitors in this process with three protocols; start with `protocols`. It
+compares medians of CUDA event times over rotated buffers as ratios within one process, because the
+speeds of two cards of the same model differ by up to a tenth.
 
     samples = bench.compare(
         {
@@ -13,12 +13,12 @@ cards of one model differ by a tenth.
     )
     samples[0].ratio("numpipe"), samples[0].noise
 
-To keep samples, put one `run_entry` for each case and process into a `Result` and `write` it;
-`read` reads the file, and ``python -m numpipe.bench show`` prints its table.
+To save samples, put one `run_entry` for each case and process in a `Result` and `write` it; `read`
+reads the file, and ``python -m numpipe.bench show`` prints its table.
 
-`timer` measures, `device` describes the machine, `report` is the file and its figures. Running a
-benchmark in several processes, sweeps of hundreds of rows, and comparing files are in
-``examples/benchmarks/harness``. No call of a kernel loads this room.
+`timer` measures, `environment` describes the machine, `report` has the file format and its figures.
+Running a benchmark in several processes, sweeps of hundreds of rows, and comparing files are in
+``examples/benchmarks/harness``. Kernel calls never load this package.
 """
 
 from __future__ import annotations

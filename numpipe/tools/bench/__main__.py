@@ -10,7 +10,7 @@ from .report import read, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables of files. Return the exit status: 2 if a file cannot be read."""
+    """Print the tables of the files. Return the exit status: 2 if a file cannot be read."""
     parser = argparse.ArgumentParser("python -m numpipe.bench", description=__doc__)
     parser.add_argument("command", choices=("show",))
     parser.add_argument("files", nargs="+")

@@ -1,4 +1,4 @@
-"""The machine of a result: GPU, driver, versions, and the readings of the card's sensors."""
+"""The machine of a result: GPU, driver, package versions, and sensor readings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Sensors = Callable[[], dict[str, float]]
 
 
 def describe() -> dict[str, Any]:
-    """Return device, driver, host and package versions, as JSON has them. Needs a GPU."""
+    """Return device, driver, host and package versions as JSON values. Needs a GPU."""
     driver = api()
     call(driver.cuInit(0))
     device = call(driver.cuDeviceGet(0))
@@ -52,7 +52,7 @@ def describe() -> dict[str, Any]:
             ),
             "sms": attribute("MULTIPROCESSOR_COUNT"),
             "l2_bytes": attribute("L2_CACHE_SIZE"),
-            # a clock in kHz, a width in bits, two transfers a cycle
+            # clock in kHz, bus width in bits, two transfers per cycle
             "bandwidth": attribute("MEMORY_CLOCK_RATE")
             * attribute("GLOBAL_MEMORY_BUS_WIDTH")
             * 250,
@@ -71,15 +71,16 @@ def describe() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of what compiles and launches kernels, and of competitors."""
+    """Return the installed versions of the packages that compile and launch kernels, and of
+    competitors."""
     return installed(*_PACKAGES)
 
 
 def sensors() -> Sensors:
-    """Return a function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
+    """Return a function that reads the SM clock (MHz), power (W) and temperature (°C) of GPU 0.
 
-    It reads NVML, by the package nvidia-ml-py (the extra ``bench``); without, there are no
-    readings.
+    It uses NVML from the package nvidia-ml-py (the extra ``bench``); without the package there are
+    no readings.
     """
     opened = _nvml()
 
@@ -95,7 +96,7 @@ def sensors() -> Sensors:
 
     try:
         read()
-    except Exception:  # forbidden in this container, or too old for the card
+    except Exception:  # not permitted in this container, or not supported by the card
         return dict
     return read
 
@@ -106,7 +107,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def _nvml() -> tuple[Any, Any] | None:
-    """Return NVML, and its handle of GPU 0; None if there is none."""
+    """Return NVML and its handle of GPU 0, or None if NVML is not available."""
     try:
         import pynvml as nvml
 
@@ -116,12 +117,12 @@ def _nvml() -> tuple[Any, Any] | None:
         if int(status):
             return nvml, nvml.nvmlDeviceGetHandleByIndex(0)
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid_text(uuid.bytes))
-    except Exception:  # absent, or it does not see the card
+    except Exception:  # not installed, or it does not see the card
         return None
 
 
 def _card() -> dict[str, Any]:
-    """Return the driver and the limits of GPU 0, as far as NVML knows them."""
+    """Return the driver version and the limits of GPU 0, as far as NVML reports them."""
     found: dict[str, Any] = {}
     if opened := _nvml():
         nvml, card = opened

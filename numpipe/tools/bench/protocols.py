@@ -1,8 +1,8 @@
-"""The three ways to hold a kernel against a reference.
+"""Three protocols for comparing a kernel with a reference.
 
 A Hopper card is limited by power: after a second of matrix products its clock settles where the
 power meets the cap, and a kernel that draws less power then runs at a higher clock. So there are
-three answers to which kernel is faster:
+three answers to the question which kernel is faster:
 
 ===========  ==============================================  ======================================
 protocol     procedure                                       meaning of the ratio
@@ -13,11 +13,11 @@ alone        each under its own load, the reference first    each at the clock i
              and again last
 ===========  ==============================================  ======================================
 
-The reference always runs twice. The ratio of its two times is the noise of this measurement; the
+The reference always runs twice. The ratio of its two times is the noise of the measurement; the
 other competitors are compared with their mean.
 
-The benchmarks of numpipe measure hundreds of rows by a fourth protocol, "sweep": interleaved, after
-one load for all rows.
+numpipe's own benchmarks measure hundreds of rows with a fourth protocol, "sweep": interleaved,
+after one load for all rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Plan:
     alone_load: float = 1.1
     alone_count: int = 20
     work: float = 0.4e-3
-    """GPU time between two events: shorter kernels are launched several times between them"""
+    """GPU time between two events; shorter kernels are launched several times between them"""
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("burst_count", "rounds", "alone_count"), whole(1))
@@ -60,8 +60,8 @@ class Plan:
 class Sample:
     """The measurements of one protocol in one process. Times are seconds per call.
 
-    `sensors` were read under load: by competitor, or under "all" while all ran in turn. Its entry
-    ``clock_mhz`` is the SMs' mean clock during the timed work, if the timer measures it
+    `sensors` were read under load: by competitor, or under "all" if all competitors alternated. The
+    entry ``clock_mhz`` is the SMs' mean clock during the timed work, if the timer measures it
     (`Timer.megahertz`).
     """
 
@@ -70,7 +70,7 @@ class Sample:
     calls: int
     """launches between two events"""
     times: dict[str, list[float]]
-    """raw measurements by competitor; the reference's second run has its name + " again" """
+    """raw measurements by competitor; the reference's second run is under its name + " again" """
     sensors: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def seconds(self, name: str) -> float:
@@ -87,12 +87,12 @@ class Sample:
         return statistics.fmean(self.seconds(name) for name in both if name in self.times)
 
     def ratio(self, name: str) -> float:
-        """Return the speed of `name` over the reference's: more than 1 is faster."""
+        """Return the speed of `name` relative to the reference: more than 1 is faster."""
         return self.reference_seconds / self.seconds(name)
 
     @property
     def noise(self) -> float:
-        """The reference's first time over its second: a ratio of equals."""
+        """The ratio of the reference's first time to its second, ideally 1."""
         return self.seconds(self.reference) / self.seconds(self.reference + AGAIN)
 
 
@@ -110,13 +110,13 @@ def compare(
     """Measure the competitors against one of them, in this process.
 
     competitors  name -> function of a call count that launches the work once; use the count to
-                 rotate buffers (`rotation_sets`), so that no call finds its inputs in the L2
+                 rotate buffers (`rotation_sets`), so that no call finds its inputs in L2
     reference    the competitor that the others are compared with, measured twice
     plan         durations and counts
     timer        default: `EventTimer`
     sensors      called under the protocol's load; returns e.g. ``{"sm_mhz": …, "watts": …}``
-    poison       called before each protocol: fill the outputs with NaN
-    check        called with the protocol's name after it: raise if an output is wrong
+    poison       called before each protocol, e.g. to fill the outputs with NaN
+    check        called with the protocol's name after it; should raise if an output is wrong
 
     Raises SpecError if `reference` is not a competitor or a protocol is unknown, TargetError
     without a GPU.
@@ -124,7 +124,7 @@ def compare(
     if reference not in competitors:
         raise SpecError(
             f"reference={reference!r} is not among the competitors "
-            f"{list(competitors)}: name one of them"
+            f"{list(competitors)}; fix: name one of them"
         )
     if unknown := set(protocols) - set(PROTOCOLS):
         raise SpecError(f"protocols: {sorted(unknown)} unknown, choose from {list(PROTOCOLS)}")
@@ -143,9 +143,8 @@ def compare(
 
 
 def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
-    """Return how many sets of buffers to rotate over.
-
-    With so many, other data of twice the L2's size pass between two uses of a set.
+    """Return how many sets of buffers to rotate over, so that twice the size of L2 is accessed
+    between two uses of a set.
 
     >>> rotation_sets(bytes_per_call=100 << 20, l2_bytes=60 << 20)
     3
@@ -157,8 +156,8 @@ def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
 class Session:
     """The competitors of one `compare`, with a method for each protocol.
 
-    functions  the competitor by each name of `turns`
-    count      launches so far, by which buffers rotate
+    functions  the competitor by each name in `turns`
+    count      launches so far, which selects the buffers
     calls      launches between two events
     """
 
@@ -191,7 +190,7 @@ class Session:
     def first_times(self, calls: int = 3) -> dict[str, float]:
         """Make the first calls, which compile, and choose `calls` so that they take `plan.work`.
 
-        Return the seconds of a call of each competitor, of these few calls.
+        Return the seconds per call of each competitor, from these few calls.
         """
         for name in self.turns:
             self.timer.seconds(self.measure(name, calls))
@@ -201,12 +200,13 @@ class Session:
 
     def warm_up(self) -> None:
         self.first_times()
-        for name in self.turns:  # one that compiles a program of many calls does so before the load
+        for name in self.turns:  # compile programs of many calls before the load
             self.launch(name)
             self.timer.seconds(self.measure(name))
 
     def load(self, names: list[str], seconds: float) -> None:
-        """Keep the GPU busy with `names` in turn. Rounds are waited for: the queue stays short."""
+        """Keep the GPU busy with `names` in turn, synchronizing each round to keep the queue
+        short."""
         end = self.timer.now() + seconds
         while self.timer.now() < end:
             for name in names:
@@ -239,7 +239,8 @@ class Session:
         handles: dict[str, list[Any]] = {name: [] for name in self.turns}
         draw = random.Random(0)
         for _ in range(self.plan.rounds):
-            # in a new order each round: after one that draws less power the clock is higher
+            # in a new order each round, because the clock is higher after a competitor that draws
+            # less power
             for name in draw.sample(self.turns, len(self.turns)):
                 handles[name].append(self.measure(name))
         return self._sample(protocol, handles, {"all": self.sensors()})

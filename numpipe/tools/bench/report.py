@@ -1,11 +1,11 @@
-"""Results: every raw run in JSON, and a table of figures with their uncertainty.
+"""Benchmark results: a JSON file of all raw runs, and a table of figures with their uncertainty.
 
-The file (schema ``numpipe-bench/1``) holds ``runs``, an entry for each case and process, failed
-ones included; ``rows``, the figures, are computed from them.
+The file (schema ``numpipe-bench/1``) holds ``runs``, one entry for each case and process, including
+failed ones, and ``rows``, the figures computed from them.
 
-Measurements in one process share clocks, memory addresses and chance, so the process is the unit
-that is repeated: each gives one ratio. The figure is their median, with a 95 % interval from their
-spread.
+Measurements in one process share clocks, memory addresses and chance, so the process is the unit of
+repetition: each process gives one ratio. The figure is their median, with a 95 % interval from
+their spread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .protocols import AGAIN, Sample
 MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
 TENSOR_FLOPS = 2 * WGMMA.rate(ELEMENTS["float16"])
-"""floating-point operations on 16-bit operands of a Hopper SM's tensor cores in a cycle"""
+"""floating-point operations per cycle of the tensor cores of a Hopper SM, for 16-bit operands"""
 
 _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
 """97.5 % quantile of Student's t for n values (n - 1 degrees of freedom)"""
@@ -41,10 +41,8 @@ _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of the processes' ratios and its 95 % interval, `low` to `high`.
-
-    These are None if one process ran.
-    """
+    """The median of the processes' ratios and its 95 % interval, `low` to `high`, which are None
+    for a single process."""
 
     median: float
     low: float | None
@@ -62,11 +60,12 @@ class Figure:
 
 
 def figure(ratios: Sequence[float]) -> Figure:
-    """Return the median and the 95 % interval of positive ratios, one a process.
+    """Return the median and the 95 % interval of positive ratios, one per process.
 
-    Two to five values: Student's t on the logarithms, ``exp(mean ± t s / sqrt n)``, assuming a
-    normal distribution, as so few values do not show its shape. Six or more: the interval between
-    the order statistics whose binomial coverage of the median is at least 95 %.
+    For two to five values, the interval is Student's t on the logarithms,
+    ``exp(mean ± t s / sqrt n)``, assuming a normal distribution, because so few values do not show
+    its shape. For six or more, it lies between the order statistics whose binomial coverage of the
+    median is at least 95 %.
 
     >>> print(figure([1.02, 1.03, 1.04]))
     1.030 [1.005, 1.055]
@@ -74,7 +73,7 @@ def figure(ratios: Sequence[float]) -> Figure:
     require("figure", locals(), ratios=each(finite(above=0)))
     values, n = sorted(ratios), len(ratios)
     if n == 0:
-        raise SpecError("figure: ratios must be at least one, got none")
+        raise SpecError("figure: expected at least one ratio, got none")
     median = statistics.median(values)
     if n == 1:
         return Figure(median, None, None, 1)
@@ -82,7 +81,7 @@ def figure(ratios: Sequence[float]) -> Figure:
         logs = [math.log(v) for v in values]
         centre, half = statistics.fmean(logs), _T_975[n] * statistics.stdev(logs) / math.sqrt(n)
         return Figure(median, math.exp(centre - half), math.exp(centre + half), n)
-    # values to drop at either end: the largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %
+    # number of values to drop at each end: the largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %
     below, outside = 1 / 2**n, 0
     while (below := below + math.comb(n, outside + 1) / 2**n) <= 0.025:
         outside += 1
@@ -98,28 +97,30 @@ class Row:
     name: str
     reference: str
     rate: float
-    """of `name`: median over the processes, in `work` a second: TFLOPS for work = 1e-12 flops"""
+    """of `name`: median over the processes, in `work` per second: TFLOPS for work = 1e-12 flops"""
     reference_rate: float
     ratio: Figure
     noise: Figure
-    """the reference against itself"""
+    """the reference relative to itself"""
     sensors: dict[str, float]
     """medians of the readings while `name` ran"""
     fraction: float | None = None
-    """of the tensor cores' limit in the cycles that `name` took (`limit` of `run_entry`)"""
+    """fraction of the tensor cores' limit in the cycles that `name` took (`limit` of
+    `run_entry`)"""
     reference_fraction: float | None = None
     per_watt: float | None = None
-    """rate over power, `work` a joule; of "alone" only, as power sensors average over a second"""
+    """rate over power, `work` per joule; only for "alone", because power sensors average over a
+    second"""
     reference_per_watt: float | None = None
     work: float | None = None
-    """of one call"""
+    """work of one call"""
     error: float | None = None
-    """of `name`, the largest of the processes; None if the runs have no `errors`"""
+    """largest error of `name` over the processes; None if the runs have no `errors`"""
     reference_error: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of a call: the median over the processes."""
+        """Seconds per call: the median over the processes."""
         return None if self.work is None else self.work / self.rate
 
     @property
@@ -129,7 +130,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A result file read back or about to be written."""
+    """A result file, read back or to be written."""
 
     benchmark: str
     machine: dict[str, Any]
@@ -141,7 +142,7 @@ class Result:
         return summarise(self.runs)
 
     def write(self, path: Path) -> None:
-        """Write the file. An old one is replaced in one step: readers never see half of it."""
+        """Write the file atomically: readers never see a partial file."""
         head = {
             "schema": SCHEMA,
             "benchmark": self.benchmark,
@@ -150,7 +151,7 @@ class Result:
         }
         lists = {"rows": [asdict(row) for row in self.rows], "runs": self.runs}
         text = json.dumps(head, indent=1).removesuffix("\n}")
-        for name, entries in lists.items():  # a line for each entry
+        for name, entries in lists.items():  # one line per entry
             text += f',\n "{name}": [\n  ' + ",\n  ".join(map(json.dumps, entries)) + "\n ]"
         path.parent.mkdir(parents=True, exist_ok=True)
         put(path, (text + "\n}\n").encode())
@@ -192,7 +193,9 @@ def read(path: str | os.PathLike[str]) -> Result:
         table(result.rows)
     except _DAMAGED as error:
         why = error or type(error).__name__
-        raise SpecError(f"{path} is no result file of numpipe.bench, or damaged: {why}") from None
+        raise SpecError(
+            f"{path} is not a result file of numpipe.bench, or damaged: {why}"
+        ) from None
     return result
 
 
@@ -206,9 +209,9 @@ def run_entry(
 ) -> dict[str, Any]:
     """Return a `runs` entry.
 
-    work   of one call: 1e-12 × flops gives TFLOPS
-    limit  the most work of the GPU in a cycle, in units of `work`: ``1e-12 * TENSOR_FLOPS * sms``
-    facts  more to keep, e.g. errors
+    work   work of one call: 1e-12 × flops gives TFLOPS
+    limit  the GPU's maximum work per cycle, in units of `work`: ``1e-12 * TENSOR_FLOPS * sms``
+    facts  further values to keep, e.g. errors
     """
     known = {} if limit is None else {"limit": limit}
     return {
@@ -222,7 +225,7 @@ def run_entry(
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the figures of all complete runs, in the order of the cases' first measurements."""
+    """Return the figures of all complete runs, in the order in which cases were first measured."""
     require("summarise", locals(), runs=each(MAPPING))
     groups: dict[tuple[str, str, str], list[tuple[Mapping[str, Any], Sample]]] = {}
     for run in runs:
@@ -278,7 +281,7 @@ def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample
 
 
 def _fraction(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
-    """Return the work over the most that is possible in the cycles it took."""
+    """Return the work relative to the maximum that is possible in the cycles it took."""
     mhz = sample.sensed(name).get("clock_mhz")
     if not mhz or not run.get("limit"):
         return None
@@ -293,7 +296,7 @@ def _per_watt(run: Mapping[str, Any], sample: Sample, name: str) -> float | None
 
 
 def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
-    """Return the rows as aligned text, a line each."""
+    """Return the rows as aligned text, one line each."""
     require("table", locals(), rows=each(a(Row)), unit=STRING)
     if not rows:
         return "nothing was measured"
@@ -338,11 +341,11 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of as many cells each as text in columns."""
+    """Return lines with equal numbers of cells as text in columns."""
     require("aligned", locals(), lines=each(each(STRING)))
     if len(set(map(len, lines))) != 1:
         counts = sorted(set(map(len, lines)))
-        raise SpecError(f"aligned: lines must have as many cells each, got {counts}")
+        raise SpecError(f"aligned: all lines must have the same number of cells, got {counts}")
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     cells = [[cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in cells)

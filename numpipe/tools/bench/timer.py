@@ -1,11 +1,11 @@
 """Time GPU work with CUDA events, and measure the SMs' clock while it runs.
 
-A kernel of some microseconds may end before the host has launched the next one; then the host is
-timed. So a kernel of one thread holds the stream until the host has queued all launches, for
-`LIMIT` at most: work that waits for the host itself is measured as it is.
+A kernel of a few microseconds may end before the host has launched the next one, so that the host
+is timed instead. To prevent this, a kernel of one thread holds the stream until the host has queued
+all launches, for at most `LIMIT`; work that waits for the host itself is timed with its waits.
 
-The clock that a driver reports is a sample, taken at another time than the measured work. So a
-small kernel before and after the work stores, for every SM that it reaches, the SM's cycle counter
+The clock that a driver reports is a sample taken at another time than the measured work. So a small
+kernel before and after the work stores, for every SM that it reaches, the SM's cycle counter
 (``%clock64``) and the GPU's wall clock (``%globaltimer``). The counters keep running between
 kernels: cycles over time between two stamps are the mean clock, whatever ran in between.
 """
@@ -24,10 +24,10 @@ from ...diagnostics.errors import LaunchError, TargetError
 from ...launch.current_gpu import gpu_state
 
 Competitor = Callable[[int], object]
-"""A function that launches its work once, asynchronously; its argument counts
-calls, for rotating buffers.
+"""A function that launches its work once, asynchronously; its argument is a call count for rotating
+buffers.
 
-If it has a method ``many(first, calls)``, that is called for several launches at once: for work
+If it has a method ``many(first, calls)``, that is called for several launches at once, for work
 whose launch takes the host longer than the GPU."""
 
 
@@ -41,7 +41,7 @@ def launch(competitor: Competitor, first: int, calls: int) -> None:
 
 
 class Timer(Protocol):
-    """The clock that the protocols measure by: `EventTimer`, or a stand-in in tests."""
+    """The clock that the protocols use: `EventTimer`, or a substitute in tests."""
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
         """Queue `calls` launches (arguments first, first + 1, …) between two events.
@@ -79,9 +79,10 @@ def _stream() -> Callable[[], int]:
 
 
 class EventTimer:
-    """A timer of PyTorch's current stream if it is installed, else of the legacy default stream.
+    """A timer of PyTorch's current stream if PyTorch is installed, else of the legacy default
+    stream.
 
-    A measurement begins when all of its launches are queued; stamps around its events measure the
+    A measurement starts when all of its launches are queued; stamps around its events measure the
     SMs' clock.
     """
 
@@ -138,11 +139,11 @@ def require_gpu() -> None:
 
 # ---- the kernels that are queued around measured work
 LIMIT = 10_000_000
-"""nanoseconds that a hold lasts at most"""
+"""most nanoseconds that a hold lasts"""
 KEPT = 4096
 """number of holds, and of stamps, after which memory is reused"""
 SMS = 256
-"""entries of a stamp: one for each SM, by its number (%smid)"""
+"""entries of a stamp, one for each SM by its number (%smid)"""
 STAMP = np.dtype([("nanoseconds", "<u8"), ("cycles", "<u8"), ("serial", "<u8"), ("unused", "<u8")])
 """the entry of an SM; `serial` is the number of the stamp that wrote it"""
 HOLD_PTX = """
@@ -192,7 +193,7 @@ STAMP_PTX = """
 
 
 class Holds:
-    """Holds of streams of the current device, whose primary context must be current."""
+    """Holds streams of the current device, whose primary context must be current."""
 
     def __init__(self) -> None:
         driver = api()
@@ -216,7 +217,7 @@ class Holds:
 
 
 class Stamps:
-    """Stamps of the current device, whose primary context must be current."""
+    """Records stamps on the current device, whose primary context must be current."""
 
     def __init__(self) -> None:
         driver = self._driver = api()
@@ -270,14 +271,16 @@ class Stamps:
 
 # ---- calls of the CUDA driver
 def api() -> Any:
-    """Return cuda.bindings.driver, which a machine that only reads results may lack."""
+    """Return cuda.bindings.driver; imported late, because a machine that only reads results may
+    lack it."""
     from cuda.bindings import driver
 
     return driver
 
 
 def call(result: tuple[Any, ...]) -> Any:
-    """Return the value of a driver call's ``(code, value)``. Raises LaunchError for an error."""
+    """Return the value of a driver call's ``(code, value)``. Raises LaunchError for an error
+    code."""
     if int(result[0]):
         raise LaunchError(
             f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?"

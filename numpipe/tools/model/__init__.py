@@ -1,17 +1,18 @@
-"""A model of a kernel on a GPU: `numpipe.explain` counts a call's work and predicts its time,
-without running it.
+"""A performance model of kernels: `numpipe.explain` counts a call's work and predicts its time on a
+GPU, without running it.
 
-=============  =====================================================================================
-`explaining`   the function, its figures and their table: read it first
-`work`         what all CTAs move and multiply, and how much of what they load is the same; one
-               CTA's is counted by `sim.work_count`
-`device`       what a GPU can do, and how that was measured
-`limits`       the time, what each unit of the GPU needs of it, what is lost to what
-`products`     the time of a tiled matrix product in closed form: a millisecond, to choose a
-               configuration by
-=============  =====================================================================================
+==============  ====================================================================================
+`explaining`    the function, its figures and their table; start here
+`work`          what all CTAs move and multiply, and how much of what they load is shared; the work
+                of one CTA is counted by `sim.work_count`
+`gpu_figures`   what a GPU can do, and how that was measured
+`limits`        the predicted time, each unit's part of it, and the losses
+`op_launches`   the kernels that a call of an op launches
+`product_time`  the time of a tiled matrix product in closed form, in a millisecond, for choosing a
+                configuration
+==============  ====================================================================================
 
-Measured times belong to `bench`; a trace's summary of one run (`numpipe.Trace.summary`) belongs to
+Measured times belong to `bench`; the summary of a run's trace (`numpipe.Trace.summary`) belongs to
 `traces`.
 
 >>> from numpipe.model import H200

@@ -1,5 +1,5 @@
-"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from
-source and arguments alone."""
+"""`numpipe.explain`: compute the bytes, FLOP, shared memory, registers, slots, waves and time of a
+call, from its source and arguments alone."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from .work import KernelWork, count
 __all__ = ["explain"]
 
 OTHERS = 32
-"""registers that a lane of a compute warpgroup needs beside its accumulators: addresses, counters,
-what is being stored"""
+"""registers that a lane of a compute warpgroup needs in addition to its accumulators, for
+addresses, counters and values being stored"""
 NEXT = 0.04
-"""the part of the time that a thing saves at a roofline, from which on the advice names it"""
+"""fraction of the time that removing a cost must save for the advice to mention it at a roofline"""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """A ring of a pipeline: its arrays and line, its slots, the bytes of one, how often one is
-    filled. `kind`: "load", "store"."""
+    """A pipeline's ring: its arrays and line, its slots, the bytes of a slot, and how often one is
+    filled. `kind` is "load" or "store"."""
 
     ring: str
     slots: int
@@ -60,12 +60,11 @@ class Slots:
 
 @dataclass(frozen=True)
 class Registers:
-    """32-bit registers a lane: at the kernel's entry, and after setmaxnreg in both roles (memory 0:
-    there is none).
+    """32-bit registers per lane: at the kernel's entry, and after setmaxnreg in both roles (memory
+    is 0 if there is no memory role).
 
     accumulators  registers of a compute warpgroup that hold sums of wgmma at the same time
-    spill_bytes   bytes a lane that the compiler stores to memory and loads again, or an estimate of
-                  them
+    spill_bytes   bytes per lane that the compiler spills to memory, or an estimate of them
     compiled      whether the figures are read from the compiled kernel
     """
 
@@ -79,7 +78,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: its seconds, and the rates that follow for the kernel's work."""
+    """A measured run: its seconds, and the rates that follow from the kernel's work."""
 
     seconds: float
     tflops: float
@@ -89,28 +88,28 @@ class Measured:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a kernel takes the time it takes. Bytes, seconds and MHz; ``print`` shows it as a table.
+    """Why a kernel takes the time it takes, in bytes, seconds and MHz. ``print`` shows it as a
+    table.
 
-    flop                of wgmma, blocks that reach over the ends of arrays included
-    copied_bytes        that TMA brings to shared memory
-    l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
-    hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second
-                        pipeline reads again counts again
+    flop                of wgmma, including the parts of blocks outside arrays
+    copied_bytes        bytes that TMA copies to shared memory
+    l2_bytes            bytes that L2 reads and writes; neighboring SMs fetch a box once
+    hbm_bytes           bytes that HBM reads and writes; if arrays exceed half of L2, data that a
+                        second pipeline reads again counts again
     loaded, stored      bytes by array
-    fetched, sent       the same of other GPUs' arrays, over the link; `link_bytes` is their sum
-    smem                (bytes, what) of a CTA's shared memory, of smem_limit
+    fetched, sent       the same for other GPUs' arrays, over the link; `link_bytes` is their sum
+    smem                (bytes, what) for each part of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
     sms                 SMs of the GPU
     waves               how often these SMs are filled with CTAs, or with a persistent CTA's tiles
-    tiles               of the tile loop, or of a grid with one a CTA
-    steps               of pipelines, in all CTAs
-    limits              seconds of each unit if it alone worked
-    losses              seconds that the prediction falls by if a thing costs nothing
+    tiles               of the tile loop, or of the grid if each CTA has one tile
+    steps               pipeline steps of all CTAs
+    limits              seconds that each unit would take if it never waited
+    losses              seconds by which the prediction falls if a cost is removed
     limiter, advice     what the time depends on most (`numpipe.model.limits`)
-    data                what the work depends on and was not there: arrays whose numbers may steer
-                        the kernel, counted as zeros
-    given               NumPy arrays whose numbers may steer the kernel: the figures are those of
-                        these numbers
+    data                arrays that may control the kernel but whose contents are not known, and
+                        count as zeros
+    given               NumPy arrays whose contents may control the kernel, and are used
     """
 
     kernel: str
@@ -146,8 +145,7 @@ class Explanation:
 
     @property
     def advice(self) -> str:
-        """A text on the `limiter`: what would make the kernel faster, or that it is at a
-        roofline."""
+        """Text on the `limiter`: how to make the kernel faster, or that it is at a roofline."""
         ctas = self.tiles if self.persistent else math.prod(self.grid)
         if self.limiter == "wave tail" and ctas < self.sms:
             return (
@@ -166,26 +164,26 @@ class Explanation:
 
     @property
     def link_bytes(self) -> int:
-        """The bytes that this GPU loads from other GPUs and stores to them."""
+        """Bytes that this GPU loads from other GPUs and stores to them."""
         return sum(self.fetched.values()) + sum(self.sent.values())
 
     @property
     def smem_bytes(self) -> int:
-        """The bytes of shared memory that a CTA takes."""
+        """Bytes of shared memory that a CTA uses."""
         return sum(size for size, _ in self.smem)
 
     @property
     def predicted_tflops(self) -> float:
-        """10^12 FLOP a second, as predicted."""
+        """Predicted 10^12 FLOP per second."""
         return 1e-12 * self.flop / self.predicted_seconds
 
     @property
     def predicted_tbytes_per_second(self) -> float:
-        """10^12 bytes of HBM a second, as predicted."""
+        """Predicted 10^12 bytes of HBM per second."""
         return 1e-12 * self.hbm_bytes / self.predicted_seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures in dicts, lists, strings and numbers."""
+        """Return all figures as dicts, lists, strings and numbers."""
         figures = dataclasses.asdict(self) | {
             "smem": [list(row) for row in self.smem],
             "grid": list(self.grid),
@@ -329,34 +327,35 @@ def explain(
     **named: Any,
 ) -> Any:
     """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what
-    limits it. Needs no GPU.
+    limits it. No GPU is needed.
 
-    kernel             or an op of `numpipe.ops`: then what is returned has an `Explanation` of each
-                       kernel that a call on arrays of a GPU with these strides launches, and says
-                       which operands are copied first, and why (`OpExplanation`)
-    args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is
-                       allocated for it
+    kernel             a kernel, or an op of `numpipe.ops`: then the result is an `OpExplanation`,
+                       with an `Explanation` of each kernel that a call on GPU arrays with these
+                       strides launches, and the reason for each operand that is copied first
+    args, named, out   arguments of the call; a `numpipe.ArrayType` may replace an array, for which
+                       nothing is then allocated
     measured           seconds of a run, shown next to the prediction
     device             the GPU (`numpipe.model.DeviceModel`)
-    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds
-                       after a pause, "settled", at its power cap after seconds of load, or MHz
-    compiled           whether to compile the kernel, for its registers; None: where the toolchain
-                       is installed. If not, they are those of the budget
-    mesh               of a kernel or an op of several GPUs, of which only the size counts: the
-                       figures are those of each GPU. An array stands for those of all
+    clock              clock of the SMs while the tensor cores are busy: "burst", as in the first
+                       milliseconds after a pause; "settled", at the power cap after seconds of
+                       load; or MHz
+    compiled           whether to compile the kernel to get its registers; None: if the toolchain is
+                       installed. Otherwise they are taken from the register budget
+    mesh               for a kernel or op on several GPUs; only its size matters. The figures are
+                       per GPU, and one array represents those of all GPUs
 
     ::
 
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros
-    (`numpipe.sim.work_count`). Numbers that a kernel reads (``lengths[i]``, a table of ``tiles(…,
-    order=table)``) are those of a NumPy array; of other arrays they count as zeros.
+    The kernel's control flow is executed for a few CTAs, in all their roles, on tiles of zeros
+    (`numpipe.sim.work_count`). Numbers that a kernel reads (``lengths[i]``, a table of
+    ``tiles(…, order=table)``) are taken from NumPy arrays; in other arrays they count as zeros.
     `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on
     data".
 
-    Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these
+    Raises SpecError if `kernel`, `clock` or `measured` is not valid, and whatever a call with these
     arguments raises.
     """
     require(
@@ -367,11 +366,13 @@ def explain(
         compiled=FLAG | NONE,
     )
     if any(kernel is op for op in noted_calls.OPS):
-        asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
+        keywords = {
+            name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None
+        }
         return explain_op(
             kernel,
             args,
-            named | asked,
+            named | keywords,
             functools.partial(explain, device=device, clock=clock, compiled=compiled),
         )
     check_kernel("explain", kernel)
@@ -488,8 +489,8 @@ def _count(
     semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:
-    """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first,
-    as if all had its arrays."""
+    """Count the kernel's work, with zeros for unknown data; for several GPUs, the work of the
+    first, as if all GPUs had its arrays."""
     lifted, infos = variant.lifted, [*call.arrays.values()]
     if (workspace := variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
@@ -506,8 +507,8 @@ def _count(
     ]
 
     def read(given: bool) -> list[str]:
-        """Return the arrays, `given` or not, that numbers were taken from; what a memory role does
-        not read steers nothing."""
+        """Return the names of the arrays, `given` or not, whose numbers were read; numbers that the
+        memory role does not read control nothing."""
         return [
             arg.name
             for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
@@ -535,7 +536,7 @@ def _count(
         located = error_lines.simulated(error, unit, lifted)
         if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
             raise SpecError(
-                f"{located}\n  explain has no data of {names}, which counts as zeros: pass a "
+                f"{located}\n  explain has no data of {names}, which counts as zeros; fix: pass a "
                 "NumPy array"
             ) from error
         if located is error:
@@ -547,7 +548,7 @@ def _count(
 
 
 def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
-    """Return the CTAs that an SM holds, by shared memory, registers (`entry` a lane) and
+    """Return how many CTAs fit on an SM, by shared memory, registers (`entry` per lane) and
     threads."""
     return max(
         1,

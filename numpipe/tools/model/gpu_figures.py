@@ -1,5 +1,4 @@
-"""The figures of a GPU that the time of a pipelined kernel depends on, each with how it was
-measured."""
+"""Figures of a GPU on which the time of a pipelined kernel depends, with how each was measured."""
 
 from __future__ import annotations
 
@@ -15,56 +14,56 @@ Clock = Literal["burst", "settled"]
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A GPU, as `numpipe.explain` predicts with it. Clocks are MHz, rates are per second or per
-    cycle of the SMs.
+    """A GPU as `numpipe.explain` models it. Clocks are in MHz; rates are per second, or per cycle
+    of the SMs.
 
-    A card that multiplies matrices lowers its clock: within microseconds where it was idle before
-    (`tensor_clock`), further when it reaches its power cap after a second of load
-    (`settled_clock`). Kernels that hardly use the tensor cores keep `clock`.
+    A GPU lowers its clock while it multiplies matrices: within microseconds after an idle period
+    (`tensor_clock`), and further when it reaches its power cap after about a second of load
+    (`settled_clock`). Kernels that hardly use the tensor cores run at `clock`.
     """
 
     name: str
     sms: int
     clock: float
-    """the SMs' clock while the tensor cores rest: the boost clock"""
+    """clock of the SMs while the tensor cores are idle: the boost clock"""
     tensor_clock: float
-    """the clock while they are busy, in the first milliseconds after a pause"""
+    """clock while they are busy, in the first milliseconds after a pause"""
     settled_clock: float
-    """the clock while they are busy, after seconds of load"""
+    """clock while they are busy, after seconds of load"""
     hbm: float
-    """bytes a second, read and written together"""
+    """bytes per second, read and written together"""
     link: float
-    """bytes a second to and from all other GPUs, each way"""
+    """bytes per second to and from all other GPUs, in each direction"""
     l2_bytes: int
     l2_rate: int
-    """bytes a cycle, of all SMs together"""
+    """bytes per cycle for all SMs together"""
     unaligned_rows: float
-    """rows of 128 bytes a second that L2 gives if they begin anywhere but at a multiple of 128"""
+    """rows of 128 bytes per second that L2 delivers if they do not start at a multiple of 128"""
     copy_rate: int
-    """bytes a cycle that one copy brings to an SM while nothing else is under way"""
+    """bytes per cycle that one copy brings to an SM if nothing else is in flight"""
     latency: int
     """cycles from the release of a slot to its next tile, from L2: mbarrier, issue, copy,
     mbarrier"""
     hbm_latency: int
-    """cycles more if the tile comes from HBM"""
+    """additional cycles if the tile comes from HBM"""
     work_rate: int
-    """bytes a cycle of ordinary shared-memory accesses by all warpgroups, with the arithmetic that
-    goes with them"""
+    """bytes per cycle of ordinary shared-memory accesses by all warpgroups, including the related
+    arithmetic"""
     step_cycles: int
-    """cycles of a pipeline step in which the tensor cores wait: barriers, the turn from one product
-    to the next"""
+    """cycles of a pipeline step in which the tensor cores wait: barriers, switching from one
+    product to the next"""
     tile_cycles: int
-    """the same of a tile: its last product drains, the first of the next tile is waited for"""
+    """the same per tile: draining its last product and waiting for the first of the next tile"""
     meeting_cycles: int
-    """cycles of a pipeline step in which CTAs of a cluster wait for each other's shares"""
+    """cycles of a pipeline step in which the CTAs of a cluster wait for each other's shares"""
     exchange_cycles: int
-    """cycles from a sum that is sent to another CTA of the cluster to the sum from there, beside
-    the stores and loads themselves"""
+    """cycles from sending a sum to another CTA of the cluster until the sum from there arrives,
+    without the stores and loads themselves"""
     launch: float
     """seconds between the end of one kernel and the start of the next in a stream, with
-    programmatic serialisation"""
+    programmatic dependent launch"""
     smem_bytes: int = 233472
-    """shared memory of an SM; a CTA takes 1 KiB more than it asks for (CUDA C++ Programming Guide,
+    """shared memory of an SM; a CTA takes 1 KiB more than it requests (CUDA C++ Programming Guide,
     "Compute Capabilities")"""
     registers: int = HOPPER.registers
     """32-bit registers of an SM"""
@@ -72,7 +71,7 @@ class DeviceModel:
     """its architecture"""
 
     def tensor_busy_clock(self, clock: Clock | float) -> float:
-        """Return the MHz while the tensor cores are busy. Raises SpecError for what is no clock."""
+        """Return the MHz while the tensor cores are busy. Raises SpecError for an invalid clock."""
         if finite(above=0).holds(clock):
             return float(clock)
         require(
@@ -84,45 +83,44 @@ class DeviceModel:
         return self.tensor_clock if clock == "burst" else self.settled_clock
 
     def resting_clock(self, clock: Clock | float) -> float:
-        """Return the MHz while they are not."""
+        """Return the MHz while the tensor cores are idle."""
         return float(clock) if isinstance(clock, (int, float)) else self.clock
 
 
 H200 = DeviceModel(
     name="H200 SXM",
     sms=132,
-    # nvidia-smi under a copy's load and after a pause: docs/results/bandwidth_h200*, gemm_h200*
-    # (burst)
+    # nvidia-smi during copies and after a pause: docs/results/bandwidth_h200*, gemm_h200* (burst)
     clock=1980,
-    # cycles of a 4096^3, 8192^3 and 8192x8192x512 product were counted by the profiler (285, 2196
-    # and 172 thousand); with the measured TFLOPS of docs/results/gemm_h200* they say which clock
-    # the card really had
+    # clocks derived from the profiler's cycle counts for 4096^3, 8192^3 and 8192x8192x512 products
+    # (285, 2196 and 172 thousand) and the measured TFLOPS of docs/results/gemm_h200*
     tensor_clock=1630,
     settled_clock=1357,
-    hbm=4.23e12,  # the best copy seen, PyTorch's: docs/results/bandwidth_h200*
-    # copies of 16 CTAs between two H200s by NVLink: 375 GB/s from a peer's memory, 371 to it (one
+    hbm=4.23e12,  # the fastest copy measured, PyTorch's: docs/results/bandwidth_h200*
+    # copies by 16 CTAs between two H200s over NVLink: 375 GB/s from a peer's memory, 371 to it (one
     # quick run)
     link=370e9,
     l2_bytes=60 << 20,
-    # NVIDIA's figure for the A100; 4775 were seen in a product that was limited by the tensor cores
+    # NVIDIA's figure for the A100; 4775 were measured in a product limited by the tensor cores
     l2_rate=5120,
-    # 8192,8200,8184 took 220 million requests, 2.1 a row (Nsight Compute); five configurations
-    # without clusters needed 1.84 to 3.4 ms for 104 to 173 million rows: 51 to 56 a nanosecond (one
+    # 8192,8200,8184 took 220 million requests, 2.1 per row (Nsight Compute); five configurations
+    # without clusters took 1.84 to 3.4 ms for 104 to 173 million rows: 51 to 56 per nanosecond (one
     # quick run of one process)
     unaligned_rows=53e9,
     copy_rate=64,  # NVIDIA's figure for a port of the L2
-    # what a drained ring costs a tile in docs/results/gemm_chain_h200* (1470 cycles), shared out
+    # apportioned from what a drained ring costs per tile in docs/results/gemm_chain_h200* (1470
+    # cycles)
     latency=1000,
     hbm_latency=500,
-    # of the same three products: 30 cycles a step, about 1000 to 1770 a tile of 48 to 64 KiB
+    # from the same three products: 30 cycles per step, about 1000 to 1770 per tile of 48 to 64 KiB
     work_rate=64,
     step_cycles=30,
     tile_cycles=500,
-    # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles a step (the
-    # same run)
+    # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles per step (same
+    # run)
     meeting_cycles=20,
-    # an estimate: twice the way to another SM, some 200 cycles, and an mbarrier
+    # estimate: twice the way to another SM, about 200 cycles, and an mbarrier
     exchange_cycles=500,
     launch=2.0e-6,
 )
-"""An H200 SXM with a 700 W cap."""
+"""An H200 SXM with a 700 W power cap."""

@@ -1,21 +1,20 @@
-"""How long a kernel takes, and why: the time of its longest SM, of L2, of HBM and of the link, and
-the same without each cost.
+"""Predict how long a kernel takes and why, from the times of its longest SM, L2, HBM and the link,
+and from the same with each cost removed.
 
 ::
 
     step      = products + turn                          of the compute role
-    a slot    : latency + copy + its step                comes round every `slots` steps
+    a slot    : latency + copy + its step                is reused every `slots` steps
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  overlaps only with another CTA on its SM
     SM        = its CTAs, one after another              the busiest SM makes the wave tail
     kernel    = launch + max(SM, L2, HBM, link)
 
-A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs
-with equal work, a start for an SM's first CTA alone, and so on. The limiter is the largest loss if
-it is at least `LOSS` of the time. If not, it is the unit of which the GPU has least for the kernel,
-tensor cores or memory bandwidth, where that unit is busy for its part of the time (`ROOFLINES`). If
-it is not, parts of the kernel hide each other's losses: the limiter is the part that takes longest
-by itself.
+A *loss* is how much the prediction falls if a cost is removed: a ring with unlimited slots, SMs
+with equal work, a start only for the first CTA of an SM, and so on. The limiter is the largest loss
+if it is at least `LOSS` of the time. Otherwise it is the scarcest unit, tensor cores or memory
+bandwidth, if that is busy for its fraction of the time (`ROOFLINES`). Otherwise parts of the kernel
+hide each other's losses, and the limiter is the part that takes longest by itself.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from .work import KernelWork
 
 LOSS = 0.2
 ROOFLINES = {"tensor cores": 0.5, "memory bandwidth": 0.9, "link": 0.8}
-"""the part of the time after the launch from which on a unit is the limiter: products have steps
-and stores between them"""
+"""fraction of the time after the launch above which a unit is the limiter; for tensor cores it is
+lower, because there are steps and stores between products"""
 STORES = 0.75
-"""the share of stores in the bytes of HBM from which on the limiter is stores, and not memory
+"""fraction of stores in the HBM bytes above which the limiter is stores rather than memory
 bandwidth"""
 _SERIALISED = 100
-"""cycles between a product and the next where each is waited for"""
+"""cycles between one product and the next if each is waited for"""
 
 ADVICE = {
     "tensor cores": "at the roofline of the tensor cores",
@@ -70,7 +69,7 @@ ADVICE = {
     ),
     "launch": "too little work for a launch",
 }
-"""The limiters, and what to do about each."""
+"""advice for each limiter"""
 LOSSES = (
     "slots",
     "tile size",
@@ -93,12 +92,12 @@ LIMITS = (
     "launch",
 )
 COMPUTING = ("tile size", "registers", "stores", "compute role")
-"""the losses that are parts of the time of computing"""
+"""losses that are parts of the computing time"""
 
 
 @dataclass(frozen=True)
 class RingFacts:
-    """A load ring: its slots, the steps that a slot is kept after its own step, the bytes of a
+    """A load ring: its slots, how many steps a slot is kept after its own step, and the bytes of a
     slot."""
 
     name: str
@@ -109,13 +108,13 @@ class RingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a kernel beside its work.
+    """Facts about a kernel other than its work.
 
     resident     CTAs that run on an SM at a time
-    drain        whether rings are empty between two loops
-    spill_bytes  bytes a lane that are stored and loaded again in each step
-    serialised   whether the compiler waits for every product before the next
-    turns        whether compute warpgroups take turns on tiles
+    drain        whether rings are emptied between two loops
+    spill_bytes  bytes per lane that are spilled and reloaded in each step
+    serialised   whether the compiler waits for each product before the next
+    turns        whether compute warpgroups alternate on tiles
     """
 
     rings: tuple[RingFacts, ...]
@@ -128,8 +127,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted seconds; `limits`: those of each unit if it alone worked, `losses`: what the
-    total falls by without a cost."""
+    """The predicted seconds. `limits` has the seconds that each unit would take if it never waited,
+    `losses` how much the total falls when each cost is removed."""
 
     seconds: float
     limits: dict[str, float]
@@ -146,7 +145,7 @@ def predict(
 ) -> Prediction:
     resting, busy = 1e6 * device.resting_clock(clock), 1e6 * device.tensor_busy_clock(clock)
     model = Model(work, facts, device, resting)
-    for _ in range(4):  # the clock depends on the load of the tensor cores, and that on the clock
+    for _ in range(4):  # iterate: the clock and the load of the tensor cores depend on each other
         share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
         model.hertz = resting + (busy - resting) * share
     total = model.seconds()
@@ -161,7 +160,7 @@ def predict(
                 "tile size": limits["L2"],
                 "slots": limits["ring"],
             }
-            if limits["ring"] <= limits["computing"]:  # more slots would save nothing
+            if limits["ring"] <= limits["computing"]:  # then more slots would save nothing
                 alone |= {
                     name: limits["computing"] - model.limit("computing", name) for name in COMPUTING
                 }
@@ -184,7 +183,7 @@ def predict(
 
 
 class Model:
-    """The time of a kernel's parts; `hertz` is the SMs' clock."""
+    """The time of a kernel's parts, for an SM clock of `hertz`."""
 
     def __init__(self, work: KernelWork, facts: Facts, device: DeviceModel, hertz: float) -> None:
         self.work, self.facts, self.device, self.hertz = work, facts, device, hertz
@@ -195,7 +194,7 @@ class Model:
 
     # ---- one CTA, in cycles
     def compute(self, work: Work, without: str = "") -> float:
-        """Return the time of the compute role if it never waits for tiles."""
+        """Return the cycles of the compute role if it never waits for tiles."""
         device, facts = self.device, self.facts
         own: dict[int, float] = {}
         for warpgroup in {
@@ -219,27 +218,27 @@ class Model:
         }
         if not own:
             return float(products)
-        # the only tile: the others have none, and half of the lanes nothing to do
+        # with a single tile, the other warpgroup has none, and half of the lanes are idle
         if facts.turns and len(own) == 1:
             moved = {number: 2 * cycles for number, cycles in moved.items()}
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
-        # they share each step: what is no product comes between the products of all
+        # if warpgroups share each step, work other than products delays the products of all
         if len(steps) == 1 and not facts.turns:
             return products + max(own.values()) + sum(moved.values()) + tiles
         alone = (
             work["tensor", number] + own[number] + moved[number] + tiles / len(own)
             for number in own
         )
-        return max(products, *alone)  # they take turns: one stores while another multiplies
+        return max(products, *alone)  # they alternate: one stores while another multiplies
 
     @staticmethod
     def tiles(work: Work) -> float:
-        """Return the tiles of the output; a CTA without a loop over them has one."""
+        """Return the number of output tiles; a CTA without a tile loop has one."""
         return work["tiles",] or float(any(key[0] == "store" for key in work))
 
     def ring(self, work: Work, without: str = "") -> float:
-        """Return how long the slots of the slowest ring take to go round."""
+        """Return the cycles that the slowest ring needs to deliver all its fills."""
         if without == "slots":
             return 0.0
         compute, slowest = self.compute(work, without), 0.0
@@ -256,21 +255,21 @@ class Model:
         return slowest
 
     def latency(self) -> float:
-        """Return the cycles from a slot's release to the first bytes of its next tile."""
+        """Return the cycles from the release of a slot to the first bytes of its next tile."""
         loads = _sum(self.work.total, "load")
         far = sum(self.hbm_loads().values()) / loads if loads else 0.0
         return self.device.latency + far * self.device.hbm_latency
 
     def cta(self, work: Work, without: str = "") -> float:
-        """Return the time of a CTA that is alone on its SM."""
+        """Return the cycles of a CTA that is alone on its SM."""
         start = self.start(work) / (self.waves if without == "CTA start" else 1)
         emptied = (
             self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         )
-        # a fence and a flag; waits for other parts are over by then
+        # a fence and a flag; by then there is no wait left for the other parts
         handed = 2 * self.device.latency * min(work["handed",], 1)
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
-        # in turns the next one multiplies
+        # in ping-pong the other warpgroup multiplies meanwhile
         exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)
         return (
             max(self.compute(work, without), self.ring(work, without))
@@ -281,7 +280,7 @@ class Model:
         )
 
     def start(self, work: Work) -> float:
-        """Return the time before a CTA's first tile is there, and after its last store begins."""
+        """Return the cycles before a CTA's first tile arrives and after its last store starts."""
         first = (
             sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate
             + self.latency()
@@ -290,7 +289,7 @@ class Model:
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
-        """Return the time of the SM with the most work."""
+        """Return the seconds of the SM with the most work."""
 
         def of(work: Work) -> float:
             return max(self.cta(work, without), self.together * self.compute(work, without))
@@ -300,14 +299,15 @@ class Model:
         return self.over(of)
 
     def over(self, of: Callable[[Work], float]) -> float:
-        """Return the time of something on the SM with the most work; `of`: its cycles in a CTA."""
+        """Return the seconds of a part on the SM with the most work; `of` gives its cycles in a
+        CTA."""
         if self.waves > 1 and len(self.work.counted) > 1:
             return self.waves * of(self.average) / self.hertz
         return self.waves * max(map(of, self.work.counted.values())) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs
-        that load together."""
+        """Return each array's bytes from HBM: counted once if all arrays fit in half of L2, else
+        once for each group of SMs that load together."""
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
         return {
@@ -318,17 +318,17 @@ class Model:
         }
 
     def hbm_bytes(self) -> float:
-        """Return the bytes that HBM gives and takes, also those that other GPUs load and store
-        here, as this one does there."""
+        """Return the bytes that HBM reads and writes, including those that other GPUs load and
+        store here, assumed equal to what this GPU does there."""
         return sum(self.hbm_loads().values()) + _sum(self.work.total, "store") + self.link_bytes()
 
     def link_bytes(self) -> int:
-        """Return the bytes that come from other GPUs, and that go there: where all do the same,
-        both ways are alike."""
+        """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both
+        directions carry equal traffic."""
         return _sum(self.work.total, "fetch") + _sum(self.work.total, "send")
 
     def l2_bytes(self) -> float:
-        """Return the bytes that L2 gives and takes."""
+        """Return the bytes that L2 reads and writes."""
         loads = sum(
             self.work.distinct_beside[array] * self.work.total["load", array]
             for array in self.work.footprint
@@ -336,7 +336,7 @@ class Model:
         return loads + _sum(self.work.total, "store")
 
     def seconds(self, without: str = "") -> float:
-        """Return the whole kernel's time; `without`: a thing that costs nothing."""
+        """Return the seconds of the whole kernel, with the cost named by `without` removed."""
         l2 = 0.0 if without == "tile size" else self.limit("L2")
         launch = 0.0 if without == "launch" else self.device.launch
         return launch + max(
@@ -344,8 +344,8 @@ class Model:
         )
 
     def limit(self, name: str, without: str = "") -> float:
-        """Return the seconds of one unit that never waits for others; `without`: of computing, a
-        thing that costs nothing."""
+        """Return the seconds that one unit takes if it never waits for others; for "computing",
+        with the cost named by `without` removed."""
         match name:
             case "tensor cores":
                 return _sum(self.work.total, "tensor") / self.device.sms / self.hertz

@@ -1,5 +1,5 @@
-"""What a call of an op of `numpipe.ops` launches: its kernels, those that copy an operand first
-among them, and why these run."""
+"""Explanation of a call of an op: the kernels that it launches, including copies of operands, and
+why."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ...kernels.noted_calls import imagined, noting
 from ...plan.specs import ArrayType
 
 LINE = 128
-"""bytes of a line of memory; the places of arrays in theirs are what TMA asks for"""
+"""bytes of a line of memory; TMA's requirements depend on where in its line an array starts"""
 
 
 @dataclass(frozen=True)
 class OpExplanation:
-    """What a call of an op launches; ``print`` shows it, the last kernel as `numpipe.explain` of a
-    kernel does.
+    """What a call of an op launches. ``print`` shows a summary, and the last kernel as
+    `numpipe.explain` of a kernel does.
 
-    op          its name
-    copied      why, for each operand that is copied first
+    op          name of the op
+    copied      the reason, for each operand that is copied first
     kernels     the `Explanation` of each kernel, in order
-    nbytes      bytes of the operands and results, each counted once; on several GPUs those of one
-    operations  multiplications and additions that the op's declaration counts
+    nbytes      bytes of the operands and results, each counted once; for several GPUs, of one GPU
+    operations  multiplications and additions, as counted by the op's declaration
     """
 
     op: str
@@ -39,11 +39,11 @@ class OpExplanation:
 
     @property
     def predicted_seconds(self) -> float:
-        """The seconds of all kernels, one after another."""
+        """The predicted seconds of all kernels, one after another."""
         return float(sum(kernel.predicted_seconds for kernel in self.kernels))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures in dicts, lists, strings and numbers."""
+        """Return all figures as dicts, lists, strings and numbers."""
         return dataclasses.asdict(self) | {
             "copied": list(self.copied),
             "kernels": [kernel.as_dict() for kernel in self.kernels],
@@ -71,18 +71,18 @@ def explain_op(
     named: dict[str, Any],
     explain: Callable[..., Any],
 ) -> OpExplanation:
-    """Explain a call of an op, by `explain` of each kernel. Raises SpecError for a call that names
+    """Explain a call of an op, using `explain` for each kernel. Raises SpecError if the call passes
     a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(
-            f"explain: {op.name}: {wrong.pop()}= is of calls that run, and this one does not: "
-            "leave it out"
+            f"explain: {op.name}: {wrong.pop()}= is for calls that run, and explain runs nothing; "
+            "fix: leave it out"
         )
     several = op.sharded
     if several and "mesh" not in named:
         raise SpecError(
-            f"explain: {op.name} is an op of several GPUs: pass mesh=, "
-            "numpipe.Mesh.simulated(2) for two of them"
+            f"explain: {op.name} is an op of several GPUs; fix: pass "
+            "mesh=numpipe.Mesh.simulated(2) for two of them"
         )
     names = [*(f"argument {i}" for i in range(len(args))), *named]
     given = [
@@ -99,11 +99,11 @@ def explain_op(
 
 
 def _described(value: Any, name: str, op: str, several: bool) -> Any:
-    """Return an argument as an array on a GPU that is not there, with the strides that it has;
-    others as they are.
+    """Replace an array argument by an imagined array on a GPU with the same strides; return others
+    unchanged.
 
-    Of an op of `several` GPUs a list stands for its first array, and integers keep their values:
-    they may say how much there is to do.
+    For an op on `several` GPUs, the first array of a list represents all, and integer arrays keep
+    their contents, which may determine the amount of work.
     """
     if several and type(value) in (list, tuple) and value:
         value = value[0]

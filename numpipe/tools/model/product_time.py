@@ -1,10 +1,10 @@
-"""The time of a tiled matrix product in closed form: the prediction of `numpipe.explain`, without
+"""Predict the time of a tiled matrix product in closed form, like `numpipe.explain` but without
 running any control flow.
 
-``C = A Bᵀ`` with A (M, K), B (N, K), by a persistent kernel that walks over tiles of C in an order.
-The work of its CTAs follows from the sizes alone, so a prediction takes a millisecond where
-`explain`'s count takes up to seconds: quick enough to choose a configuration in a call. Both go
-through the same `limits.predict`.
+The product is ``C = A Bᵀ`` with A (M, K), B (N, K), computed by a persistent kernel that walks over
+tiles of C in some order. The work of its CTAs follows from the sizes alone, so a prediction takes a
+millisecond, while `explain` may count for seconds: fast enough to choose a configuration in a call.
+Both use `limits.predict`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .work import NEIGHBOURS, SAMPLES, KernelWork
 
 RING = "a, b"
 CLUSTER = "cluster"
-"""a `split`: into as many parts as a cluster has CTAs, which exchange their sums"""
+"""a value of `split`: as many parts as a cluster has CTAs, which exchange their sums"""
 
 
 def product(
@@ -48,31 +48,32 @@ def product(
     device: DeviceModel = H200,
     clock: Clock | float = "burst",
 ) -> Prediction:
-    """Predict a matrix product; `seconds`, `limits` and `limiter` of the result are those of
-    `explain`.
+    """Predict the time of a matrix product. `seconds`, `limits` and `limiter` of the result are as
+    for `explain`.
 
-    shape            (M, N, K), elements
-    tile             (rows, columns) of C: of a CTA, or with ping-pong of a compute warpgroup; rows
-                     a multiple of 64 for each warpgroup that shares it, columns a multiple of 8 up
-                     to 256 (PTX ISA, "wgmma.mma_async": shapes)
-    depth            elements of K of a pipeline step, a multiple of 32 bytes
-    slots            of the ring
+    shape            (M, N, K) in elements
+    tile             (rows, columns) of C, of a CTA, or with ping-pong of a compute warpgroup; rows
+                     must be a multiple of 64 for each warpgroup that shares the tile, columns a
+                     multiple of 8 up to 256 (PTX ISA, "wgmma.mma_async": shapes)
+    depth            elements of K in a pipeline step, a multiple of 32 bytes
+    slots            slots of the ring
     schedule         "cooperative" or "pingpong"
-    order            of the tiles; default: Grouped(16)
+    order            order of the tiles; default: Grouped(16)
     store_slots      staging panels of each compute warpgroup (8192 bytes each)
     itemsize         bytes of an element of A, B and C
     num_compute_wgs  compute warpgroups
-    batches          products of this shape, one after the other in one launch, with operands of
-                     their own
-    split            how tiles are cut along K, as in `numpipe.split_tiles`; "cluster": each among
-                     the CTAs of a cluster
-    cluster          CTAs along M that load blocks of B for each other; with split="cluster" along K
-    aligned          rows of A and B begin at multiples of 128 bytes; else L2 has several times as
-                     many requests
+    batches          number of products of this shape, one after another in one launch, each with
+                     its own operands
+    split            how tiles are cut along K, as in `numpipe.split_tiles`; "cluster" divides each
+                     among the CTAs of a cluster
+    cluster          CTAs along M that load blocks of B for each other; with split="cluster", CTAs
+                     along K
+    aligned          whether rows of A and B start at multiples of 128 bytes; if not, L2 has several
+                     times as many requests
     device, clock    as for `explain`
 
-    Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared
-    memory.
+    Raises SpecError for sizes that no such kernel can have, and for a ring that does not fit in
+    shared memory.
 
     >>> wide = product((4096, 4096, 4096), tile=(128, 256), depth=64, slots=3, store_slots=4)
     >>> narrow = product(
@@ -120,13 +121,13 @@ def product(
         or (depth * itemsize % of.k_bytes)
     ):
         raise SpecError(
-            f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple "
-            f"of {rows}, columns of 8, up to {of.widest}, depth of "
+            f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows must be a "
+            f"multiple of {rows}, columns of 8, up to {of.widest}, depth of "
             f"{of.k_bytes // itemsize}"
         )
     if tile[1] % (8 * parts):
         raise SpecError(
-            f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a "
+            f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns must be a "
             f"multiple of {8 * parts}"
         )
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
@@ -136,8 +137,8 @@ def product(
         raise SpecError(
             f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: "
             f"{slots} slots x {stage} B, {staging} B of staging, "
-            f"{f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
-            "(numpipe.fit_slots says how many fit)"
+            f"{f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers; fix: use fewer "
+            "slots (numpipe.fit_slots says how many fit)"
         )
     if cluster > 1:
         device = replace(device, sms=device.sms // cluster * cluster)
@@ -201,7 +202,7 @@ def _work(
             for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
             first += alike
-    # what lies inside the arrays
+    # only the parts of blocks inside the arrays are loaded and stored
     for array, amount in (("a", grid[2] * m * k), ("b", grid[1] * n * k)):
         work.total["load", array] = batches * amount * itemsize
     work.total["store", "c"] = batches * m * n * itemsize
@@ -221,10 +222,10 @@ def _work(
 
 
 class _Share(NamedTuple):
-    """One CTA's share of the tiles: parts of tiles, their steps together, tiles that it stores,
-    sums that it gives and takes.
+    """One CTA's share of the tiles: how many parts of tiles it computes, their steps in total, the
+    tiles that it stores, and the sums that it hands over and receives.
 
-    `sent`: times that it sends a sum to another CTA of its cluster; where it does, `given`, `taken`
+    `sent` is how often it sends a sum to another CTA of its cluster; if it does, `given`, `taken`
     and `tiles` may be fractions.
     """
 
@@ -239,8 +240,8 @@ class _Share(NamedTuple):
 def _shares(
     tiles: int, steps: int, sms: int, split: int | str | None, within: int
 ) -> list[tuple[int, _Share]]:
-    """Return (how many CTAs, the share of each), the largest first; parts as `splits` has them, but
-    all alike."""
+    """Return (number of CTAs, share of each), the largest share first. Parts are as in `splits`,
+    but assumed to be equal."""
     if split == CLUSTER:
         clusters, others = sms // within, within - 1
         many, left = divmod(tiles, clusters)
@@ -258,7 +259,7 @@ def _shares(
             )
             for alike, n in ((left, many + 1), (clusters - left, many))
         ]
-    # the first CTAs have a tile more than the last ones, if the tiles do not divide
+    # if the tiles do not divide evenly, the first CTAs have one more than the others
     if split is None:
         many, left = divmod(tiles, sms)
         return [
@@ -330,4 +331,4 @@ def _cta(
         )
         work["read", warpgroup] = round(mine * rows * tn * 4 * share.taken)
         work["sent", warpgroup] = round(mine * share.sent)
-    return +work  # without zeros: a CTA without a tile does nothing
+    return +work  # drop zeros: a CTA without a tile does nothing

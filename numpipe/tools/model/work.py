@@ -1,5 +1,5 @@
-"""The work of a whole kernel: some of its CTAs are counted, the others estimated from those beside
-them."""
+"""Count the work of a whole kernel: some of its CTAs are counted, the others are interpolated
+between them."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from ...sim.work_count import Counter, Sampler, Work, run
 
 Body = Callable[[Any], None]
 EVENTS = 300_000
-"""pipeline steps, of all warpgroups, that are counted before CTAs are estimated from others far
-away; some ten seconds"""
+"""pipeline steps of all warpgroups to count before CTAs are interpolated over larger distances;
+about ten seconds"""
 FEW = 100
-"""up to this many steps of a warpgroup, the others of its CTA are counted too"""
+"""if a warpgroup has at most this many steps, the other warpgroups of its CTA are always counted
+too"""
 SAMPLES = 264
 """CTAs whose first loads are compared"""
 ALL = 3000
-"""up to this many steps of a kernel, all its CTAs are counted"""
+"""if a kernel has at most this many steps, all its CTAs are counted"""
 NEIGHBOURS = 2
-"""SMs that fetch a box from L2 once if they ask for it at the same time: a TPC"""
+"""SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
 
 
 @dataclass
 class KernelWork:
-    """The work of all CTAs (`total`), and of those that were counted, by their number."""
+    """The work of all CTAs (`total`), and the work of those that were counted, by CTA number."""
 
     ctas: int
     total: Work = field(default_factory=Work)
     counted: dict[int, Work] = field(default_factory=dict)
     accumulators: int = 0
-    """registers a lane of a compute warpgroup"""
+    """registers per lane of a compute warpgroup"""
     footprint: dict[str, int] = field(default_factory=dict)
-    """bytes of an array that are loaded at least once"""
+    """by array: bytes that are loaded at least once"""
     distinct: dict[str, float] = field(default_factory=dict)
-    """the part of the bytes that all SMs load at a time that differ (0…1), by array"""
+    """by array: fraction (0…1) of the bytes which all SMs load at one time that are distinct"""
     distinct_beside: dict[str, float] = field(default_factory=dict)
-    """the same of two neighbouring SMs"""
+    """the same for two neighboring SMs"""
     data: tuple[str, ...] = ()
-    """what steers the kernel and is not known, so that it was counted as zeros"""
+    """what controls the kernel but is not known, and was counted as zeros"""
     given: tuple[str, ...] = ()
-    """arrays whose numbers steer the kernel, and are known"""
+    """arrays whose contents control the kernel and are known"""
     unaligned_rows: int = 0
-    """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several
-    requests of L2"""
+    """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2
+    requests"""
 
 
 def count(
@@ -63,21 +64,21 @@ def count(
 ) -> KernelWork:
     """Count what a kernel's CTAs load, compute and store, by running some of them.
 
-    unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
-    resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its
-                shared memory
-    nbytes      of each array
-    steered     whether the CTAs that were counted read numbers that are known: then CTAs differ
-                without order, and more are counted
+    unit, body  of a simulation: ``body(machine)`` runs one warpgroup from entry to end
+    resident    returns how many CTAs run at a time; called after one has been counted, when `unit`
+                knows its shared memory
+    nbytes      bytes of each array
+    steered     returns whether the CTAs counted so far read numbers from known arrays: CTAs may
+                then differ irregularly, and more are counted
     """
     ctas = math.prod(grid)
     work = KernelWork(ctas)
     events = 0
     parts = any(array.workspace for array in unit.arrays)
-    """whether CTAs have parts of tiles: then they differ without order"""
+    """whether CTAs compute parts of tiles, and so may differ irregularly"""
     seen: dict[frozenset[Any], Work] = {}
-    """work of all warpgroups but the first, by the work of that: where the first fills as much, the
-    others do the same"""
+    """work of a CTA's other warpgroups by the work of its first: if the first fills the same slots,
+    the others are assumed to do the same"""
 
     def at(number: int) -> Work:
         nonlocal events
@@ -85,7 +86,7 @@ def count(
             first, *others = _order(unit)
             own = counted(Work(), first, number)
             alike = frozenset(own.items()) if _cost(own) <= FEW else _structure(own)
-            # the first does not say what the others do
+            # in these cases the first warpgroup does not determine the others
             if not alike or alike not in seen or seen[alike]["copied",] or parts:
                 seen[alike] = Work()
                 for warpgroup in others:
@@ -101,7 +102,7 @@ def count(
         return sum_
 
     def between(lo: int, hi: int) -> None:
-        """Add the CTAs between two that have been counted."""
+        """Add the work of the CTAs between two that have been counted."""
         if (inner := hi - lo - 1) <= 0:
             return
         first, last, middle = at(lo), at(hi), (lo + hi) // 2
@@ -113,8 +114,8 @@ def count(
         for key in first.keys() | last.keys():
             work.total[key] += round(inner * (first[key] + last[key]) / 2)
 
-    # the ends, and some between them that are not a multiple of anything: CTAs may differ without
-    # order
+    # the first and the last CTA, and some at irregular positions between them, because CTAs may
+    # differ irregularly
     cost = _cost(at(0))
     most = EVENTS // 10 if parts or steered() else ALL
     chosen = set(range(ctas)) if cost * ctas <= most else {0, ctas - 1}
@@ -133,35 +134,36 @@ def count(
 
 def _structure(work: Work) -> frozenset[Any]:
     """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block
-    lies inside its array."""
+    is inside its array."""
     return frozenset(
         item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send")
     )
 
 
 def _cost(work: Work) -> int:
-    """Return the pipeline steps of all warpgroups, which take the time of counting."""
+    """Return the number of pipeline steps of all warpgroups, which determine the time of
+    counting."""
     return sum(n for key, n in work.items() if key[0] in ("steps", "fills"))
 
 
 def _order(unit: Unit) -> list[int]:
-    """Return the warpgroups, the memory role first: it makes the rings before a store asks for the
-    shared memory they leave."""
-    return sorted(range(unit.warpgroups), key=lambda number: not unit.role(number).loads)
+    """Return the parts of a CTA, the memory role first: it makes the rings before a store asks for
+    the shared memory they leave."""
+    return sorted(range(len(unit.parts)), key=lambda number: not unit.role(number).loads)
 
 
 def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return blockIdx of a CTA, the first dimension fastest."""
+    """Return the blockIdx of a CTA, with the first dimension varying fastest."""
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 def _share(
     work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int], resident: int
 ) -> None:
-    """Estimate which share of the bytes that CTAs load at the same time is distinct, from the first
-    steps of the first CTAs.
+    """Estimate what fraction of the bytes that CTAs load at the same time is distinct, from the
+    first steps of the first CTAs.
 
-    A box that a CTA loads again comes from L2 again, and not from HBM.
+    A box that several CTAs load comes from HBM only once, and otherwise from L2.
     """
     samples = []
     for number in range(resident):

@@ -1,14 +1,14 @@
-"""`numpipe.autotune`: measures which of a kernel's configurations is the fastest, and remembers it.
-Read `tuning` first.
+"""`numpipe.autotune`: measure which of a kernel's configurations is the fastest, and remember it.
+Start with `tuning`.
 
 ============  ==========================================================================
-`candidates`  configs by name, their kernels, compiled in worker processes, and the timed calls, on
-              inputs that L2 does not hold
+`candidates`  configs by name, their kernels, compiled in worker processes, and the timed
+              calls, on inputs that are not in L2
 `winners`     what an answer depends on, and the files that keep answers
 `tuning`      the function
 ============  ==========================================================================
 
-How calls are timed belongs to `bench`, predictions without measuring to `model`.
+Timing of calls belongs to `bench`, predictions without measuring to `model`.
 """
 
 from ...compile.cache import VARIABLE

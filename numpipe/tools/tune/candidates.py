@@ -1,7 +1,7 @@
-"""The candidates: configs by name, their kernels, compiled in worker processes, and the calls of
-them that are timed.
+"""Candidates: configs by name, their kernels, compiled in worker processes, and the calls that are
+timed.
 
-Each compile keeps some 4 MiB, which a worker gives back when it ends.
+Each compile leaves about 4 MiB allocated, which a worker releases when it exits.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ..model import H200
 Factory = Callable[[Any], Any]
 Competitors = Mapping[str, Callable[[int], Any]]
 Measure = Callable[[Competitors], Mapping[str, float]]
-"""Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by
+"""Takes calls by candidate, whose argument is a call count for rotating buffers; returns seconds by
 candidate."""
 MOST_SETS = 64
-"""sets of buffers, where a call moves few bytes"""
+"""most sets of buffers, for calls that move few bytes"""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config, its kernel, and the variant of that kernel that is measured."""
+    """A config, its kernel, and the kernel's variant for the call."""
 
     name: str
     config: Any
@@ -43,8 +43,8 @@ class Candidate:
 
 
 def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
-    """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for
-    none, and for two of one name."""
+    """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError if
+    there are none, or two with the same name."""
     configs: dict[str, Any] = {}
     for name, config in (
         space.items()
@@ -53,22 +53,22 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     ):
         if name in configs:
             raise SpecError(
-                f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: "
+                f"autotune: the space has {config!r} twice; fix: leave one out, or pass {{name: "
                 f"config}}"
             )
         configs[name] = config
     if not configs:
         raise SpecError(
-            "autotune: the space has no candidates: pass a list of configs, or {name: config}"
+            "autotune: the space has no candidates; fix: pass a list of configs, or {name: config}"
         )
     for name, config in configs.items():
         if not isinstance(name, str):
-            raise SpecError(f"autotune: the space's names are strings, got {name!r}")
+            raise SpecError(f"autotune: the space's names must be strings, got {name!r}")
         if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
             raise SpecError(
-                f"autotune: candidate {name!r}: its repr is {config!r}, another one in each "
-                "process, so a winner could not be found again: use a frozen dataclass, a tuple "
-                "or a number"
+                f"autotune: candidate {name!r}: its repr is {config!r}, which differs in each "
+                "process, so that a winner could not be found again; fix: use a frozen dataclass, "
+                "a tuple or a number"
             )
     return configs
 
@@ -80,7 +80,7 @@ def refusal(error: Exception) -> str:
 def describe(
     factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the candidates that take such a call, and why others do not."""
+    """Return the candidates that accept the call, and the reasons why others do not."""
     candidates, refused = [], {}
     for name, config in space.items():
         try:
@@ -88,14 +88,13 @@ def describe(
             if not isinstance(kernel, Kernel):
                 raise TypeError(
                     f"autotune: {factory.__name__}({config!r}) returned a "
-                    f"{type(kernel).__name__}: a factory returns a kernel, as @numpipe.kernel "
-                    "makes it"
+                    f"{type(kernel).__name__}; fix: return a kernel, as @numpipe.kernel makes it"
                 )
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
                 raise SpecError(
-                    f"kernel {kernel.name}: built with debug=True or profile_space, it has "
-                    "another speed"
+                    f"kernel {kernel.name}: a kernel built with debug=True or profile_space runs "
+                    "at another speed; fix: leave these out"
                 )
             candidates.append(
                 Candidate(name, config, kernel, kernel.variant(args, dict(named), whole=True))
@@ -111,16 +110,16 @@ def compiled(
     workers: int | None,
     report: Callable[[], object],
 ) -> dict[str, Image | str]:
-    """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup`
-    compiles them."""
+    """Compile with `kernels.warmup`, and return the machine code of each candidate by name, or the
+    reason why it has none."""
     jobs = [warmup.Job(one.name, (factory, one.config), one.variant) for one in candidates]
     for job in jobs if workers != 0 else ():
         try:
             job.packed()
         except Exception as error:
             raise SpecError(
-                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: "
-                "use configs of a class at module level, or workers=0"
+                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}; "
+                "fix: use configs of a class at module level, or workers=0"
             ) from error
     found = warmup.compiled(jobs, workers, report, "autotune")
     return {
@@ -129,10 +128,10 @@ def compiled(
     }
 
 
-# ---- the calls that are timed: every candidate in turn, each call on other buffers than those that
-# L2 still holds
+# ---- the calls that are timed: candidates alternate, and each call uses buffers that are no longer
+# in L2
 def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dict[str, float]:
-    """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them
+    """Return the median seconds of each, measured in turn under load (`numpipe.bench`), so that all
     run at the same clock."""
     [sample] = bench.compare(
         dict(competitors),
@@ -145,14 +144,14 @@ def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dic
 
 @dataclass
 class Buffers:
-    """Several sets of a call's arguments, and for each the outputs that the first candidate's call
+    """Several sets of a call's arguments, each with the outputs that the first candidate's call
     returned."""
 
     sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
     outs: list[Any]
 
     def call(self, kernel: Kernel, number: int) -> Any:
-        """Call a kernel on the set whose turn it is."""
+        """Call a kernel on the next set of buffers."""
         at = number % len(self.sets)
         args, named = self.sets[at]
         if self.outs[at] is not None:
@@ -162,8 +161,8 @@ class Buffers:
 
 
 def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
-    """Return the caller's arguments where calls are simulated; on a GPU copies, enough for twice
-    the L2 between two uses of one."""
+    """Return the caller's arguments if calls are simulated; on a GPU, enough copies that twice the
+    size of L2 is accessed between two uses of one."""
     if not on_gpu:
         return Buffers([(args, dict(named))], [None])
     arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
@@ -180,8 +179,8 @@ def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Bu
 
 
 def _copy(arg: Any) -> Any:
-    """Return a copy of an array on the GPU, of the same kind; of a host array a `DeviceArray`;
-    anything else as it is."""
+    """Return a GPU copy of an array in the same library, or a `DeviceArray` for a host array;
+    return other arguments unchanged."""
     if not is_array(arg):
         return arg
     if isinstance(arg, launch.DeviceArray):
@@ -192,14 +191,14 @@ def _copy(arg: Any) -> Any:
         if hasattr(arg, method):
             return getattr(arg, method)()
     raise SpecError(
-        f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies "
-        "are measured: pass a NumPy array, or one of PyTorch, CuPy or JAX"
+        f"autotune: arguments are copied, but a {type(arg).__name__} on the GPU has neither "
+        "clone() nor copy(); fix: pass an array of NumPy, PyTorch, CuPy or JAX"
     )
 
 
 def tried(candidates: list[Candidate], buffers: Buffers) -> tuple[list[Candidate], dict[str, str]]:
-    """Call each candidate once on every set; returns those that can run, and why others cannot.
-    Raises LaunchError."""
+    """Call each candidate once on every set. Return those that can run, and the reasons why others
+    cannot. Raises LaunchError."""
     good, refused = [], {}
     for one in candidates:
         try:

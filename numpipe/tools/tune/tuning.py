@@ -1,4 +1,4 @@
-"""`numpipe.autotune`: a question, its candidates compiled and measured, and the answer kept."""
+"""`numpipe.autotune`: compile and measure candidates, and keep the answer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["autotune"]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest candidate: call `kernel` as often as you like. Times are seconds a call.
+    """The fastest candidate; call its `kernel` as often as you like. Times are seconds per call.
 
-    name, config  of the winner
+    name, config  the winner's
     kernel        ``factory(config)``
-    seconds       of all that were measured, by name
-    skipped       why others cannot run, by name
-    file          where the winner is kept; None: the file could not be written
-    measured      whether this call measured; if not, the winner was in the file
+    seconds       times of all measured candidates, by name
+    skipped       reasons why others cannot run, by name
+    file          where the winner is kept; None if the file could not be written
+    measured      whether this call measured; if not, the winner was read from the file
     """
 
     name: str
@@ -79,41 +79,40 @@ def autotune(
     progress: bool = True,
     **named: Any,
 ) -> Tuned:
-    """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is
+    """Find the fastest of a kernel's configurations for a call by measuring once; the winner is
     kept on disk.
 
-    factory      a function at module level, ``config -> kernel``; it may be wrapped by
+    factory      a function at module level, ``config -> kernel``, which may be wrapped by
                  functools.cache
-    space        candidates: ``{name: config}``, or configs, whose names are their repr
-    args, named  of the call, arrays included. They are copied: the kernel's outputs go elsewhere
-    key          the bucket that the answer is for: a string, numbers, a tuple, or a function of the
+    space        candidates: ``{name: config}``, or configs, which are named by their repr
+    args, named  arguments of the call, including arrays, which are copied, so outputs are not
+                 written
+    key          what the answer is valid for: a string, numbers, a tuple, or a function of the
                  arguments that returns one (``lambda a, b: (a.shape[1], a.dtype.name)``); default:
-                 all shapes, types and scalars. A later call in the same bucket takes the winner
-                 without measuring
-    measure      what times the candidates: a function from calls by name to seconds by name.
-                 Default: `numpipe.bench`, all in turn under load, on buffers that L2 does not hold.
-                 With one of your own no GPU is needed; then candidates are compiled where the
+                 all shapes, types and scalars. Later calls with the same key use the winner without
+                 measuring
+    measure      a function that times the candidates, from calls by name to seconds by name.
+                 Default: `numpipe.bench`, with all in turn under load, on buffers that are not in
+                 L2. With your own function no GPU is needed; candidates are then compiled if the
                  toolchain is installed, unless NUMPIPE_COMPILE_CHECK is 0
     plan         durations of the default measurement (`numpipe.bench.Plan`)
-    workers      processes that compile; default: a CPU each; 0: none, this process compiles
-    again        measure even where the winner is known
-    progress     whether stderr shows how far it is (by tqdm where that is installed) and what was
-                 skipped
+    workers      number of compiler processes; default: one per CPU; 0 compiles in this process
+    again        measure even if the winner is known
+    progress     show progress on stderr (with tqdm if installed), and what was skipped
 
     ::
 
         tuned = numpipe.autotune(kernel, CONFIGS, a, b)
         c = tuned.kernel(a, b)
 
-    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not
-    compile) is skipped; how many, and why, is printed and in the result. An answer holds for one
-    GPU model, driver, version of numpipe and numba-cuda, source file of the factory, and space;
-    ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a
-    RuntimeWarning.
+    Candidates that cannot run (too much shared memory, no such wgmma shape, a source that does not
+    compile) are skipped; how many, and why, is printed and in the result. An answer is valid for
+    one GPU model, driver, version of numpipe and numba-cuda, source file of the factory, and space;
+    it is kept in ``NUMPIPE_CACHE_DIR``. A corrupt file is measured again, with a RuntimeWarning.
 
-    Raises TargetError where there is no GPU and no `measure`, SpecError for a factory that cannot
-    be imported and where all candidates are refused, CompileError where a worker dies, LaunchError
-    where a candidate's launch fails: after that the CUDA context cannot be used.
+    Raises TargetError if there is neither a GPU nor `measure`, SpecError for a factory that cannot
+    be imported or if no candidate can run, CompileError if a worker dies, and LaunchError if a
+    candidate's launch fails, after which the CUDA context is unusable.
     """
     configs = candidates.named(space)
     require(
@@ -129,8 +128,8 @@ def autotune(
     on_gpu = choice.target == "gpu"
     if measure is None and not on_gpu:
         raise TargetError(
-            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. "
-            "Without one numpipe.explain predicts the time of a candidate; or pass measure="
+            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}; "
+            "fix: pass measure=, or use numpipe.explain, which predicts the time of a candidate"
         )
     question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
@@ -170,8 +169,8 @@ def autotune(
     times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
     if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
         raise SpecError(
-            f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each "
-            f"of {list(calls)} is expected"
+            f"autotune: measure= returned {dict(times)!r}, expected a positive number of seconds "
+            f"for each of {list(calls)}"
         )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])

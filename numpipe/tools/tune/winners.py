@@ -1,7 +1,7 @@
-"""Winners on disk: a JSON file for each question, so that processes that ask different ones never
+"""Winners on disk, in one JSON file per question, so that processes with different questions never
 write the same file.
 
-A question is all that the fastest candidate depends on (`identity`).
+A question is everything that the fastest candidate depends on (`identity`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .candidates import Factory
 
 _MOST_BYTES = 1 << 24
 _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
-"""packages that decide what machine code a kernel becomes"""
+"""packages that determine the machine code of a kernel"""
 
 
 # ---- the question
@@ -42,25 +42,25 @@ def identity(
     measure: Callable[..., Any] | None,
     device: launch.Device | None,
 ) -> dict[str, Any]:
-    """Return all that the fastest candidate depends on, for JSON: another value of any of these is
-    another question.
+    """Return everything that the fastest candidate depends on, as JSON values; a different value of
+    any of these is a different question.
 
-    `device`: the GPU, None where calls are simulated. Raises SpecError for a factory that a worker
-    process could not import.
+    `device` is the GPU, or None if calls are simulated. Raises SpecError for a factory that a
+    worker process cannot import.
     """
     function = inspect.unwrap(factory)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(factory) or not module or not name or not name.isidentifier():
         raise SpecError(
             f"autotune: the factory {factory!r} is compiled in worker processes, which import it "
-            "by its name: write it at module level as ``def kernel(cfg): …``, which returns a "
+            "by its name; fix: write it at module level as ``def kernel(cfg): …``, which returns a "
             "numpipe kernel"
         )
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file:
         raise SpecError(
-            f"autotune: the factory {name} is of {module}, which is no file that worker processes "
-            "could import (a prompt, a notebook, 'python -c'): move it to a module"
+            f"autotune: the factory {name} is of {module}, which is not a file that worker "
+            "processes can import (a prompt, a notebook, 'python -c'); fix: move it to one"
         )
     return {
         "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
@@ -78,7 +78,7 @@ def identity(
 
 
 def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
-    """Return the bucket that a call falls into; without a `key` its shapes, types and scalars."""
+    """Return the key of a call; the default is its shapes, types and scalars."""
     if key is None:
         return ", ".join(
             [
@@ -89,8 +89,8 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
     value = key(*args, **named) if callable(key) else key
     if re.search(r" at 0x[0-9a-fA-F]+", repr(value)):
         raise SpecError(
-            f"autotune: key is {value!r}, another one in each process: use a string, numbers, or "
-            "a tuple of them"
+            f"autotune: key is {value!r}, which differs in each process; fix: use a string, "
+            "numbers, or a tuple of them"
         )
     return repr(value)
 
@@ -98,7 +98,7 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
 def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
         raise SpecError(
-            f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and "
+            f"autotune: {arg!r} cannot be measured; fix: pass an array. numpipe.explain and "
             "numpipe.model.product predict times of shapes alone"
         )
     if not is_array(arg):
@@ -110,21 +110,22 @@ def _spelled(arg: Any) -> str:
 
 # ---- the answer
 def directory() -> Path:
-    """Return where winners are kept: beside the images of compiled kernels (`compile.cache`)."""
+    """Return the folder of the winners, next to the images of compiled kernels
+    (`compile.cache`)."""
     return folder() / "tuning"
 
 
 def path(within: Path, identity: dict[str, Any]) -> Path:
-    """Return the file of a question, named by the factory, for people, and a digest of the whole
-    question."""
+    """Return the file of a question, named after the factory, for readers, and a digest of the
+    whole question."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return within / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a file holds: the winner of a question, the seconds of the candidates that were
-    measured, and why others were not."""
+    """The contents of a file: the winner of a question, the seconds of the measured candidates, and
+    the reasons why others were not measured."""
 
     schema: Literal["numpipe-tune/1"]
     identity: dict[str, Any]
@@ -134,14 +135,14 @@ class Answer:
 
 
 def load(file: Path, identity: dict[str, Any]) -> Answer | None:
-    """Return the answer that was kept, None where there is none. A file that has none to this
-    question is warned of."""
+    """Return the stored answer, or None if there is none. Warns about a file that does not answer
+    this question."""
     try:
         kept = record(Answer, parsed(content(file, _MOST_BYTES, own=True)))
         if kept.identity != identity:
-            raise ValueError("it answers another question than its name says")
+            raise ValueError("it does not answer the question in its name")
         if not {kept.winner} <= kept.seconds.keys() <= identity["space"].keys():
-            raise ValueError(f"its winner is {kept.winner!r}, which it has no time of")
+            raise ValueError(f"its winner is {kept.winner!r}, for which it has no time")
         if 0 in kept.seconds.values():
             raise ValueError("a candidate took no time")
         return kept
@@ -157,10 +158,10 @@ def load(file: Path, identity: dict[str, Any]) -> Answer | None:
 
 
 def save(file: Path, answer: Answer) -> bool:
-    """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever
-    else writes it.
+    """Write an answer atomically: readers find the whole old or the whole new file, whoever else
+    writes it.
 
-    Returns False, with a warning, where the folder cannot be written.
+    Returns False, with a warning, if the folder is not writable.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def save(file: Path, answer: Answer) -> bool:
     except OSError as error:
         warnings.warn(
             f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured "
-            f"again, unless {VARIABLE} names a folder that can be written",
+            f"again; fix: set {VARIABLE} to a folder that can be written",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,7 +1,8 @@
-"""A kernel on the simulated SM under many schedules, and beside a reference.
+"""Verification of kernels on the simulated SM: under many schedules, and against a reference.
 
-Read `verification` first: `numpipe.verify` runs schedules and groups what they find; `exploring`
-runs all, up to equivalence; `testing` (`numpipe.testing.check`) adds a reference and the GPU;
-`fresh` copies a call's arguments for both. How one schedule runs and what is a race belongs to
-`sim`, the names of hazards and the text of reports to `diagnostics`.
+Start with `verification`: `numpipe.verify` runs schedules and groups what they find. `exploring`
+runs all schedules up to equivalence; `testing` (`numpipe.testing.check`) adds a reference and the
+GPU; `mutation` leaves out synchronization; `argument_copies` copies a call's arguments for all of
+them. Running one schedule and detecting races belong to `sim`, the names of hazards and the texts
+of reports to `diagnostics`.
 """

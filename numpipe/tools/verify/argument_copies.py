@@ -1,4 +1,4 @@
-"""Copies of a call's arguments, for calls that must leave the caller's arrays as they are."""
+"""Copies of a call's arguments, for calls that must not change the caller's arrays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Arrays = dict[str, Array]
 
 
 class Arguments:
-    """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays
+    """The arguments of one call of `kernel`. `run` makes the call on copies of the host arrays
     among them.
 
-    A copy has the strides of its array and its alignment, and arrays that overlap have copies that
-    overlap: an array that is passed as input and output is one array again. Elements alone are
-    copied, not what lies between them. Everything else, arrays on a GPU too, is passed as it is. Of
-    a kernel of several GPUs an argument is a list of arrays, and each has a name of its own, "x of
-    GPU 1". Raises SpecError where a parameter has the name of one of the caller's own `options`.
+    A copy has the strides and the alignment of its array, and copies overlap if their arrays do: an
+    array that is passed as input and output stays one array. Only elements are copied, not the
+    bytes between them. All other arguments, including arrays on a GPU, are passed unchanged. For a
+    kernel on several GPUs, an argument is a list of arrays, each with its own name, "x of GPU 1".
+    Raises SpecError if a parameter has the same name as one of the caller's `options`.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Arguments:
             check_mesh(mesh, kernel.name)
             if mesh.gpus is not None:
                 raise SpecError(
-                    f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
+                    f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}; fix: "
                     f"mesh=numpipe.Mesh.simulated({mesh.size})"
                 )
         for name in options:
             if kernel.takes(name):
                 raise SpecError(
                     f"kernel {kernel.name}: its parameter '{name}' has the name of an option of "
-                    "this function: rename it"
+                    "this function; fix: rename it"
                 )
         self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)
         self._outs: list[tuple[str, Any]] | None = None
-        # it is for the parameters that the call leaves out; an array too many has no name
+        # out= is for the parameters that the call omits; surplus arrays get no name
         if out is not None:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             if mesh is not None and not any(isinstance(each, (tuple, list)) for each in outs):
@@ -79,17 +79,17 @@ class Arguments:
         self.arrays: Arrays = {
             name: info.array for name, info in infos.items() if info.array is not None
         }
-        """the host arrays by parameter name, as they were passed"""
+        """the host arrays by parameter name, as passed"""
 
     def _named_parts(self, name: str, value: Any) -> Arrays:
-        """Return an argument by name; of several GPUs the array of each."""
+        """Return an argument by name, or the array of each GPU by its name."""
         if self.mesh is None or type(value) not in (list, tuple):
             return {name: value}
         return {of_gpu(name, gpu, self.mesh.size): each for gpu, each in enumerate(value)}
 
     def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
-        """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name,
-        also those it allocated."""
+        """Call ``call(*args, **named, **options)`` on fresh copies. Return all array arguments by
+        name, including those that the call allocated."""
         copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))
 
         def fresh(name: str, value: Any) -> Any:
@@ -116,7 +116,7 @@ class Arguments:
 
 
 def duplicates(arrays: Sequence[Array]) -> list[Array]:
-    """Return copies of arrays, in memory that is laid out as theirs.
+    """Return copies of arrays that have the same layout in memory, including overlaps.
 
     >>> a = np.arange(4)
     >>> b = a[1:]
@@ -125,7 +125,7 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
     >>> int(d[0]), int(b[0])
     (7, 1)
     """
-    # untouched pages take no memory
+    # memory that is never touched takes no pages
     rooms = [(lo, hi, np.empty(hi - lo + _ALIGN, np.uint8)) for lo, hi, _ in joined(arrays)]
     copies = []
     for array in arrays:
@@ -135,7 +135,7 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
         copy = np.ndarray(
             array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides
         )
-        # of elements that stand for many, one
+        # copy an element that is repeated by a stride of 0 only once
         one = tuple(slice(None) if stride else slice(1) for stride in array.strides)
         copy[one] = array[one]
         copy.flags.writeable = array.flags.writeable

@@ -1,10 +1,11 @@
-"""`numpipe.verify(…, schedules="all")`: a kernel under all schedules up to equivalence
+"""`numpipe.verify(…, schedules="all")`: run a kernel under all schedules up to equivalence
 (`numpipe.sim.exploration`).
 
-A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter.
-Clusters do not wait for each other, and what two of them do to one element is compared in whatever
-order they run. So the schedules of each cluster are explored by themselves, with the others in the
-virtual-time order, and that for each deal of the tiles.
+A schedule of a launch consists of a schedule for each cluster of CTAs, and of the order in which
+CTAs draw tiles from a counter. Clusters do not wait for each other, and conflicting accesses of two
+clusters are detected whatever their order. So the schedules of each cluster are explored
+separately, with the other clusters in the virtual-time order, and this is repeated for each
+assignment of tiles.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Coverage:
-    """What an exploration has seen.
+    """What an exploration has covered.
 
-    classes     of schedules; one schedule of each was run
-    redundant   schedules that were given up, because their class had been run
-    steps       of the longest schedule
+    classes     equivalence classes of schedules; one schedule of each was run
+    redundant   schedules that were abandoned because their class had been run already
+    steps       number of steps of the longest schedule
     complete    whether these are all classes
-    why         why not: the bound that was reached
+    why         if not, the bound that was reached
     """
 
     classes: int = 0
@@ -59,7 +60,8 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Class:
-    """One class: its schedule, the arrays that it leaves or its error, and the judge's findings."""
+    """One equivalence class: its schedule, the arrays that it leaves or its error, and its
+    judge."""
 
     name: Name
     arrays: Arrays
@@ -69,15 +71,15 @@ class Class:
 
     @property
     def shown(self) -> tuple[int, int, int]:
-        """By which schedules that show the same are compared: the one that is shown has the
-        smallest."""
+        """Sort key among schedules that show the same failure; the one with the smallest is
+        shown."""
         return self.explored.switches, len(self.name.turns), len(self.explored.steps)
 
 
 @dataclass
 class All:
-    """All classes of a call of `kernel`, for at most `limit` seconds; `judge` makes the judge of
-    each run. Iterate once."""
+    """All equivalence classes of a call of `kernel`, found in at most `limit` seconds. `judge`
+    makes the judge of each run. Iterate once."""
 
     kernel: Kernel
     arguments: Arguments
@@ -106,10 +108,10 @@ class All:
                     return
 
     def _explorations(self) -> Iterator[tuple[Exploration, Explored | None]]:
-        """Explore each cluster, for each deal of the tiles."""
+        """Explore each cluster, for each assignment of tiles."""
         clusters, drawn = yield from self._clusters(())
         ctas = clusters * self.kernel.options.attributes.size
-        # a CTA begins with one of its own, and draws one in the end that is none
+        # each CTA starts with a tile of its own, and its last draw finds none left
         tiles = drawn - 2 * ctas
         in_turn = tuple(number % ctas for number in range(tiles))
         for deal in itertools.product(range(ctas), repeat=max(0, tiles)):
@@ -119,7 +121,7 @@ class All:
     def _clusters(
         self, deal: Sequence[int]
     ) -> Generator[tuple[Exploration, Explored | None], None, tuple[int, int]]:
-        """Explore each cluster; returns how many there are, and how many work indices were
+        """Explore each cluster. Return how many clusters there are, and how many work indices were
         drawn."""
         cluster, clusters, drawn = 0, 1, 0
         while cluster < clusters:
@@ -136,9 +138,10 @@ class All:
         return self.arguments.run(functools.partial(self.kernel.judged, judge), seed=guide), judge
 
     def shortest(self, found: Class) -> Class:
-        """Return a class that shows the same report in fewer steps, with fewer changes of who runs.
+        """Return a class that shows the same report in fewer steps, with fewer switches between
+        warpgroups.
 
-        The steps that the failure does not need are left out, and who runs goes on while it can.
+        It omits the steps that the failure does not need, and each warpgroup runs on while it can.
         """
         if found.error is None or not found.explored.steps:
             return found
@@ -163,7 +166,7 @@ class All:
 
     @staticmethod
     def _in_order(explored: Explored) -> list[Agent]:
-        """Return an order of the steps that the failing one needs, itself included."""
+        """Return an order of the steps that the failing step needs, itself included."""
         steps, before = explored.steps, explored.before
         last = len(steps) - 1
         wanted = before[last] | 1 << last if steps[last].footprint.failed else (2 << last) - 1
@@ -173,7 +176,7 @@ class All:
             ready = [
                 n for n in left if not any(before[n] >> other & 1 for other in left if other < n)
             ]
-            # an operation that is not a warpgroup's is run when nobody else can: it changes no
+            # run operations that no warpgroup performs only when nothing else can: they affect no
             # warpgroup
             step = min(
                 ready,

@@ -1,17 +1,17 @@
-"""`numpipe.testing.mutate`: is each synchronisation of a kernel missed when it is not there, or is
-weaker?
+"""`numpipe.testing.mutate`: leave out or weaken each synchronization of a kernel, and check that
+this is noticed.
 
-Everything that synchronises ends in a method of the simulated machine (`SYNCHRONISES`), whichever
-operation it comes through. A *place* is the operation and the line that calls it; where that line
-is in a helper that only passes a synchronisation on (`PASSED_ON`), the line that calls the helper
-too: the one barrier in `outputs.meet` is a place for each of its callers. Places are found as the
-kernel runs, simulated; then it runs again for each, with that place left out or changed
-(`CHANGES`).
+All synchronization, whichever operation causes it, ends in a method of the simulated machine
+(`SYNCHRONISES`). A *place* is the operation and the line that calls it. If that line is in a helper
+that only passes a synchronization on (`PASSED_ON`), the place includes the line that calls the
+helper, so the one barrier in `outputs.meet` is a separate place for each of its callers. Places are
+found by simulating the kernel; then the kernel runs again for each place, with that operation left
+out or changed (`CHANGES`).
 
-A mutant that no schedule reports, and whose result is the same, survives. Either a sentence of the
-PTX ISA says why nobody needs the operation there (`REDUNDANT`), or the inputs do not come to what
-it is for: fewer steps than slots, one tile where a CTA has two. (Mutation testing: DeMillo, Lipton,
-Sayward, "Hints on Test Data Selection", IEEE Computer 11 (4), 1978.)
+A mutant survives if no schedule reports it and the result is the same. Either a sentence of the PTX
+ISA explains why the operation is not needed there (`REDUNDANT`), or the inputs do not exercise it:
+fewer steps than slots, or a single tile per CTA. (Mutation testing: DeMillo, Lipton, Sayward,
+"Hints on Test Data Selection", IEEE Computer 11 (4), 1978.)
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ SYNCHRONISES = (
     "semaphore_wait",
     "fence_proxy_async_global",
 )
-"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows
-it. Not `bar_red`, the barrier that a vote is: without it there is no answer either (on the GPU too
-the instruction that meets gives the result). Not griddepcontrol.launch_dependents either, which
-orders nothing: without it the next kernel begins later."""
+"""Methods of `Machine` that synchronize. Excluded are `mbar_test`, a query whose answer cannot be
+left out and which a wait follows; `bar_red`, the barrier of a vote, whose result cannot be left out
+either (on the GPU too, one instruction does both); and griddepcontrol.launch_dependents, which
+orders nothing: without it the next kernel only starts later."""
 COUNTED = ("mbar_init_at_entry",)
-"""the method that says how many arrivals a phase of a barrier has"""
+"""the method that sets how many arrivals complete a phase of a barrier"""
 PASSED_ON = (
     "pipeline.operand_barriers.await_step",
     "pipeline.operand_barriers.barrier_arrive",
@@ -121,7 +121,7 @@ PASSED_ON = (
     "tiles.store_ring.await_staging",
     "tiles.store_ring.drain_stores",
 )
-"""Helpers that synchronise, and do nothing else but move what they order."""
+"""Helpers that synchronize and otherwise only move the data that they order."""
 APPLIES = (
     "tiles.mma.<listcomp>",
     "tiles.fence_order._barrier",
@@ -132,21 +132,21 @@ APPLIES = (
     "pipeline.pipeline_outputs.first_lane",
     "pipeline.ring.each",
 )
-"""Functions that only call what they are given."""
+"""Functions that only call the function passed to them."""
 ELSEWHERE = "compile", "frameworks", "intrinsics", "launch", "sim", "tools"
-"""rooms of numpipe without protocol"""
+"""packages of numpipe that contain no synchronization protocol"""
 LOOP = "the end of a loop (lift.loops)"
-"""the wait that the AST pass writes behind a pipeline's loop"""
+"""the wait that the AST pass inserts after a pipeline's loop"""
 
 _HINT = (
-    "setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous "
-    "Instructions: setmaxnreg). Who does not raise the number goes on with that of the launch, "
-    "and ptxas compiles for it"
+    "setmaxnreg is a hint to change the maximum number of registers that a warp owns "
+    "(Miscellaneous Instructions: setmaxnreg). Without the increase, a warp keeps the number of "
+    "the launch, and ptxas compiles for it"
 )
 _WAITED = (
-    "wgmma.wait_group waits until no more than N of the newest groups are pending "
-    "(wgmma.wait_group). The loop's end has waited with N = 0, and issues none since. This one is "
-    "there for ptxas: a wait on each way to a read of the registers"
+    "wgmma.wait_group waits until at most N of the newest groups are pending "
+    "(wgmma.wait_group). The end of the loop has waited with N = 0, and no product was issued "
+    "since. This wait is there for ptxas, which needs one on each path to a read of the registers"
 )
 REDUNDANT = {
     "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
@@ -155,19 +155,19 @@ REDUNDANT = {
     "wgmma_wait < tiles.mma.wgmma_wait < pipeline.body_form.run_carry": _WAITED,
     "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive": (
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). "
-        "Each access to a tile, and each body by lanes, ends with one of its own, so that nothing "
-        "is left for this one to order"
+        "Each access to a tile, and each loop over lanes, ends with one of its own, so this one "
+        "has nothing left to order"
     ),
 }
-"""The beginning of a place's name -> why nobody misses the operation there, by a sentence of the
-PTX ISA."""
+"""Start of a place's name -> why the operation is not needed there, from a sentence of the PTX
+ISA."""
 
 _NO_PRODUCTS = (
-    "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel makes none"
+    "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel has none"
 )
 
 Edit = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
-"""Arguments -> those that are passed instead; None: the operation is left out."""
+"""Arguments -> the arguments to pass instead, or None to leave the operation out."""
 LEFT_OUT = "left out"
 CHANGES: dict[str, dict[str, Edit]] = {
     "mbar_wait": {"for the phase before": lambda args: (args[0], args[1] - 1, *args[2:])},
@@ -184,14 +184,14 @@ CHANGES: dict[str, dict[str, Edit]] = {
         "one arrival fewer": lambda args: (args[0], max(1, args[1] - 1), *args[2:]),
     },
 }
-"""Operation -> what it is made to do wrong, beside being left out."""
+"""Operation -> the changes made to it, in addition to leaving it out."""
 
 
 # ---- places
 @dataclass(frozen=True)
 class Place:
-    """An operation and the lines that led to it, ``module.function:line``, innermost first; modules
-    of `language` without it."""
+    """An operation and the lines that led to it, as ``module.function:line``, innermost first;
+    modules of `language` are named without the package."""
 
     operation: str
     calls: tuple[str, ...]
@@ -201,20 +201,20 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Without the numbers of lines."""
+        """The place without line numbers."""
         return " < ".join((self.operation, *(call.partition(":")[0] for call in self.calls)))
 
 
 @functools.cache
 def is_users(file: Path) -> bool:
-    """Whether a file is none of numpipe's own. Kernels of `numpipe.ops` are written as users write
-    theirs."""
+    """Return whether a file is not numpipe's own. Kernels of `numpipe.ops` count as users'
+    kernels."""
     own = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "ops")
     return not own and not any(file.is_relative_to(folder) for folder in intrinsics.__path__)
 
 
 def called_by_users(file: Path, line: int) -> str:
-    """Return how a place calls a line of a user."""
+    """Return how a place names a line of the user's code."""
     return (
         LOOP
         if linecache.getline(str(file), line).strip().startswith("for ")
@@ -226,7 +226,7 @@ def called_by_users(file: Path, line: int) -> str:
 def named(
     file: Path, function: str, line: int, users: Callable[[Path, int], str]
 ) -> tuple[str, bool]:
-    """Return how a frame is called in a place, "" for machinery; and whether it is numpipe's."""
+    """Return how a place names a frame ("" for internal machinery), and whether it is numpipe's."""
     if is_users(file):
         return users(file, line), False
     if not file.is_relative_to(ROOT):
@@ -247,13 +247,13 @@ _path = functools.cache(Path)
 def place_of(
     operation: str, frame: FrameType | None, users: Callable[[Path, int], str] = called_by_users
 ) -> Place:
-    """Return the place of an operation that this frame calls; `users` gives the names of lines that
-    are not numpipe's."""
+    """Return the place of an operation called by this frame. `users` names lines that are not
+    numpipe's."""
     calls: list[str] = []
     while frame is not None:
         name, own = _named(frame, users)
         function = name.partition(":")[0]
-        # once for a recursion
+        # list a recursive function once
         if (
             name
             and function not in APPLIES
@@ -267,7 +267,7 @@ def place_of(
 
 
 def line_of(frame: FrameType | None) -> str:
-    """Return the user's line that led to a frame, as ``file.py:line``; "" where there is none."""
+    """Return the user's line that led to a frame, as ``file.py:line``, or "" if there is none."""
     while frame is not None and not is_users(_path(frame.f_code.co_filename)):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -277,11 +277,11 @@ def line_of(frame: FrameType | None) -> str:
 def watched(
     seen: Callable[[str, FrameType], Edit | None], operations: tuple[str, ...] = SYNCHRONISES
 ) -> Iterator[None]:
-    """Call ``seen(operation, frame of the caller)`` before each of these operations, and apply the
-    edit that it returns."""
+    """Call ``seen(operation, caller's frame)`` before each of these operations, and apply the edit
+    that it returns."""
 
     def patched(name: str, original: Any) -> Any:
-        first = int(name != "warp_sync")  # a method's arguments are behind its machine
+        first = int(name != "warp_sync")  # skip the machine, the first argument of methods
 
         def call(*args: Any, **named: Any) -> Any:
             edit = seen(f"{name}.{args[1]}" if name == "setmaxnreg" else name, sys._getframe(1))
@@ -311,13 +311,13 @@ def watched(
 # ---- mutants
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel with one synchronisation left out, or changed.
+    """A kernel with one synchronization left out or changed.
 
     place   which one
     line    the user's line that led to it, "file.py:12"
     change  "left out", or what it does instead (`CHANGES`)
-    by      the hazard that was reported, "other result", or "" where nothing told
-    rule    of one that nothing told: why nobody needs it there; "" where no rule says so
+    by      the hazard that was reported, "other result", or "" if nothing noticed it
+    rule    for a mutant that nothing noticed: why the operation is not needed there, or ""
     """
 
     place: Place
@@ -331,52 +331,54 @@ class Mutant:
         return not self.by
 
     def __str__(self) -> str:
-        told = self.by or (
+        outcome = self.by or (
             f"survived; redundant: {self.rule}"
             if self.rule
             else (
-                "survived: nobody needs it, or the inputs do not come to what it is for (more "
-                "steps than slots, a second tile for a CTA)"
+                "survived: the operation is not needed, or the inputs do not exercise it (use more "
+                "steps than slots, and a second tile for a CTA)"
             )
         )
         return (
-            f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n"
+            f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: "
+            f"{outcome}\n"
             f"    in {self.place}"
         )
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What `mutate` found. It is true where no mutant survived but those that a rule explains."""
+    """The result of `mutate`, which is true if no mutant survived except those that a rule
+    explains."""
 
     kernel: str
     mutants: tuple[Mutant, ...]
 
     @property
     def survivors(self) -> tuple[Mutant, ...]:
-        """Those that nothing told, and no rule explains."""
+        """Mutants that nothing noticed and no rule explains."""
         return tuple(mutant for mutant in self.mutants if mutant.survived and not mutant.rule)
 
     @property
     def redundant(self) -> tuple[Mutant, ...]:
-        """Those that nothing told because of a rule."""
+        """Mutants that nothing noticed for a reason given by a rule."""
         return tuple(mutant for mutant in self.mutants if mutant.survived and mutant.rule)
 
     def __bool__(self) -> bool:
         return not self.survivors
 
     def __str__(self) -> str:
-        told = len(self.mutants) - len(self.survivors) - len(self.redundant)
+        reported = len(self.mutants) - len(self.survivors) - len(self.redundant)
         return "\n".join(
             [
-                f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, "
+                f"kernel {self.kernel}: {len(self.mutants)} mutants: {reported} reported, "
                 f"{len(self.redundant)} redundant by a rule, {len(self.survivors)} survived",
                 *map(str, self.survivors),
             ]
         )
 
     def raise_if_survived(self) -> None:
-        """Raise AssertionError with the survivors, if there are some: a test in one line."""
+        """Raise AssertionError with the survivors, if there are any, for a test in one line."""
         __tracebackhide__ = True
         if self.survivors:
             raise AssertionError(str(self))
@@ -392,25 +394,25 @@ def mutate(
     mesh: Mesh | None = None,
     **named: Any,
 ) -> Mutation:
-    """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of
-    these mutants nobody notices.
+    """Leave out or weaken each synchronization of a kernel, one at a time, and report which of
+    these mutants go unnoticed.
 
-    args, out, named  what a call of the kernel takes: host arrays, which are not changed
-    schedules         simulated for each mutant until one tells, at least 1: the usual one first,
+    args, out, named  arguments of a call of the kernel: host arrays, which are not changed
+    schedules         most schedules to simulate for each mutant, at least 1: the usual one first,
                       then random ones
-    seed              of the first random one
-    mesh              a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs;
-                      arguments are lists then
+    seed              seed of the first random schedule
+    mesh              a `numpipe.Mesh.simulated` for a kernel with semaphores; arguments are then
+                      lists with one array per GPU
 
-    Left out are waits, arrivals, fences and commits, those of the kernel's own source and those
-    that the ring makes; beside that a wait is for the phase before, or leaves one more copy or
-    product in flight, an arrival counts twice, announced bytes are 16 too few or too many, barriers
-    count an arrival more or fewer. A mutant is noticed by a hazard, or by another result than the
-    kernel's. That takes some ten runs of the kernel for each of its lines: small arrays do, of a
-    few more steps than slots.
+    Waits, arrivals, fences and commits are left out, both those in the kernel's source and those
+    that the ring makes. They are also changed: a wait is for the previous phase, or leaves one more
+    copy or product in flight; an arrival counts twice; the announced bytes are 16 too few or too
+    many; a barrier counts one arrival more or fewer. A mutant is noticed if it causes a hazard or a
+    result that differs from the kernel's. This takes about ten runs of the kernel for each of its
+    lines, so use small arrays with a few more steps than slots.
 
-    Raises SpecError for arguments that do not fit, and what the simulator raises where the kernel
-    itself is not right.
+    Raises SpecError if arguments do not match, and whatever the simulator raises if the kernel
+    itself is wrong.
 
     >>> import numpy as np, numpipe
     >>> from numpipe import BlockSpec, ds
@@ -461,8 +463,8 @@ def mutate(
 def _told(
     kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]
 ) -> str | None:
-    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does,
-    None where nothing changes."""
+    """Return what notices a changed place: a hazard or "other result", "" if nothing does, or None
+    if the change has no effect on the arguments."""
     changed = False
 
     def edited(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

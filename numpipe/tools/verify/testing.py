@@ -1,5 +1,5 @@
-"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in
-one line of a test. `mutate`: is each of its synchronisations missed when it is left out?
+"""Test helpers: `check` compares a kernel with a reference, under many schedules and on the GPU;
+`mutate` leaves out each synchronization and checks that this is noticed.
 
     import numpipe.testing
 
@@ -58,28 +58,28 @@ def check(
     mesh: Mesh | None = None,
     **named: Any,
 ) -> Checked:
-    """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the
-    same result on the GPU.
+    """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and
+    that the GPU gives the same result.
 
-    args, out, named   what a call of the kernel takes: host arrays, which are not changed
-    reference          a function, called with the arguments that its parameters name (``lambda a,
-                       b: a @ b.T``), arrays of floats as float64; it returns the expected output,
-                       or a tuple of them. Or the expected array or arrays
-    schedules, seed    of `numpipe.verify`
-    rtol, atol         ``|got - expected| <= atol + rtol * |expected|`` for every element. Default:
-                       rtol is two units in the last place of the output's type, at least 2e-5
-                       (float64: 1e-12), atol is rtol times the root mean square of what is
-                       expected; integers and booleans are equal. Infinities and NaNs are where they
-                       are expected
-    gpu                None: where there is one (NUMPIPE_TARGET=sim: not), True: always, False:
-                       never
-    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs.
-                       Arguments are lists then, also those of the reference, which returns a list
-                       for each output; on GPUs it is not run
+    args, out, named   arguments of a call of the kernel: host arrays, which are not changed
+    reference          a function of the arguments that its parameters name
+                       (``lambda a, b: a @ b.T``), with float arrays as float64, that returns the
+                       expected output or a tuple of outputs; or the expected array or arrays
+    schedules, seed    as for `numpipe.verify`
+    rtol, atol         every element must satisfy ``|got - expected| <= atol + rtol * |expected|``.
+                       By default, rtol is two units in the last place of the output's type, at
+                       least 2e-5 (float64: 1e-12), and atol is rtol times the root mean square of
+                       the expected values; integers and booleans must be equal. Infinities and NaNs
+                       must be where they are expected
+    gpu                None: run on the GPU if there is one (and NUMPIPE_TARGET is not sim); True:
+                       always; False: never
+    mesh               a `numpipe.Mesh.simulated` for a kernel with semaphores, which is not run on
+                       GPUs. Arguments are then lists with one array per GPU, for the reference too,
+                       which returns a list for each output
 
-    Returns the errors and the Verification. Raises AssertionError: with the report of the first
-    hazard, or the largest error and where it is. A kernel that fails simulated is not launched.
-    Raises SpecError for arguments that do not fit, and on the GPU what the launch raises.
+    Returns the errors and the Verification. Raises AssertionError with the report of the first
+    hazard, or with the largest error and its index. A kernel that fails in simulation is not
+    launched. Raises SpecError if arguments do not match, and on the GPU whatever the launch raises.
 
     >>> import numpipe
     >>> @numpipe.kernel
@@ -94,7 +94,7 @@ def check(
     ... ).errors
     {'sim': {'x': 0.0}}
     """
-    __tracebackhide__ = True  # pytest shows the test
+    __tracebackhide__ = True  # so that pytest shows the test's line
     arguments = Arguments(
         "check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"), mesh
     )
@@ -108,9 +108,9 @@ def check(
     names = kernel.outputs(*args, **named)
     if mesh is not None and gpu:
         raise SpecError(
-            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave "
-            "gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it "
-            "on GPUs"
+            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones; fix: "
+            "leave gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run "
+            "it on GPUs"
         )
     gpu = False if mesh is not None else gpu
     values = (
@@ -118,7 +118,7 @@ def check(
         if callable(reference)
         else reference
     )
-    if mesh is not None:  # a list for each output
+    if mesh is not None:  # each output is a list
         values = values if isinstance(values, tuple) else (values,)
         values = [array for each in values for array in each]
         names = [of_gpu(name, r, mesh.size) for name in names for r in range(mesh.size)]
@@ -156,17 +156,16 @@ def check(
 
 
 def _view(info: ArrayInfo) -> Array:
-    """Return an argument as a reference gets it: a copy, floats of any size as float64."""
+    """Return an argument as a reference receives it: a copy, with floats of any size as float64."""
     if info.array is None:
         raise SpecError(
-            "a reference is given arrays of the host: pass NumPy arrays, check copies them to the "
-            "GPU itself"
+            "a reference needs host arrays; fix: pass NumPy arrays, which check copies to the GPU"
         )
     return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
 
 
 def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) -> tuple[float, str]:
-    """Return the largest error, and, if it is too large, a text that says so."""
+    """Return the largest error and, if it is too large, a text about it."""
     if got.shape != want.shape:
         return float("inf"), f"has the shape {got.shape}, the reference {want.shape}"
     if not got.size:
@@ -197,7 +196,7 @@ def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) ->
 
 
 def tolerance(dtype: Any) -> float:
-    """Return the relative error that `check` allows outputs of a type by default.
+    """Return the relative error that `check` allows by default for outputs of a type.
 
     >>> [round(tolerance(t), 6) for t in (np.float16, np.float32)]
     [0.001953, 2e-05]
@@ -208,7 +207,7 @@ def tolerance(dtype: Any) -> float:
     if dtype.kind in "iub":
         return 0.0
     try:
-        # of float32 sums
+        # float64 outputs, else outputs of float32 sums
         return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))
     except ValueError:
         raise SpecError(f"tolerance: dtype must be a type of numbers, got {dtype}") from None

@@ -1,8 +1,9 @@
-"""`numpipe.verify`: a kernel on the simulated SM under many schedules, and what they find.
+"""`numpipe.verify`: run a kernel on the simulated SM under many schedules and report what they
+find.
 
-The clocks of the simulated SM find a race in any schedule that executes both accesses. But the
-schedule decides what is executed at all: which way a polling loop goes, who comes first to a
-barrier, which deadlock comes about. So a kernel runs in the order of the virtual-time model and in
+The simulated SM's clocks find a race in any schedule that executes both accesses. But the schedule
+decides what is executed at all: which way a polling loop goes, which warpgroup reaches a barrier
+first, which deadlock occurs. So a kernel is run in the order of the virtual-time model and in
 random orders of three kinds (`numpipe.sim.schedule`).
 """
 
@@ -38,23 +39,23 @@ __all__ = ["Verification", "verify"]
 
 Seed: TypeAlias = "int | str | None"
 Key: TypeAlias = tuple[str, tuple[Line, ...]]
-"""hazard and lines"""
+"""the hazard and its lines"""
 MOST_SCHEDULES = 10**6
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One hazard at one place, in however many schedules.
+    """One hazard at one place, in any number of schedules.
 
-    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel itself (an
-                assertion, an overflow) the error's type
-    lines       the user's lines: of the access that showed it, and of the other side
-    schedules   how many showed it
-    seed        the first of them (None: the virtual-time order; a text: the shortest that an
-                exploration has found)
+    hazard      its name in `numpipe.hazards.HAZARDS`; for an error of the kernel itself (an
+                assertion, an overflow), the type of the error
+    lines       the user's lines: of the access that exposed the hazard, and of the other side
+    schedules   how many schedules showed it
+    seed        the seed of the first of them (None: the virtual-time order; a string: the shortest
+                schedule that an exploration found)
     error       the PipelineRace, PipelineDeadlock or SimulationError of that schedule
-    ctas        CTAs of that schedule, if they are not those of the others
+    ctas        number of CTAs in that schedule, if it differs from the other schedules
     """
 
     hazard: str
@@ -86,13 +87,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Difference:
-    """An array that is not the same, bit for bit, after every schedule.
+    """An array whose contents differ, bit by bit, between schedules.
 
-    schedules   how many left another array than the first schedule that came to its end
-    seed        the first of them
-    elements    how many differ there, of `size`; `largest` is the largest difference, at `index`
-    summed      whether TMA adds floats to this array: the order of the sums may show, and nothing
-                is wrong with that
+    schedules   how many schedules left other contents than the first one that completed
+    seed        the seed of the first of them
+    elements    how many elements differ there, of `size`; `largest` is the largest difference, at
+                `index`
+    summed      whether TMA adds floats to this array; the order of the sums may then show, which is
+                not an error
     """
 
     array: str
@@ -114,26 +116,27 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of `verify`; true if it found nothing. ``print`` shows a table, and the report of
-    each failure below it."""
+    """The result of `verify`, which is true if nothing was found. ``print`` shows a table, followed
+    by the report of each failure."""
 
     kernel: str
     seeds: tuple[int | None, ...]
-    """one schedule each"""
+    """the seed of each schedule"""
     failures: tuple[Failure, ...]
     differences: tuple[Difference, ...]
     seconds: float
     warnings: tuple[Failure, ...] = ()
-    """of outputs that were passed: elements that keep what they held, which may be meant"""
+    """outputs passed by the caller that have elements which keep their old contents, perhaps on
+    purpose"""
     ctas: int | None = None
-    """CTAs of the one schedule more that a persistent kernel had, in the virtual-time order"""
+    """CTAs of the additional schedule of a persistent kernel, in the virtual-time order"""
     coverage: Coverage | None = None
-    """of ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is
-    empty then"""
+    """for ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is
+    then empty"""
 
     @property
     def schedules(self) -> int:
-        """How many were run; of an exploration, how many classes."""
+        """Number of schedules that were run, or of classes in an exploration."""
         return len(self.seeds) if self.coverage is None else self.coverage.classes
 
     @property
@@ -146,10 +149,10 @@ class Verification:
         return self.ok
 
     def raise_if_failed(self) -> None:
-        """Raise the first failure: its PipelineRace, PipelineDeadlock or SimulationError, with
+        """Raise the first failure, as a PipelineRace, PipelineDeadlock or SimulationError with its
         `report`.
 
-        Outputs that differ without a report are a SimulationError.
+        Outputs that differ without a report raise a SimulationError.
         """
         if self.failures:
             failure = self.failures[0]
@@ -174,7 +177,7 @@ class Verification:
                 )
 
     def replay(self, seed: Seed, ctas: int | None = None) -> str:
-        """Return the call that runs one of the schedules again."""
+        """Return the call that runs one of the schedules again, as text."""
         options = "".join(
             f", {name}={value!r}"
             for name, value in (("seed", seed), ("ctas", ctas))
@@ -183,7 +186,7 @@ class Verification:
         return f"{self.kernel}.simulate(…{options})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result in dicts, lists, strings and numbers."""
+        """Return the result as dicts, lists, strings and numbers."""
         return {
             "kernel": self.kernel,
             "ok": self.ok,
@@ -261,32 +264,34 @@ def verify(
     mesh: Mesh | None = None,
     **named: Any,
 ) -> Verification:
-    """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the
+    """Run `kernel` on the simulated SM under several schedules, each on fresh copies of the
     arguments.
 
-    args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays
+    args, out, named   arguments of a call ``kernel(*args, out=out, **named)``; the caller's arrays
                        are not changed
-    schedules          how many: the deterministic virtual-time order first, then the schedules of
-                       `seed`, `seed` + 1, …, a third of which each are uniform, by priorities, and
-                       jittered. "all": one of each class of equivalent schedules
+    schedules          how many: the deterministic virtual-time order first, then the random
+                       schedules of `seed`, `seed` + 1, …, of which a third each are uniform, by
+                       priorities, and jittered. "all" runs one schedule of each equivalence class
                        (docs/exploration.md); the result's `coverage` says how many there are, and
                        whether they are all
     seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s
                        again, and fails again
     ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no
-                       schedule fails, the virtual-time order once more on as many CTAs as an H100
-                       or H200 has SMs, 132: a conflict may need them (on more than two GPUs as many
-                       in all as two of them have)
-    partial            names of outputs of which the kernel means to write a part: else an element
-                       that nobody has written is a failure, "unwritten-output", of an output that
-                       the call allocates, and a warning of one that is passed
-    limit              seconds after which ``schedules="all"`` ends without having run all
-    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs;
-                       arguments are lists then
+                       schedule fails, the virtual-time order once more with as many CTAs as an H100
+                       or H200 has SMs, 132, which some conflicts need (on more than two GPUs, as
+                       many in total as on two)
+    partial            names of outputs of which the kernel writes only a part on purpose.
+                       Otherwise, an element that was never written is a failure,
+                       "unwritten-output", if the call allocates the output, and a warning if the
+                       caller passes it
+    limit              seconds after which ``schedules="all"`` stops even if it has not run all
+                       classes
+    mesh               a `numpipe.Mesh.simulated` for a kernel with semaphores; arguments are then
+                       lists with one array per GPU
 
-    Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs
-    are compared bit for bit between schedules. Raises SpecError for arguments that do not fit, and
-    whatever else a kernel's Python raises, with the seed in a note.
+    Hazards do not raise: the returned Verification groups them by name and lines. Outputs are
+    compared bit by bit between schedules. Raises SpecError if arguments do not match, and any other
+    exception of the kernel's Python code, with the seed in a note.
 
     >>> import numpipe
     >>> @numpipe.kernel
@@ -311,8 +316,8 @@ def verify(
 
 @dataclass
 class _Cases:
-    """Schedules that showed the same: how many, the first of them, which an exploration replaces by
-    the shortest, and its error."""
+    """Schedules that showed the same hazard: how many, the error, and the seed of the first, or in
+    an exploration of the shortest."""
 
     seed: Seed
     error: SimulationError
@@ -334,25 +339,25 @@ def _count(
 
 
 Run: TypeAlias = tuple[Seed, "Arrays | None", "SimulationError | None", Judge, "Class | None"]
-"""a schedule, its arrays or its error, who judged it, and the class that it stands for"""
+"""(seed, arrays or None, error or None, the judge, and the equivalence class that it represents)"""
 
 
 def _seeded(
     kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[[], Judge]
 ) -> Iterator[Run]:
-    """Run the schedules of seeds."""
+    """Run the schedules of the given seeds."""
     for seed in seeds:
-        asked = judge()
+        own_judge = judge()
         try:
             yield (
                 seed,
-                arguments.run(functools.partial(kernel.judged, asked), seed=seed),
+                arguments.run(functools.partial(kernel.judged, own_judge), seed=seed),
                 None,
-                asked,
+                own_judge,
                 None,
             )
         except SimulationError as error:
-            yield seed, None, error, asked, None
+            yield seed, None, error, own_judge, None
         except Exception as error:
             if seed is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={seed})")
@@ -368,8 +373,8 @@ def verified(
     partial: tuple[str, ...] = (),
     limit: float = 60.0,
 ) -> tuple[Verification, Arrays]:
-    """Run the schedules; returns the result, and the arrays of the first schedule that came to its
-    end, {} if none did."""
+    """Run the schedules. Return the result, and the arrays of the first schedule that completed, or
+    {} if none did."""
     require(
         f"kernel {kernel.name}: verify",
         locals(),
@@ -392,15 +397,15 @@ def verified(
     kept: dict[Key, _Cases] = {}
     first: Arrays = {}
     others: dict[str, list[tuple[Seed, Array]]] = {}
-    """(schedule, array) for each array that is not as in `first`, by name"""
+    """by array name: (seed, array) for each array that differs from the one in `first`"""
     begun = time.perf_counter()
-    for s, arrays, error, asked, one in runs:
+    for s, arrays, error, run_judge, one in runs:
         if error is not None:
             _count(errors, s, error, one)
             continue
         assert arrays is not None
         first = first or arrays
-        for found, where in ((asked.unwritten, errors), (asked.kept, kept)):
+        for found, where in ((run_judge.unwritten, errors), (run_judge.kept, kept)):
             for unwritten in found.values():
                 _count(where, s, unwritten, one)
         for name, array in arrays.items():
@@ -424,7 +429,7 @@ def verified(
         else None
     )
     if wide is not None:
-        # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
+        # the CTAs of all GPUs are alive at once, and their vector clocks take gigabytes
         if arguments.mesh is not None:
             wide = min(wide, 2 * DEFAULT.sms // arguments.mesh.size)
         wide -= wide % kernel.options.attributes.size
@@ -433,7 +438,7 @@ def verified(
         except SimulationError as error:
             failures = (Failure(*_key(error), 1, None, error, wide),)
         if arguments.mesh is not None:
-            gc.collect()  # they are in cycles
+            gc.collect()  # reference cycles keep the CTAs alive
     differences = tuple(
         _difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
         for name, arrays in others.items()
@@ -447,7 +452,7 @@ def verified(
 
 # ---- failures ------------------------------------------------------------------------------------
 def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
-    """Return hazard and lines: failures that share them are one."""
+    """Return the hazard and its lines, by which failures are grouped."""
     report = error.report
     if report is None:
         match = _PLACE.match(str(error))
@@ -465,7 +470,7 @@ def _place(line: Line) -> str:
 def _difference(
     name: str, first: Array, others: list[tuple[Seed, Array]], summed: set[str]
 ) -> Difference:
-    """Return how the first of other arrays differs."""
+    """Return how the first of the other arrays differs."""
     seed, array = others[0]
     bits = [
         np.ascontiguousarray(each).view(f"u{each.itemsize}").reshape(each.shape)
@@ -489,7 +494,7 @@ def _difference(
 
 
 def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
-    """Return the arrays of floats that TMA adds to in this schedule."""
+    """Return the names of the float arrays that TMA adds to in this schedule."""
     from ...sim import Trace
 
     trace = Trace()

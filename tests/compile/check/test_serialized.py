@@ -1,5 +1,5 @@
-"""Products that ptxas serialises are errors, by name and at the user's line; and registers of tiles
-are added up before."""
+"""Products that ptxas serializes are errors that name the product and the user's line, and
+registers of tiles are added up before."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def test_only_notes_of_serialized_products_are_errors_and_an_unknown_note_is_quo
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 
 
-# ---- what the source does not show, from the log -------------------------------------------------
+# ---- detected in ptxas's log, not in the source ----------------------------------------------
 @numpipe.function
 def times(acc, a, b):
     return numpipe.wgmma(acc, a, b)
 
 
 def products_of_a_function(a, c):
-    """80 registers for accumulators, of 104: each product is in a function of its own, where nobody
-    sees the other one."""
+    """Use 80 of 104 registers for accumulators of products in two functions, neither of which knows
+    the other's."""
     left, right = numpipe.zeros((64, 80), np.float32), numpipe.zeros((64, 80), np.float32)
     for (_,), (x, y) in numpipe.pipeline(
         grid=(a.shape[1] // 64,),
@@ -96,8 +96,10 @@ def products_of_a_function(a, c):
 
 
 def an_operand_of_a_body(a, c):
-    """P is an argument of the body, and what it returns for the next step: one variable, of which
-    the body has a half."""
+    """Pass P as an argument to the body, which returns it for the next step.
+
+    It is one variable, half of which is in the body.
+    """
 
     def body(indices, x, carry):
         acc, p = carry
@@ -127,7 +129,7 @@ def an_operand_of_a_body(a, c):
 
 
 def line_of(function: Any, text: str) -> str:
-    """``file:line`` of the line of a function that has `text`."""
+    """Return ``file:line`` of the line of a function that contains `text`."""
     lines, first = inspect.getsourcelines(function)
     number = next(n for n, line in enumerate(lines, first) if text in line)
     return f"{function.__code__.co_filename}:{number}"
@@ -158,8 +160,8 @@ def test_a_note_is_an_error_at_a_line_of_the_kernel(
 @compiles
 @pytest.mark.soak
 def test_accumulators_that_are_written_in_flight() -> None:
-    """Warpgroups with unequal step counts and barriers of their own; results are right, and the
-    option lets it pass."""
+    """Warpgroups have unequal step counts and explicit barriers; results are right, and the option
+    accepts it."""
     plan, args = next(
         (plan, args)
         for number in range(ARRAYS)
@@ -176,8 +178,10 @@ def test_accumulators_that_are_written_in_flight() -> None:
 
 
 def tiles_of_steps(delay: int, known: bool) -> Any:
-    """A plain product of two tiles in turn, of as many steps as the compile knows or as an array
-    has."""
+    """Compute a plain product for two tiles in turn.
+
+    The number of steps is known at compile time, or follows from an array's shape.
+    """
 
     def two_tiles(a, b, c):
         steps = 2 if known else numpipe.cdiv(a.shape[1], 16)
@@ -196,8 +200,8 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
 @pytest.mark.thorough
 @compiles
 def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
-    """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its
-    error names."""
+    """Two tiles with a number of steps known at compile time: a kernel found by the fuzzer, and the
+    fixes in its error."""
     with pytest.raises(
         SerializedWgmma,
         match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps",
@@ -207,9 +211,10 @@ def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
         assert tiles_of_steps(delay, known).inspect("gate", F16, F16, F32) == ()
 
 
-# ---- operands that are defined anew, in the source -----------------------------------------------
+# ---- operands redefined in flight, detected in the source ------------------------------------
 def operands(a, c):
-    """Names that end in `_wrong` are packed while a product reads what they were."""
+    """Redefine operands in flight: names that end in `_wrong` are packed while a product reads
+    them."""
     acc, e = numpipe.zeros((64, 8), np.float32), c[ds(0, 64), ds(0, 16)]
     once_wrong = copied_wrong = either_wrong = at_the_end_wrong = e.astype(a.dtype)
     waited = older = swapped = front = back = top = once_wrong
@@ -251,7 +256,7 @@ def operands(a, c):
         acc = numpipe.wgmma(acc, either_wrong, x)
         if k > 2:
             other = numpipe.wgmma(other, waited, x)
-        acc = numpipe.wgmma_wait(acc, 1)  # covers the older product only where there is a newer one
+        acc = numpipe.wgmma_wait(acc, 1)  # covers the older product only if there is a newer one
         either_wrong = (e * 7.5).astype(a.dtype)
         acc, other = numpipe.wgmma_wait(acc), numpipe.wgmma_wait(other)
 
@@ -293,7 +298,7 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(
     assert all(made.line > product.line for _, made, product in seen[0].redefined)
 
 
-# ---- registers, before anything is compiled ------------------------------------------------------
+# ---- registers, before compiling -------------------------------------------------------------
 @pytest.mark.parametrize(
     "limit, products, beside, fits",
     [
@@ -313,11 +318,11 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(
         (232, (128,), 104, False),
     ],
 )
-def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(
+def test_accepted_kernels_fit_and_serialized_or_spilled_ones_do_not(
     limit: int, products: tuple[int, ...], beside: int, fits: bool
 ) -> None:
-    """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is
-    held through a loop."""
+    """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, and a tile that
+    is kept through a loop."""
     held = [
         LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None)
         for n, count in enumerate(products)
@@ -329,7 +334,7 @@ def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(
 
 
 def held_through_a_loop(a, c, *, cfg: numpipe.Static):
-    """`cfg` columns beside accumulators of 96 registers."""
+    """Keep `cfg` columns through a loop, in addition to accumulators of 96 registers."""
     beside, early = c[ds(0, 64), ds(0, cfg)], np.exp(c[ds(0, 64), ds(0, 32)])
     acc, vector = numpipe.zeros((64, 128), np.float32), c[0, ds(0, 64)]
     mask, ones = numpipe.iota((64, 128), 1) < 3, numpipe.full((64, 128), 1.0, np.float32)
@@ -352,8 +357,8 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
 
 @compiles
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the
-    loop's body nothing else."""
+    """Accumulators and loop-carried tiles count; tiles made from constants, and others of the
+    loop's body, do not."""
     seen: list[Products] = []
 
     def found(unit: Any, lifted: Any, one: Products) -> None:

@@ -1,7 +1,7 @@
-"""The boundary to Python and Numba: whose error is raised, what it keeps of theirs, and what no
-kernel can be made from.
+"""Errors at the boundary to Python and Numba: whose error is raised, which parts of theirs it
+keeps, and what cannot be made into a kernel.
 
-What a kernel may not hold is in the table of tests/misuse.
+tests/misuse has the table of code that a kernel may not contain.
 """
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
@@ -53,8 +53,7 @@ def test_break_of_an_inner_loop_and_continue_are_fine(execution: str) -> None:
 
 # ---- the boundary --------------------------------------------------------------------------------
 def test_a_simulated_call_also_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the simulator cannot tell is found all the same, unless the environment says not to
-    look."""
+    """Compiling finds mistakes that the simulator cannot, unless the environment turns it off."""
     a_pipeline_chosen_at_run_time.simulate(A, B, C)
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
     with pytest.raises(CompileError, match="'pipe' is not of one type here"):
@@ -120,7 +119,7 @@ def test_only_functions_are_kernels(thing: Any, what: str) -> None:
 
 
 def test_a_decorator_below_the_kernels_is_refused() -> None:
-    """It would silently be left out: kernels are made from their source."""
+    """It would be ignored: kernels are made from their source."""
 
     def logged(function: Any) -> Any:
         @functools.wraps(function)
@@ -161,7 +160,7 @@ def a_block_of_8_bytes_in_a_function(a, b, c):
 
 
 def shown(error: BaseException) -> list[str]:
-    """The functions whose frames a traceback shows."""
+    """Return the functions whose frames a traceback shows."""
     return [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
@@ -197,7 +196,7 @@ def test_a_traceback_is_whole_where_the_environment_asks_for_it(
     assert {"lifted", "lift"} <= set(shown(caught.value))
 
 
-def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() -> None:
+def test_of_the_causing_error_the_users_line_and_lines_below_it_are_shown() -> None:
     @brief
     def reads_source() -> None:
         try:
@@ -214,7 +213,7 @@ def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() 
     ]
 
 
-def test_what_was_told_again_with_its_place_is_not_shown_twice() -> None:
+def test_an_error_repeated_with_its_position_is_not_shown_twice() -> None:
     with pytest.raises(CompileError) as caught:
         two_lines.compiled(A, B, C)
     assert isinstance(caught.value.__context__, SpecError) and caught.value.__suppress_context__

@@ -1,5 +1,5 @@
-"""Errors of the AST pass and of both executions whose fixes are applied: the kernel is refused, its
-twin with the fix runs."""
+"""Fixes in errors of the AST pass and of both executions, applied: the kernel is rejected, and its
+fixed twin runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(kernel: Any, execution: str, *arrays: np.ndarray) -> None:
 
 
 def of_a_tile(written: str) -> Any:
-    """A kernel that stores an expression of the tile x, as it is written in a source."""
+    """Return a kernel that stores an expression of the tile x, given as source text."""
     source = f"""
 def stores(a, c):
     spec = numpipe.BlockSpec((64, 64), lambda i: (0, 0))
@@ -51,7 +51,7 @@ def named_source(source: str, name: str) -> Any:
 @pytest.mark.parametrize(
     ("wrong", "builtin", "fix"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")]
 )
-def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
+def test_the_error_for_a_builtin_on_a_tile_names_the_tile_function(
     wrong: str, builtin: str, fix: str, execution: str
 ) -> None:
     c = np.zeros((64, 64), np.float32)
@@ -70,7 +70,7 @@ def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
 # ---- indices of numba.cuda
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
+def test_the_error_for_an_index_of_numba_cuda_names_numpipes(execution: str) -> None:
     def stored(row: Any) -> Any:
         @numpipe.kernel(grid=(2,))
         def rows(a, c):
@@ -142,7 +142,7 @@ def test_a_kernel_whose_only_output_is_a_reduction_passes_the_gate() -> None:
     assert adds.inspect("gate", A, A.copy()) == ()
 
 
-# ---- code for each lane
+# ---- per-lane code
 def test_an_operation_of_the_warpgroup_in_code_for_lanes_is_shown_as_it_is_written() -> None:
     @numpipe.kernel(grid=(1,), compiler_params=BY_LANE)
     def reads(a, c):

@@ -1,8 +1,7 @@
-"""The language that kernels are written in: every row of docs/python_inside_a_kernel.md, run
-simulated and compiled.
+"""The language of kernels: every row of docs/python_inside_a_kernel.md, simulated and compiled.
 
-`language` says how a row is written, ``tests/gpu/test_language_on_gpu.py`` runs the same ones on a
-GPU.
+`language` documents the format of a row; ``tests/gpu/test_language_on_gpu.py`` runs the same rows
+on a GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _refused(call: Callable[..., Any], program: Program, row: Row) -> None:
     assert first <= line < first + len(row.code) + len(row.values)
 
 
-# ---- what may stand ------------------------------------------------------------------------------
+# ---- supported code -------------------------------------------------------------------------
 @pytest.mark.parametrize("rows", TABLES, ids=lambda rows: f"table of line {rows[0].line - 2}")
 def test_expressions_of_a_table_give_what_it_says(rows: list[Row]) -> None:
     program = Program(rows, TEXT)
@@ -91,7 +90,7 @@ def test_a_module_constant_counts_as_it_is_when_a_signature_is_first_called() ->
     assert (results == 9).all()
 
 
-# ---- what may not --------------------------------------------------------------------------------
+# ---- rejected code --------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
 @pytest.mark.parametrize("row", of("refused"), ids=str)
 def test_both_executions_refuse_it(row: Row, execution: str) -> None:
@@ -110,7 +109,7 @@ def test_it_runs_simulated_and_is_refused_when_compiled(
 
 
 @pytest.mark.parametrize("said", ["a choice needs one type", "has two layouts here"])
-def test_a_simulated_call_compiles_too_unless_told_not_to(
+def test_a_simulated_call_compiles_too_unless_turned_off(
     said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")

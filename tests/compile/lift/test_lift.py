@@ -1,4 +1,5 @@
-"""The AST pass: what is folded, what captures, where lines are, how a kernel may be written."""
+"""The AST pass: constant folding, captures, line numbers, and the forms in which a kernel may be
+written."""
 # ruff: noqa: F841, RUF059 (kernels of which only the rewritten source is looked at)
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ class Config:
 
 
 def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> Any:
-    """The rewritten function of a kernel of arrays (2-D, `dtype`) and Statics, with two compute
-    warpgroups."""
+    """Return the rewritten function of a kernel for 2-D arrays of `dtype` and Statics.
+
+    It has two compute warpgroups.
+    """
     names = [n for n in inspect.signature(function).parameters if n not in statics]
     unit = Unit(function.__name__, (), ("x",), "wg", 2, 40)
     return lift(
@@ -55,7 +58,7 @@ def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any
 
 
 def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> list[str]:
-    """Statements of the rewritten function, without indentation."""
+    """Return the statements of the rewritten function, without indentation."""
     source = lifted(function, dtype, **statics).text
     return [line.strip() for line in source.splitlines() if not line.startswith("def ")]
 
@@ -180,7 +183,7 @@ def test_known_operands_of_and_or_are_dropped() -> None:
     ]
 
 
-def test_what_a_decided_choice_drops_may_be_wrong() -> None:
+def test_a_branch_dropped_at_compile_time_may_be_wrong() -> None:
     def kernel(a, *, cfg):
         x = 64 // cfg.count if cfg.count else a.shape[0]
         if cfg.count:
@@ -228,7 +231,7 @@ def test_an_operation_under_another_name_is_the_operation() -> None:
     assert body(kernel, cfg=Config()) == ["x = __np_known_make((128, 64), 'float32')"]
 
 
-def test_names_of_a_nested_function_hide_those_outside() -> None:
+def test_names_of_a_nested_function_shadow_outer_ones() -> None:
     def kernel(a, *, cfg):
         k = 3
         f = lambda k, cfg: k + cfg
@@ -241,8 +244,7 @@ def test_names_of_a_nested_function_hide_those_outside() -> None:
 # ---- captures ------------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=2, out_type=lambda a: ArrayType((256, 64), np.float32))
 def captured(a, c):
-    """Rows 64 wg + 128 are stored: through a nested function, a lambda in it, and what both
-    capture."""
+    """Store rows 64 wg + 128, through a nested function, a lambda in it, and what both capture."""
     wg = numpipe.axis_index("wg")
     base = a.shape[0]
 
@@ -374,7 +376,7 @@ def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
         assert str(caught.value).startswith(marked(deep))
 
 
-# ---- how a kernel may be written -----------------------------------------------------------------
+# ---- forms of a kernel ----------------------------------------------------------------------
 def remembered(kernel: Any) -> Any:
     """A decorator above @numpipe.kernel."""
     return functools.partial(kernel)
@@ -390,8 +392,10 @@ def annotated(
     cols: "Static" = 64,  # noqa: UP037
     value: numpipe.Static = 2.0,
 ) -> None:
-    """With annotations, which are strings in this file, an alias of Static, and decorators over
-    several lines."""
+    """A kernel with annotations, which are strings in this file.
+
+    It also has an alias of Static, and decorators over several lines.
+    """
     acc: Any = numpipe.zeros((rows, cols), np.float32)
     c[ds(0, rows), ds(0, cols)] = acc + value
 
@@ -426,8 +430,8 @@ def test_equal_statics_of_different_types_are_compiled_apart() -> None:
 
 
 def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
-    """It is not carried out of the second loop: in the memory role, and with no steps, it has no
-    value before it."""
+    """The second loop does not carry it out: in the memory role, and with no steps, it has no value
+    before the loop."""
 
     @numpipe.kernel
     def twice(a, c, steps):
@@ -481,8 +485,8 @@ def test_a_source_is_parsed_with_the_lines_of_its_file(first, indent):
 
 
 def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
-    """Which rule has a node is written in one place: no part answers to a node by the name of a
-    method, none overrides a rule."""
+    """The tables alone decide which rules apply to a node: no part handles a node by a method's
+    name, and none overrides a rule."""
     rules = [
         *_Lift.of_every_node,
         *_Lift.of_calls,

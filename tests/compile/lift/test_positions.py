@@ -1,5 +1,5 @@
-"""Where an error is: the line, what is underlined in it, in whichever file, and the table that
-leads there from Numba's lines."""
+"""Positions in errors: the line, the underlined part, in any file, and the table that maps Numba's
+lines back."""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     linecache.cache.update(before)
 
 
-# ---- what is drawn -------------------------------------------------------------------------------
+# ---- underlining -----------------------------------------------------------------------------
 def drawn(text: str, column: int, end_column: int, end_line: int = 1) -> list[str]:
     return Position("k.py", 1, column, end_line, end_column, text).snippet().split("\n")
 
@@ -94,7 +94,7 @@ def test_a_report_goes_on_below_the_carets() -> None:
     )
 
 
-# ---- where nodes are -----------------------------------------------------------------------------
+# ---- positions of nodes ----------------------------------------------------------------------
 def functions(module: Any) -> Iterator[Callable[..., Any]]:
     for value in vars(module).values():
         function = getattr(value, "function", value)
@@ -138,7 +138,7 @@ a.shape
 # fmt: on
 
 
-def test_columns_are_those_of_the_file_whatever_the_indentation() -> None:
+def test_columns_match_the_file_whatever_the_indentation() -> None:
     source = read(Indented.kernel)
     found = {
         ast.unparse(node).partition("\n")[0]: source.position(node)
@@ -263,7 +263,7 @@ def refused(execution: Callable[..., Any], kernel: Any, *args: Any) -> list[str]
 
 
 def made(path: Path, text: str) -> Any:
-    """A module made of a file of this text."""
+    """Return a module made from a file with this text."""
     path.write_text(text, encoding="utf8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -358,7 +358,7 @@ def test_letters_take_the_columns_they_take_on_a_terminal(execution: Any, tmp_pa
 def test_without_columns_the_statement_is_underlined(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Python 3.10 knows of a traceback's frame only its line."""
+    """In Python 3.10 a traceback's frame has only its line."""
     module = made(tmp_path / "lines.py", WRONG)
     monkeypatch.setattr(error_lines.sys, "version_info", (3, 10))
     assert refused(EXECUTIONS["simulated"], module.kernel, A, C)[1:] == [
@@ -458,7 +458,7 @@ def test_pythons_words_become_ours(said: str, told: str) -> None:
 
 
 def test_a_traceback_shows_none_of_numbas_frames() -> None:
-    """At a prompt the error must not stand below three hundred lines of Numba."""
+    """At a prompt the error must not follow three hundred lines of Numba."""
 
     @numpipe.kernel
     def kernel(a, c):

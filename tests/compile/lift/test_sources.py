@@ -1,5 +1,5 @@
-"""Kernels wherever Python lets one define a function: in files, classes, cells, prompts, doctests;
-and where there is no source."""
+"""Kernels wherever Python allows a function: in files, classes, notebook cells, prompts, doctests;
+and errors without source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def module(path: Path, text: str, name: str = "a_module_of_kernels") -> ModuleType:
-    """A module made of a file of this text."""
+    """Return a module made from a file with this text."""
     path.write_text(HEADER + text, encoding="utf8")
     return imported(path, name)
 
@@ -61,8 +61,10 @@ def imported(path: Path, name: str = "a_module_of_kernels") -> ModuleType:
 def cell(
     filename: str, text: str, namespace: dict[str, Any] | None = None, header: str = HEADER
 ) -> dict[str, Any]:
-    """What IPython, and Python's own prompt since 3.13, do with an input: its text is kept in
-    linecache under a name of its own."""
+    """Run an input as IPython does, and Python's own prompt since 3.13.
+
+    Its text is kept in linecache under a generated name.
+    """
     text = header + text
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace = {"__name__": "__main__"} if namespace is None else namespace
@@ -71,7 +73,7 @@ def cell(
 
 
 def value(kernel: Any) -> float:
-    """The one value of all elements that a kernel without further arguments stores, in both
+    """Return the value that a kernel without further arguments stores to all elements, in both
     executions."""
     c = kernel.simulate(A)
     assert (c == c[0, 0]).all()
@@ -271,7 +273,7 @@ def test_a_kernel_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.thorough
 def test_a_script_in_another_folder_by_a_relative_path(tmp_path: Path) -> None:
-    """Its file is not found under that name any more once it has left the folder."""
+    """The file is not found under that name after the script changes its folder."""
     (tmp_path / "script.py").write_text(
         HEADER
         + WAYS["a function of a module"]
@@ -338,7 +340,7 @@ def kernel(a, c):
 
 
 def test_a_function_that_is_given_other_code_has_the_source_of_that_code() -> None:
-    """As tools do that reload modules into functions that live on."""
+    """Tools that reload modules replace the code of existing functions."""
     text = "def kernel(a, c):\n    c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + 5.0\n"
     old = cell("<old>", text.replace("5.0", "4.0"))
     numpipe.kernel(old["kernel"])
@@ -414,7 +416,7 @@ def test_a_doctest() -> None:
 
 # ---- without source
 def said(*command: str, stdin: str | None = None) -> str:
-    """The last line that a Python program prints when its kernel is first used."""
+    """Return the last line that a Python program prints when its kernel is first used."""
     ran = subprocess.run([sys.executable, *command], input=stdin, capture_output=True, text=True)
     return (ran.stdout + ran.stderr).strip().splitlines()[-1]
 
@@ -454,19 +456,19 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
         ("<string>", "it was made by exec() or 'python -c': write it to a file"),
         (
             "<made 1>",
-            "nothing in Python's linecache is called <made 1>: write it to a file; what generates "
-            "source enters it there, linecache.cache['<made 1>'] = (len(text), None, "
-            "text.splitlines(True), '<made 1>'), before it runs it",
+            "Python's linecache has no entry <made 1>: write it to a file, or set "
+            "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>') "
+            "before running generated source",
         ),
         (
             "<timed exec>",
-            "IPython keeps no source of a cell under %%time: define it in a cell above, without "
+            "IPython keeps no source of a cell with %%time: define it in an earlier cell, without "
             "the magic",
         ),
         (
             "/nowhere/kernels.py",
-            "the file cannot be read, or is not the one that was compiled: run python where the "
-            "file is, and import it again",
+            "the file cannot be read, or is not the one that was compiled: run python in the "
+            "folder of the file, and import it again",
         ),
     ],
 )
@@ -489,8 +491,8 @@ def test_the_fix_for_generated_source_works() -> None:
     assert value(namespace["kernel"]) == VALUE
 
 
-def test_source_that_is_another_ones_is_none() -> None:
-    """linecache may know other text under a generic name."""
+def test_source_of_another_function_is_not_used() -> None:
+    """linecache may have other text under a generic name."""
     text = HEADER + WAYS["a function of a module"]
     linecache.cache["<string>"] = (9, None, [f"x = {i}\n" for i in range(40)], "<string>")
     namespace: dict[str, Any] = {"__name__": "made"}
@@ -499,7 +501,7 @@ def test_source_that_is_another_ones_is_none() -> None:
         namespace["kernel"].simulate(A)
 
 
-def test_what_is_no_def_is_refused(tmp_path: Path) -> None:
+def test_a_function_without_a_def_is_refused(tmp_path: Path) -> None:
     made = module(
         tmp_path / "kernels.py", "async def later(a, c):\n    pass\nlambda_ = lambda a, c: None\n"
     )

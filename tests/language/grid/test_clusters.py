@@ -1,5 +1,4 @@
-"""Clusters: CTAs that load blocks for each other, simulated all at once; and the code that a GPU
-gets."""
+"""Clusters whose CTAs load blocks for each other: simulated together, and the code for a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ SEEDS = (None, 0, 1, 2)
 A, B = operands(128, 64, 128)
 
 
-# ---- what they compute ---------------------------------------------------------------------------
+# ---- results --------------------------------------------------------------------------------
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=str)
@@ -51,7 +50,7 @@ def test_products_of_any_shape_are_those_of_one_cta(
     cluster: tuple[int, int], schedule: str
 ) -> None:
     cfg = dataclasses.replace(SMALL, along_m=cluster[0], along_n=cluster[1], schedule=schedule)
-    # one tile; ragged; an odd number of tiles
+    # one tile; partial tiles; an odd number of tiles
     for number, shape in enumerate(((64, 64, 64), (136, 200, 136), (192, 64, 200))):
         a, b = operands(*shape)
         for seed in (None, number):
@@ -71,7 +70,7 @@ def test_both_operands_are_shared_in_clusters_of_two_dimensions(runs: Any, targe
 
 @pytest.mark.parametrize("consumed", [False, True])
 @pytest.mark.parametrize("ready", [False, True])
-def test_bodies_wait_for_and_release_what_is_shared(
+def test_bodies_wait_for_and_release_shared_operands(
     ready: bool, consumed: bool, runs: Any, target: str
 ) -> None:
     a, b = operands(128, 64, {"sim": 320, "gpu": 2000}[target])
@@ -112,7 +111,7 @@ def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:
         for e in trace.of("issue", cta)
         if e.details["tensor"] == "a"
     ]
-    # three pairs of tiles; the last of them lies outside
+    # three pairs of tiles; the last of them is out of bounds
     assert sorted(own) == [(64 * m, 0) for m in range(6)]
     trace.check_legal()
 
@@ -163,7 +162,7 @@ def test_what_a_kernel_loads_is_counted_by_shares() -> None:
     assert pairs.copied_bytes == alone.copied_bytes
 
 
-# ---- what must not be ----------------------------------------------------------------------------
+# ---- hazards --------------------------------------------------------------------------------
 def test_a_release_that_misses_a_peer_is_a_deadlock_that_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,7 +185,7 @@ def test_a_release_that_misses_a_peer_is_a_deadlock_that_names_it(
 def test_a_slot_freed_by_one_cta_alone_is_a_race(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the count, and the releases, were of the CTA's own warpgroups."""
+    """As if the count, and the releases, were those of the CTA's own warpgroups."""
     from numpipe.plan.plans import RingPlan
 
     monkeypatch.setattr(RingPlan, "peers", property(lambda plan: (((0, 0, 0),),) * len(plan.parts)))
@@ -224,7 +223,7 @@ def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> N
     assert "barrier.cluster.arrive.release" in meets.inspect("ptx", np.zeros((64, 32), np.float32))
 
 
-def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
+def test_ctas_of_a_cluster_that_store_to_one_block_are_reported() -> None:
     @numpipe.kernel(grid=2, cluster=2, cluster_names="pair")
     def clash(y):
         y[ds(0, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
@@ -256,9 +255,11 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
         uneven.simulate(operands(64, 64, 192)[1], np.zeros((128, 64), np.float32))
 
 
-def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
-    """A CTA hears of those in its row and its column; an arrival for the next phase may pass that
-    of one in neither."""
+def test_barriers_along_two_axes_do_not_cover_a_cta_at_the_corner() -> None:
+    """A CTA waits for those in its row and column only.
+
+    A CTA in neither may arrive for the next phase before this one ends.
+    """
 
     @numpipe.kernel(grid=(2, 2), cluster=(2, 2), cluster_names=("x", "y"))
     def corners(y):
@@ -275,18 +276,18 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
             corners.simulate(np.zeros((64, 32), np.float32), seed=seed)
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- what is rejected ------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "options, message",
     [
         (
             {"cluster_names": "c"},
-            r"cluster_names \('c',\) name 1 dimension, and the cluster has 0: cluster=\(2,\), "
+            r"cluster_names \('c',\) name 1 dimension, but the cluster has 0: cluster=\(2,\), "
             r"cluster_names=",
         ),
         (
             {"cluster": (2,), "cluster_names": ("a", "b")},
-            r"name 2 dimensions, and the cluster has 1, \(2,\): give 1",
+            r"name 2 dimensions, but the cluster has 1, \(2,\): give 1",
         ),
         (
             {"cluster": (2, 1), "cluster_names": ("a", "a")},
@@ -302,11 +303,11 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
         ),
         (
             {"cluster": 32, "cluster_names": "c"},
-            "a cluster .* has 32 CTAs; on Hopper it has at most 16",
+            "a cluster .* has 32 CTAs, but on Hopper it has at most 16",
         ),
     ],
 )
-def test_clusters_that_cannot_be_are_refused_when_the_kernel_is_made(
+def test_invalid_clusters_are_refused_when_the_kernel_is_made(
     options: dict[str, Any], message: str
 ) -> None:
     def nothing(y):
@@ -412,12 +413,12 @@ def test_what_has_no_meaning_in_a_cluster_is_refused(
         (("a", 1, 1, "x"), "leader_tracked must be True or False, got 'x'"),
     ],
 )
-def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], message: str) -> None:
+def test_invalid_cluster_barriers_are_refused(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         ClusterBarrier(*given)
 
 
-# ---- the code ------------------------------------------------------------------------------------
+# ---- compiled code ---------------------------------------------------------------------------
 RECORD = Config(along_m=2, tn=256)
 
 
@@ -531,7 +532,8 @@ def test_warpgroups_that_have_ended_count_as_arrived() -> None:
     cluster_names="four",
 )
 def twice_in_turns(a: Any, b: Any, c: Any) -> None:
-    """c = 2 a @ b.T: two rings a tile, whose counters go from one warpgroup to the next."""
+    """Compute c = 2 a @ b.T with two rings per tile, whose counters go from one warpgroup to the
+    next."""
     for m_cluster, n in numpipe.tiles(1, 4):
         m = m_cluster * 4 + numpipe.axis_index("four")
         acc = numpipe.zeros((64, 64), np.float32)
@@ -559,8 +561,10 @@ def twice_in_turns(a: Any, b: Any, c: Any) -> None:
 def test_each_cta_of_a_cluster_hands_over_the_counters_of_the_rings_that_it_has_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One CTA may be behind its second ring when another one takes its first turn: no word of that
-    has been written there."""
+    """One CTA may not have reached its second ring when another takes its first turn.
+
+    No word for that ring has been written there yet.
+    """
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     a, b = operands(256, 256, 128)
     for seed in (0, 1, 3):

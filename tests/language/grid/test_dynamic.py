@@ -1,5 +1,5 @@
-"""tiles(dynamic=True): CTAs take their tiles from a counter, right in any schedule and any deal;
-what breaks it is found."""
+"""tiles(dynamic=True), where CTAs take tiles from a counter: right in any schedule and with any
+assignment of tiles; broken variants are detected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEEDS = (None, 1)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
-    for seed in (list(cases()).index(name) % 3, None)[: 1 + ("loops" in name)]:  # of each kind some
+    for seed in (list(cases()).index(name) % 3, None)[: 1 + ("loops" in name)]:  # some of each kind
         case.check(case.kernel.simulate, seed=seed)
 
 
@@ -66,7 +66,7 @@ A, B = operands(640, 64, 64)
 
 
 def tiles_of(seed: int | None, ctas: int = 4) -> dict[Any, list[int]]:
-    """Which tiles each CTA computes, of 10."""
+    """Return which of 10 tiles each CTA computes."""
     trace, c = numpipe.Trace(), np.zeros((640, 64), np.float16)
     made(gemm, warpgroups=1, ctas=ctas).simulate(A, B, c, cfg=STEP_A_TILE, seed=seed, trace=trace)
     found: dict[Any, list[int]] = {}
@@ -89,12 +89,12 @@ def test_each_tile_is_taken_once_and_by_whom_differs() -> None:
     assert tiles_of(None) == {cta: list(range(cta, 10, 4)) for cta in range(4)}
 
 
-def test_more_ctas_than_tiles_have_one_each_or_none() -> None:
+def test_with_more_ctas_than_tiles_each_has_one_or_none() -> None:
     for seed in (None, 0):
         assert tiles_of(seed, ctas=13) == {cta: [cta] for cta in range(10)}
 
 
-# ---- what breaks it
+# ---- broken variants
 WAIT_FREE = 'mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)'
 TOLD = 'mbarrier.arrive(barrier(ring, "ready", slot, 0))'
 WAIT_TOLD = 'mbarrier.wait(barrier(ring, "ready", slot, 0), phase_of(ring, step), step)'
@@ -217,7 +217,7 @@ def test_every_schedule_finds_in_turns(name: str, monkeypatch: pytest.MonkeyPatc
             case.kernel.simulate(*case.inputs, case.output(), cfg=case.cfg, seed=seed)
 
 
-# ---- what has no meaning
+# ---- what is rejected
 def refused(
     function: Any, message: str, *arrays: Any, error: Any = CompileError, **options: Any
 ) -> None:
@@ -312,7 +312,7 @@ def test_all_ctas_run_the_same_loops() -> None:
 
 
 def without_loads(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The loop stands where only the compute role comes."""
+    """Place the loop where only the compute role runs."""
 
     def body(indices, a_tile):
         for (n,) in numpipe.tiles(10, dynamic=True):
@@ -323,7 +323,7 @@ def without_loads(a, b, c, *, cfg: numpipe.Static = CFG):
     )(a)
 
 
-def test_somebody_fetches_the_tiles() -> None:
+def test_a_loop_that_only_compute_warpgroups_reach_is_refused() -> None:
     refused(
         without_loads,
         r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here",
@@ -410,7 +410,7 @@ def test_explain_counts_its_tiles() -> None:
     assert found.tiles == 15 and found.slots == static.slots and found.smem == static.smem
 
 
-# ---- deals
+# ---- assignments of tiles
 def test_a_deal_gives_each_ticket_to_one_cta() -> None:
     for seed in (None, *range(8)):
         deal = WorkCounter(5, seed)

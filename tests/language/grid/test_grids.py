@@ -1,4 +1,4 @@
-"""Grids of any number of dimensions: none, or more than the three of a GPU, which the launch
+"""Grids of any number of dimensions: none, or more than a GPU's three, which the launch
 flattens."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOM = (2, 3, 2, 4, 2)
 
 @numpipe.function
 def place_in(d):
-    """A function finds the axes of the kernel that calls it, by name and by number."""
+    """Return the axes of the calling kernel, by name and by number."""
     return numpipe.axis_index("d") * 10 + numpipe.program_id(0) * numpipe.num_programs(4) - d * 10
 
 
@@ -56,7 +56,8 @@ def visited(grid: Any, names: Any = tuple("abcde")) -> Any:
 
 @pytest.fixture(autouse=True)
 def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests named so compile what they simulate too; the others save that second."""
+    """Skip compiling what is simulated, except in tests whose name mentions compiling; saves a
+    second each."""
     if "compile" not in request.node.name:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
@@ -84,7 +85,7 @@ def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given
     seen: np.ndarray,
 ) -> None:
     """The sizes are parameters, so one compile serves grids of all sizes; a grid of three
-    dimensions keeps none."""
+    dimensions has none."""
     kernel = visited(lambda out: (2, 3, 2, 4, out.shape[0] // 48))
     ptx = kernel.inspect("ptx", seen)
     assert len(re.findall(r"(?:div|rem)\.[su]32", ptx)) >= 2 and "st.volatile.shared" in ptx
@@ -93,7 +94,7 @@ def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given
     assert "volatile.shared" not in three.inspect("ptx", seen)
 
 
-def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
+def test_a_cluster_is_along_the_first_dimensions_of_any_grid() -> None:
     @numpipe.kernel(
         grid=(2, 1, 1, 3, 2), cluster=2, cluster_names="pair", grid_names=tuple("abcde")
     )
@@ -184,12 +185,12 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (1,) * 33},
-            "grid must have at most 32 dimensions, got 33: make several of them one",
+            "grid must have at most 32 dimensions, got 33: merge several of them into one",
         ),
         (
             {"grid": (1 << 20, 1, 1, 1 << 12)},
-            "4294967296 CTAs along dimensions 0, 3, which lie along x together, at most 2147483647 "
-            "are possible: loop over numpipe.tiles",
+            "4294967296 CTAs along dimensions 0, 3, which are launched along x together, at most "
+            "2147483647 are possible: loop over numpipe.tiles",
         ),
         (
             {"grid": (1, 1 << 16, 1, 1), "grid_names": tuple("abcd")},
@@ -201,15 +202,15 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(
         ),
         (
             {"grid": (), "cluster": 2},
-            "the grid () has 0 dimensions, and a cluster (2, 1, 1) needs 1",
+            "the grid () has 0 dimensions, but a cluster (2, 1, 1) needs 1",
         ),
         (
             {"grid": (3, 1, 1, 2), "cluster": 2},
-            "the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+            "the grid has 3 CTAs along x, not a multiple of the 2 of a cluster",
         ),
     ],
 )
-def test_a_grid_that_cannot_be_is_refused_by_its_dimension(options: Any, text: str) -> None:
+def test_an_invalid_grid_is_refused_with_its_dimension(options: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         numpipe.kernel(**options)(lambda_free)
     assert text in str(caught.value)
@@ -298,7 +299,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
     @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"))
     def places(out):
         m, n = numpipe.program_id(0), numpipe.program_id(1)
-        rows = 64 // numpipe.axis_size(("wg",))  # known when it is compiled
+        rows = 64 // numpipe.axis_size(("wg",))  # known at compile time
         out[ds((m * 2 + n) * 64, rows), ds(0, 8)] = numpipe.full(
             (64, 8), 1.0, np.float32
         ) * numpipe.axis_index(("m", "n")) * 10 + numpipe.axis_index(("n", "m"))
@@ -319,7 +320,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
         ),
     ],
 )
-def test_axes_that_cannot_be_are_refused_at_their_line(names: Any, text: str) -> None:
+def test_invalid_axes_are_refused_at_their_line(names: Any, text: str) -> None:
     @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"))
     def refused(out):
         out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(

@@ -1,5 +1,5 @@
-"""numpipe.orders: each order visits each tile once, the same tiles in kernels and on the host;
-tables; what comes into L2."""
+"""numpipe.orders: each order visits each tile once, in the same order in kernels and on the host;
+tables; and L2 traffic."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.kernels.order_kernels import (
 
 @pytest.mark.parametrize("module", [tile_numbers, split_k], ids=lambda module: module.__name__)
 def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
-    """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in
-    which a kernel would go on."""
+    """As when simulated. Python's operators would be Numba's, in which int32 - int32 is an
+    int64."""
     functions = [
         node
         for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body
@@ -112,7 +112,8 @@ def test_hilberts_curve_has_no_jumps_and_odd_sides_at_most_a_diagonal_step(
 
 
 def test_a_curve_keeps_neighbours_together_in_both_indices() -> None:
-    """64 tiles in a row of a 32 x 32 grid lie in a square of 8 x 8: no row order's do."""
+    """64 consecutive tiles of a 32 x 32 grid are in a square of 8 x 8, which no row order
+    achieves."""
     waves = Hilbert().panels((32, 32), 64)
     assert len(waves) == 16 and set(waves) == {(8, 8)}
     assert set(Row().panels((32, 32), 64)) == {(2, 32)}
@@ -193,7 +194,9 @@ def test_the_table_of_an_order_is_walked_as_the_order(order: Order, target: str)
         ((0, 0), r"tile \(0, 0\) comes 2 times, so 1 tiles of the grid never come"),
     ],
 )
-def test_a_table_that_is_no_order_of_the_grid_is_refused(row: tuple[int, int], text: str) -> None:
+def test_a_table_that_is_not_an_order_of_the_grid_is_refused(
+    row: tuple[int, int], text: str
+) -> None:
     table = Row().table((5, 3)).copy()
     table[3] = row
     with pytest.raises(SpecError, match=text):
@@ -268,8 +271,8 @@ def test_orders_that_a_kernel_cannot_hold_are_refused(
 
 
 def test_a_kernel_reads_its_table_one_tile_ahead_and_divides_nothing() -> None:
-    """PTX: in each of two roles, before the loop and in it, reads of two indices, predicated; no
-    division."""
+    """In PTX each of two roles reads two indices before the loop and in it, predicated, and never
+    divides."""
     table = numpipe.ArrayType((15, 2), np.dtype(np.int32))
     c = numpipe.ArrayType((320, 24), np.dtype(np.float32))
     ptx = by_table.inspect("ptx", table, c, np.int32(5), np.int32(3))
@@ -286,10 +289,10 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
     assert "div.u32" in ptx and not re.search(r"(div|rem)\.[su]64", ptx)
 
 
-# ---- what comes into L2
+# ---- L2 traffic
 @settings(max_examples=examples(40), deadline=None)
 @given(ANY, GRID, st.integers(1, 40))
-def test_bytes_are_those_of_the_panels_that_a_wave_needs(
+def test_bytes_count_the_panels_that_a_wave_needs(
     order: Order, shape: tuple[int, ...], ctas: int
 ) -> None:
     """Panels have 4 and 6 bytes."""
@@ -305,9 +308,9 @@ def test_bytes_are_those_of_the_panels_that_a_wave_needs(
     assert least <= found == total
 
 
-def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
-    """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, 16 and Hilbert
-    at 1.03 to 1.05."""
+def test_bytes_distinguish_a_bad_order_of_a_large_product_from_good_ones() -> None:
+    """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, groups of 16 and
+    Hilbert at 1.03 to 1.05."""
     of = {
         order: order.bytes((128, 64), tile=(128, 256), k=16384)
         for order in (Row(), Grouped(8), Grouped(16), Snake(16))
@@ -356,7 +359,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     schedule="pingpong",
 )
 def in_turns(a, b, table, c):
-    """c = a @ b.T by ping-pong, the tiles in the order of a table."""
+    """Compute c = a @ b.T by ping-pong, with tiles in the order of a table."""
     for m, n in numpipe.tiles(
         numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(b.shape[0], 64), order=table
     ):

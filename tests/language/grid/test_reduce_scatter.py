@@ -1,5 +1,5 @@
-"""Tiles cut along K among the CTAs of a cluster, which exchange shares of their sums through shared
-memory."""
+"""Tiles split along K among the CTAs of a cluster, which exchange shares of their sums through
+shared memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONFIGS = [
 ]
 
 
-# ---- right, and the same each time
+# ---- right and reproducible
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 def test_products_in_parts_of_a_cluster_are_products(cfg: InCluster) -> None:
@@ -97,8 +97,8 @@ def test_a_cta_that_leaves_before_its_sums_were_read_is_a_race(
 
 
 def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
-    """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has
-    it."""
+    """The other CTA waits forever, or its sum arrives at a CTA that has exited, depending on the
+    schedule."""
 
     @numpipe.kernel(grid=2, cluster=2, cluster_names="k")
     def selfish(c):
@@ -156,8 +156,8 @@ def test_every_step_is_in_one_part_and_parts_differ_by_one_at_most() -> None:
 
 
 def test_a_lane_sends_its_own_registers_in_their_order() -> None:
-    """Lane 4 g + t of warp w: rows 16 w + g and 8 more, columns 2 t and 1 more, of the chunk's
-    block of columns."""
+    """Lane 4 g + t of warp w has rows 16 w + g and 8 more, and columns 2 t and 2 t + 1 of the
+    chunk's block."""
     order = cluster_sums._elements((128, 32))
     assert sorted(order.reshape(-1)) == list(range(128 * 32))
     for warp, lane, chunk in ((0, 0, 0), (1, 5, 2), (3, 31, 7)):
@@ -171,7 +171,7 @@ def test_a_lane_sends_its_own_registers_in_their_order() -> None:
         ]
 
 
-# ---- a broken exchange is found
+# ---- broken exchanges
 BROKEN: dict[str, tuple[str, str, type[SimulationError], str]] = {
     "bytes not announced": ("each_warp(", "pass", PipelineDeadlock, "too-few-arrivals"),
     "sent over what is being read": ("mbarrier.wait(", "pass", PipelineRace, "refilled-while-read"),
@@ -235,7 +235,7 @@ def test_a_share_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.Monkey
     assert (exchanged(TWO).simulate(a, b) != exact).any()
 
 
-# ---- what is refused
+# ---- what is rejected
 def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
     given = {"grid": 2, "cluster": 2, "cluster_names": "k", **options}
     c = np.zeros((64, 64), np.float32)
@@ -320,9 +320,9 @@ def test_buffers_count_for_the_shared_memory_of_a_cta() -> None:
         exchanged(InCluster(4, tm=128, tn=256, slots=4, wgs=2)).simulate(*integers(64, 64, 64)[:2])
 
 
-# ---- what it takes
+# ---- explain
 @pytest.mark.parametrize("cfg", [TWO, IN_TURNS], ids=str)
-def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
+def test_closed_forms_are_near_the_counts(cfg: InCluster) -> None:
     shape, few = (256, 192, 640), replace(H200, sms=4)
     a, b = ArrayType((256, 640), np.float16), ArrayType((192, 640), np.float16)
     explained = numpipe.explain(exchanged(cfg), a, b, device=few, compiled=False)
@@ -380,7 +380,7 @@ def test_the_machine_code_passes_the_gate_and_sends_16_bytes_a_lane(cfg: InClust
         * (cfg.size - 1)
     )
     assert sass.count("STAS.128") == sass.count("LDS.128") == pieces
-    # at the beginning; at the end each waits by itself
+    # at the beginning; at the end each CTA waits by itself
     assert not sass.count("MEMBAR.ALL.GPU") and sass.count("UCGABAR_ARV") == 1
     assert (
         "barrier.cluster.arrive.relaxed" in built.ptx

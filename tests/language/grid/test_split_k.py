@@ -1,5 +1,5 @@
-"""Tiles cut along K: what each CTA computes, sums that are the same bits each time, broken
-hand-overs that are found."""
+"""Tiles split along K: the work of each CTA, reproducible bits of the sums, and broken hand-overs,
+which are detected."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PING_PONG = {split: replace(SPLIT[split], schedule="pingpong", wgs=2) for split 
 T16 = ArrayType((512, 512), np.float16)
 
 
-# ---- who computes what
+# ---- assignment of parts
 def parts(
     tiles: int, steps: int, ctas: int, split: int | str
 ) -> Iterator[tuple[int, int, split_k.Part]]:
-    """(CTA, tile, part) of all CTAs, those of each in order."""
+    """Return (CTA, tile, part) of all CTAs, each CTA's in order."""
     begin, place = (
         (split_k.begin_stream, split_k.place_stream)
         if split == "stream"
@@ -118,7 +118,7 @@ def test_stream_k_shares_the_steps_out_evenly_and_leaves_whole_waves_whole() -> 
     contextvars.copy_context().run(check)
 
 
-# ---- right, and the same each time
+# ---- right and reproducible
 @pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "cfg", [*SPLIT.values(), *PING_PONG.values(), Config(tm=128, wgs=2, split=2)], ids=str
@@ -168,7 +168,7 @@ def test_the_parts_may_be_a_run_time_value() -> None:
 
 @pytest.mark.parametrize("split", [2, "stream"])
 def test_the_tuned_product_cut_along_k(split: int | str) -> None:
-    """The epilogue is the owner's: nothing is added twice."""
+    """The CTA that owns a tile runs the epilogue: nothing is added twice."""
     cfg = gemm_tuned.Config(128, 64, slots=2, panels=1, split=split)
     a, b, exact = integers(200, 72, 328)
     c, bias = np.ones((200, 72), np.float16), np.arange(72).astype(np.float16)
@@ -208,10 +208,9 @@ def test_no_schedule_has_a_report(cfg: Config) -> None:
     assert (result := numpipe.verify(split_product(cfg, 3), a, b, schedules=12)), str(result)
 
 
-# ---- a broken hand-over is found
+# ---- broken hand-overs
 def changed(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0, to: str = "pass") -> None:
-    """Put another line in the place of one of `partials.combined`: of the one that holds `line`, or
-    of the next one."""
+    """Replace a line of `partials.combined`: the one that contains `line`, or the next one."""
     source = inspect.getsource(partials.combined.function).splitlines()[1:]
     where = [i for i, text in enumerate(source) if line in text][number]
     source[where] = source[where][: len(source[where]) - len(source[where].lstrip())] + to
@@ -270,7 +269,7 @@ def hand_written(
     slots: int | None = None,
     tile: tuple[int, int] = (64, 64),
 ) -> Any:
-    """A kernel with a workspace over one tile of 4 steps."""
+    """Return a kernel with a workspace over one tile of 4 steps."""
     return numpipe.kernel(
         body,
         out_type=lambda a: ArrayType((64, 64), np.float32),
@@ -341,7 +340,7 @@ def test_a_workspace_that_is_too_small_is_reported(options: dict[str, Any], mess
     assert caught.value.report.hazard == "out-of-bounds"
 
 
-# ---- what is refused
+# ---- what is rejected
 def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
     with pytest.raises((SpecError, CompileError), match=message):
         numpipe.kernel(
@@ -353,7 +352,7 @@ def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
         ).simulate(ones())
 
 
-def test_loops_that_are_no_split_loops_are_refused() -> None:
+def test_loops_that_are_not_split_loops_are_refused() -> None:
     def no_steps(a, c, work):
         for m, n, part in numpipe.split_tiles(1, 1):
             pass
@@ -384,7 +383,7 @@ def test_loops_that_are_no_split_loops_are_refused() -> None:
         refused(body, message, workspace=Workspace((64, 64)))
 
 
-def test_what_is_combined_is_a_float32_tile_in_a_workspace() -> None:
+def test_combine_needs_a_float32_tile_and_a_workspace() -> None:
     def halves(a, c, work):
         for m, n, part in numpipe.split_tiles(1, 1, steps=4):
             c[ds(m * 64, 64), ds(n * 64, 64)] = numpipe.combine(
@@ -401,7 +400,7 @@ def test_what_is_combined_is_a_float32_tile_in_a_workspace() -> None:
     refused(elsewhere, "work is the kernel's last parameter")
 
 
-def test_workspaces_are_said_right() -> None:
+def test_workspaces_are_reported_correctly() -> None:
     for tile, split, slots in (
         ((64,), 2, None),
         ((64, 0), 2, None),
@@ -423,11 +422,13 @@ def test_workspaces_are_said_right() -> None:
     def two(a, work):
         pass
 
-    with pytest.raises(SpecError, match="there is only 'work'"):
+    with pytest.raises(SpecError, match="the only parameter is 'work'"):
         numpipe.kernel(one, workspace=Workspace((64, 64)))
     with pytest.raises(SpecError, match="workspace must be a numpipe.Workspace"):
         numpipe.kernel(two, workspace=(64, 64))
-    with pytest.raises(SpecError, match="workspace takes b, but is given arrays and Statics .*: a"):
+    with pytest.raises(
+        SpecError, match="workspace takes b, but is called with arrays and Statics .*: a"
+    ):
         numpipe.kernel(two, workspace=lambda b: Workspace((64, 64))).simulate(ones())
     with pytest.raises(
         SpecError, match=r"workspace must return a numpipe.Workspace, got \(64, 64\)"

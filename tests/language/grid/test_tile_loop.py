@@ -1,4 +1,4 @@
-"""numpipe.tiles: who visits which tiles in row order. Other orders are in test_orders."""
+"""numpipe.tiles: the tiles that each CTA visits in row order. test_orders has the other orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ seen: list[tuple[int, ...]] = []
 
 @op
 def visit(*indices: Any) -> None:
-    """Test probe: which tiles a compute warpgroup walks through."""
+    """Record the tiles that a compute warpgroup visits."""
     if current().role.computes:
         seen.append((int(current().cta[0]), *(int(i) for i in indices)))
 

@@ -1,5 +1,4 @@
-"""Copies by hand that the CTAs of a cluster make together: each loads a share of a tile for all of
-them."""
+"""Explicit copies shared by the CTAs of a cluster: each loads a part of a tile for all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def integers(*shape: int) -> np.ndarray:
 
 
 def sums(x: np.ndarray) -> np.ndarray:
-    """What `loaded_together` stores."""
+    """Return what `loaded_together` stores."""
     rows = x.astype(np.float32).reshape(-1, 64, x.shape[1] // 64, 64).sum(axis=2)
     return np.concatenate([part * n for part in rows for n in (1, 2)])
 
@@ -75,7 +74,7 @@ def test_a_copy_that_one_cta_leaves_out_is_reported() -> None:
 
 
 def loaded(rows: int = 64, along: Any = "pair") -> Any:
-    """A kernel that loads rows together."""
+    """Return a kernel that loads rows together."""
     kind = SMEM((rows, 64), np.float16), Barrier()
 
     def loads(x):

@@ -1,5 +1,5 @@
-"""Loads from the shared memory of other CTAs of the cluster: what they give, what orders them, and
-the code."""
+"""Loads from the shared memory of other CTAs of the cluster: results, ordering, and compiled
+code."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
         == text.count("try_wait.parity.acquire.cluster")
         == 1
     )
-    # what tells that all have read needs no such fence
+    # the signal that all have read needs no such fence
     assert text.count("mbarrier.arrive.shared::cluster") == 1
 
 
@@ -118,9 +118,9 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
                 run(seed)
 
 
-def test_what_another_barrier_tells_is_not_enough() -> None:
-    """A barrier without the option tells what was read, also behind one that has it: each tells its
-    own CTA's stores alone."""
+def test_ordering_by_another_barrier_is_not_enough() -> None:
+    """A barrier without the option orders the reads only, even after one that has it: each orders
+    its own CTA's stores."""
 
     @numpipe.kernel(grid=3, cluster=3, cluster_names="all")
     def passed_on(x, y):
@@ -138,7 +138,7 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
 
 
-def test_what_is_no_tile_of_another_cta_is_refused() -> None:
+def test_bad_cluster_refs_are_refused() -> None:
     def axis(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
         y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]

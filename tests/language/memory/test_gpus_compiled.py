@@ -1,5 +1,5 @@
-"""Kernels of several GPUs as PTX and SASS: what orders their accesses, where peers' addresses come
-from, what the gate finds."""
+"""Multi-GPU kernels as PTX and SASS: ordering of accesses, sources of peers' addresses, and
+findings of the build gate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def built(name: str, gpus: int = 2) -> Any:
 
 
 def parts(text: str, *patterns: str) -> list[int]:
-    """Where each of these patterns comes behind the one before; fails where one does not."""
+    """Return where each pattern occurs after the previous one; fails if one does not."""
     at = [0]
     for pattern in patterns:
         found = re.compile(pattern).search(text, at[-1])

@@ -1,4 +1,4 @@
-"""Mistakes in numpipe's own code for several GPUs, by edits of its source: each is found in every
+"""Bugs injected into the source of numpipe's multi-GPU operations: each is reported in every
 schedule."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""lowering_semantics=Lane: bodies that are code for each lane, simulated with 128 lanes and
-compiled as they stand."""
+"""lowering_semantics=Lane: per-lane bodies, simulated with 128 lanes and compiled."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 
 
 def each_lane(body: Any) -> Any:
-    """A kernel whose lanes run a function once, on a block of x."""
+    """Return a kernel whose lanes run a function once, on a block of x."""
     step = numpipe.function(body)
 
     @by_lane
@@ -156,7 +155,7 @@ def test_a_carry_is_one_value_where_all_lanes_have_the_same() -> None:
         own + 1
 
 
-# ---- what the simulator reports
+# ---- reports of the simulator
 
 
 def simulate(kernel: Any, shape: tuple[int, int] = (64, 64)) -> None:
@@ -211,8 +210,8 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
 
 
 def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would never end, here and, as likely, on the GPU; loads of one element that end are none
-    of this."""
+    """It would never end, here or (as likely) on the GPU; polling loops that do end are not
+    reported."""
 
     @by_lane
     def spins(x, y, times):
@@ -268,7 +267,7 @@ def test_parts_of_a_warp_may_meet_for_themselves() -> None:
 
 
 def test_shuffles_count_lanes_and_distances_modulo_32() -> None:
-    """PTX ISA, "shfl.sync": of a lane or distance the low five bits count."""
+    """PTX ISA, "shfl.sync": only the low five bits of a lane or distance count."""
 
     @by_lane
     def far(x, y):
@@ -304,7 +303,7 @@ def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> No
         def body(indices, x_tile, total):
             row, lane = numpipe.lane_index() // 32, cuda.laneid
             tile[row, lane] = x_tile[row, lane]
-            cuda.shfl_sync(0xFFFFFFFF, 0, 0)  # orders no memory
+            cuda.shfl_sync(0xFFFFFFFF, 0, 0)  # does not order memory
             return total + tile[row, 31 - lane]
 
         def compute(pipeline):
@@ -325,7 +324,7 @@ def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> No
         simulate(unordered)
 
 
-def test_warps_that_read_what_other_warps_stored_without_a_barrier() -> None:
+def test_warps_that_read_stores_of_other_warps_without_a_barrier() -> None:
     @by_lane
     def crossing(x, y):
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -393,7 +392,7 @@ def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
 
 
 def storing(statements: str) -> Any:
-    """A kernel whose lanes do this with y (3, 128) and z (5,) in two steps, `k`."""
+    """Return a kernel whose lanes run this on y (3, 128) and z (5,) in two steps, `k`."""
     source = f"""def kernel(x, y, z):
     def body(indices, tile):
         k, = indices
@@ -493,7 +492,7 @@ def test_every_kernel_of_this_file_compiles_without_spills(
 
 
 def made_of(text: str, register: str) -> set[str]:
-    """The lines of PTX that compute a register, and what goes into it."""
+    """Return the lines of PTX that compute a register and its inputs."""
     lines, wanted = set(), {register}
     while wanted:
         name = wanted.pop()
@@ -545,7 +544,7 @@ def test_shuffles_are_instructions() -> None:
         mode: len(re.findall(rf"shfl\.sync\.{mode}\.b32", text))
         for mode in ("bfly", "down", "idx", "up")
     }
-    # one is of the warpgroup's number, at the entry
+    # one is for the warpgroup's number, at the entry
     assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}
 
 

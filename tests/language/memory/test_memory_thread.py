@@ -42,7 +42,7 @@ def test_the_last_one_says_nothing_new() -> None:
     assert one == other
 
 
-def test_two_pipelines_that_say_different_ones_are_refused() -> None:
+def test_two_pipelines_with_different_numbers_are_refused() -> None:
     @numpipe.kernel
     def two(a, b, c, d):
         def body(indices, x):

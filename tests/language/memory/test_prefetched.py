@@ -1,5 +1,5 @@
-"""Arrays of integers in shared memory: every role reads what the array holds, behind the one copy
-of the CTA."""
+"""Integer arrays prefetched to shared memory: every role reads the array's values, after the one
+copy of the CTA."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def one(body: Any) -> numpipe.Kernel:
     return made
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_a_bad_table_is_refused() -> None:
     def floats(x, y):
         y[0] = numpipe.prefetched(x)[0]
 

@@ -1,5 +1,5 @@
-"""Pipelines made by hand: what the primitives compute, and what the simulator says where one of
-them is left out."""
+"""Pipelines written by hand: results of the primitives, and reports of the simulator if one of them
+is left out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
-# ---- values
+# ---- results
 @pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_tiles_of_any_size_move_an_array(
 
 # ---- bugs
 def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
-    """A kernel without automatic barriers, with pieces of its source replaced."""
+    """Return a kernel without automatic barriers, with pieces of its source replaced."""
     source = textwrap.dedent(inspect.getsource(kernel.function))
     manual = "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True)"
     for old, new in (("@numpipe.kernel(", f"@numpipe.kernel({manual}, "), *edits):
@@ -364,11 +364,10 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", [single_stream, squared], ids=lambda kernel: kernel.name)
-def test_copies_are_ordered_behind_what_their_own_warpgroup_did(
+def test_copies_are_ordered_after_accesses_of_their_own_warpgroup(
     kernel: Any, tmp_path: Path
 ) -> None:
-    """Without `commit_smem` too, unless the kernel does without automatic barriers; with it, then
-    too."""
+    """Without `commit_smem` too, unless automatic barriers are off; with it, then too."""
     a, b = matrices(128, 64, 320)
     left_out = numpipe.kernel(
         broken(kernel, tmp_path, ("numpipe.commit_smem()", "pass")).function, **OPTIONS[kernel.name]

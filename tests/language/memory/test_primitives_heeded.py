@@ -1,5 +1,5 @@
-"""Arguments of the primitives, one at a time: each changes what is computed, what is compiled, or
-what the simulator reports."""
+"""Arguments of the primitives, one at a time: each changes the result, the compiled code, or the
+simulator's reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ones(*shape: int) -> np.ndarray:
 # ---- copies
 @numpipe.kernel(grid=3)
 def chosen(x, y):
-    """CTA i loads ones where i > 0, over zeros, and stores them where i < 2."""
+    """Load ones in CTA i if i > 0, over zeros, and store them if i < 2."""
     i = numpipe.program_id(0)
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
     tile[...] = numpipe.zeros((64, 64), np.float32)
@@ -55,7 +55,7 @@ def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_sa
 def once_more(commit_group: bool, wait_read_only: bool = True) -> Any:
     @numpipe.kernel(grid=1)
     def rewritten(y):
-        """Stores a tile of ones, and writes it again."""
+        """Store a tile of ones, then overwrite it."""
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
         tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], commit_group=commit_group)
@@ -80,7 +80,7 @@ def test_a_group_that_is_left_open_is_not_waited_for() -> None:
 def there_and_back(wait_read_only: bool) -> Any:
     @numpipe.kernel(grid=1)
     def loaded_again(y, z):
-        """z = y, as soon as y has been stored."""
+        """Copy y to z as soon as y has been stored."""
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
         tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
@@ -177,8 +177,8 @@ def test_warpgroups_share_what_is_allocated_along_their_axis_and_nothing_else() 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
 def to_and_fro(x, y, rounds):
-    """Two warpgroups take turns at a tile, by barriers of two dimensions: y = 2 (x + 1), so many
-    times."""
+    """Take turns at a tile from two warpgroups, by barriers of two dimensions: y = 2 (x + 1),
+    repeatedly."""
     wg = numpipe.axis_index("wg")
     tile, landed, turn = numpipe.scratch(
         (SMEM((64, 64), np.float32), Barrier(), Barrier(num_barriers=(2, 2)))
@@ -242,7 +242,7 @@ def test_a_cta_knows_its_place_along_each_dimension_of_the_grid() -> None:
 # ---- blocks
 @numpipe.kernel
 def whole(x, table, y, *, sides: numpipe.Static):
-    """y = x + table, whose one block is all of it."""
+    """Compute y = x + table, whose one block is all of it."""
     for (i,), (x_tile, all_of_it) in numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64),),
         in_specs=(BlockSpec((64, 32), lambda i: (i, 0)), BlockSpec(sides)),

@@ -1,5 +1,4 @@
-"""Stores to the shared memory of other CTAs of the cluster: what comes there, what is reported, and
-the code."""
+"""Stores to the shared memory of other CTAs of the cluster: results, reports, and compiled code."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def test_tiles_go_round_a_cluster(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) -> None:
+def test_a_phase_counts_the_stores_of_all_ctas_including_its_own(seed: int | None) -> None:
     x = integers(512, 32)
     y = np.zeros_like(x)
     summed_by_all.simulate(x, y, seed=seed)
@@ -129,7 +128,7 @@ def test_a_leader_that_does_not_listen_is_reported(seed: int | None) -> None:
     assert caught.value.report.hazard in ("refilled-while-read", "too-many-arrivals")
 
 
-def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
+def test_a_cta_that_is_not_the_leader_waits_in_vain_and_is_reported() -> None:
     def everybody(x):
         met = numpipe.scratch(ClusterBarrier("pair", leader_tracked=True))
         numpipe.barrier_arrive(met)
@@ -146,7 +145,7 @@ def sent(
     to: Any = 0,
     along: str = "pair",
 ) -> Any:
-    """A kernel that sends a tile (64, 16) of float32 to a buffer."""
+    """Return a kernel that sends a tile (64, 16) of float32 to a buffer."""
     kind = SMEM(shape, dtype), barrier or Barrier()
 
     def sends(x):

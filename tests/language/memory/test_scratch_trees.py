@@ -1,5 +1,5 @@
-"""Allocations in nested tuples and NamedTuples, barriers among them; types that `run_scoped` is
-given by name."""
+"""Allocations in nested tuples and NamedTuples, including barriers, and types passed to
+`run_scoped` by name."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ PAIR = Pair(Landing(HALF, Barrier()), Landing(HALF, Barrier()))
 
 @pytest.fixture(autouse=True)
 def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests named so compile what they simulate too; the others save that second."""
+    """Skip compiling what is simulated, except in tests whose name mentions compiling; saves a
+    second each."""
     if "compile" not in request.node.name:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
 @numpipe.function
 def load(x, column, landing):
-    """A function is given tile and barrier together."""
+    """Load, in a function that gets tile and barrier together."""
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(column, 64)], landing.tile, landing.landed)
 
 
@@ -170,7 +171,7 @@ def a_part_of_another_type(x, y):
     ],
     ids=lambda part: getattr(part, "name", ""),
 )
-def test_what_is_no_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> None:
+def test_a_bad_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> None:
     for run in (kernel.simulate, kernel.compiled):
         with pytest.raises(CompileError, match=r"test_scratch_trees.py:\d+") as caught:
             run(X, np.zeros((64, 64), np.float32))

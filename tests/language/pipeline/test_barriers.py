@@ -1,5 +1,5 @@
-"""Bodies that wait for, and release, their operands themselves: right in any schedule, and what is
-wrong is found in all."""
+"""Bodies that wait for their operands and release them explicitly: right in any schedule, with
+mistakes reported in every one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def named(manual: tuple[bool, bool]) -> str:
     )
 
 
-# ---- right ---------------------------------------------------------------------------------------
+# ---- correct bodies -------------------------------------------------------------------------
 def right(
     manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int
 ) -> None:
@@ -55,7 +55,7 @@ def right(
 def test_every_ring_in_any_schedule(
     manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int
 ) -> None:
-    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    """Chain tiles on one ring, with numbers of steps below and above the slots and the delay."""
     right(manual, slots_and_delay, wgs, steps)
 
 
@@ -92,8 +92,8 @@ def test_any_plan_computes_what_numpy_does(
 
 
 def test_a_body_may_leave_out_the_wait_for_a_tile_that_it_does_not_use() -> None:
-    """The ring waits before it releases; without that it would fill a slot whose last copy is still
-    on its way."""
+    """The ring waits before it releases; otherwise it would fill a slot whose last copy is still in
+    flight."""
     for consumed in (False, True):
         plan = Plan(ready=True, consumed=consumed)
         kernel = load(without(plan, WAIT, PRODUCT))
@@ -102,7 +102,7 @@ def test_a_body_may_leave_out_the_wait_for_a_tile_that_it_does_not_use() -> None
 
 
 def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other half of the test above."""
+    """The counterpart of the previous test."""
     line = 'each(ring, "unwaited", part, await_ready, step)'
     Bug(ring.release, line, "pass", SimulationError, "").inject(monkeypatch)
     plan = Plan(ready=True, consumed=False)
@@ -114,7 +114,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.thorough
 def test_a_pipeline_in_a_body_with_barriers() -> None:
-    """The memory role runs the outer body for the inner loads: there its barriers do nothing."""
+    """The memory role runs the outer body for the inner loads, where its barriers do nothing."""
 
     @numpipe.kernel
     def sums(a, b, c):
@@ -169,7 +169,7 @@ class Options:
 
 @numpipe.function
 def release(first, second):
-    """Barriers are values: they may be passed on."""
+    """Release operands; barriers are values that can be passed on."""
     numpipe.barrier_arrive(first)
     numpipe.barrier_arrive(second)
 
@@ -227,9 +227,10 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
 
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("manual", [True, False])
-def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
-    """The point of it all: one slot, and the next step's b is on its way while the product with d
-    runs."""
+def test_an_operand_released_first_is_loaded_again_before_the_others_are_released(
+    manual: bool,
+) -> None:
+    """With one slot, the next step's b is in flight while the product with d runs."""
 
     @numpipe.kernel
     def two(a, b, d, c):
@@ -283,11 +284,11 @@ def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manu
     assert two.inspect("gate", a, b, d, c) == ()
 
 
-def test_bytes_that_parts_share_are_announced_behind_the_last_one(
+def test_bytes_that_parts_share_are_announced_after_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before the first part, nothing would order a release of the others after the one before
-    it."""
+    """Before the first part, nothing would order a release of the other parts after the previous
+    phase."""
     plan = Plan(ready=False, consumed=True, slots=1)
     check(plan, 2, 3)
     monkeypatch.setattr(RingPlan, "announces", lambda self, part, loaded: part == 0 and not loaded)
@@ -301,9 +302,9 @@ def test_bytes_that_parts_share_are_announced_behind_the_last_one(
             load(source(plan)).simulate(*inputs(plan, 2, 3), seed=seed)
 
 
-# ---- wrong ---------------------------------------------------------------------------------------
+# ---- mistakes -------------------------------------------------------------------------------
 def without(plan: Plan, *lines: str) -> str:
-    """The plan's source without some lines."""
+    """Return the plan's source without some lines."""
     return instead(plan, *((line, "pass") for line in lines))
 
 
@@ -316,7 +317,7 @@ def instead(plan: Plan, *edits: tuple[str, str]) -> str:
 
 
 def swapped(plan: Plan, first: str, second: str) -> str:
-    """The plan's source with two lines in the other order."""
+    """Return the plan's source with two lines swapped."""
     return instead(plan, (first, "\0"), (second, first)).replace("\0", second)
 
 
@@ -333,8 +334,7 @@ NOT_DRAINED = (
 READ_EARLY = (
     r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this "
     r"copy has landed)"
-    # or it reads what was in the slot before, and the copy it did not wait for comes
-    # meanwhile
+    # or it reads the slot's previous contents, and the copy it did not wait for arrives meanwhile
     f"|{NOT_DRAINED}"
 )
 OPERAND = r" on consumed\[{slot}\] for in_specs\[1\] 'b' of a, b @ \S+:\d+ for step {step}: "
@@ -343,7 +343,7 @@ TWICE = f"arrives twice{OPERAND}the tile would be"
 
 
 def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
-    """By name: what is broken, its source, and what reports it; in the loop form or in the body
+    """Return mistakes by name: what is broken, its source, and its reports, in the loop or body
     form."""
     both, late, ready, consumed = (
         replace(plan, loop=loop) for plan in (BOTH, LATE, READY, CONSUMED)
@@ -497,8 +497,8 @@ def test_the_fixed_twins_are_silent_and_right(plan: Plan) -> None:
     ],
 )
 def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the ring's own account of releases, as on a GPU: what happens to the barriers is
-    reported."""
+    """Without the ring's record of releases, as on a GPU, the barriers' own state gives the
+    report."""
     monkeypatch.setattr(ring.note_released, "function", lambda *_: None)
     monkeypatch.setattr(ring.check_released, "function", lambda *_: None)
     plan, text, _, _ = BUGS[name, False]
@@ -525,7 +525,7 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(
     assert (resources.spill_bytes, resources.stack_bytes, resources.notes) == (0, 0, ())
     (ring,) = kernel.compiled(*arrays).unit.rings.values()
     assert ring.header.total == 8 * 3 * barriers
-    # of 64 rows: the first operand has one of each warpgroup
+    # of 64 rows: the first operand has one for each warpgroup
     blocks = (2, 1) if manual[0] else (4,)
     assert {ring.expected(part) for part in ring.parts_of("ready")} == {
         64 * TK * 2 * count for count in blocks

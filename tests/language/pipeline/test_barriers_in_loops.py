@@ -1,5 +1,5 @@
-"""The loop form with barriers: beside steps_of, turns, nested loops, tickets and clusters; what is
-not waited for twice."""
+"""The loop form with explicit barriers: with steps_of, turns, nested loops, tickets and clusters,
+and without waiting twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = (None, 0, 1)
 
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("name", cases())
-def test_in_all_that_a_pipeline_stands_in(name: str, runs: Any) -> None:
+def test_in_every_construct_that_contains_a_pipeline(name: str, runs: Any) -> None:
     case = cases()[name]
     for run in runs:
         case.check(functools.partial(run, case.kernel))
@@ -41,8 +41,7 @@ def test_in_all_of_them_in_many_schedules(name: str) -> None:
 
 
 def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
-    """What it is for: with two slots, K of step j + 2 is on its way before V of step j has been
-    released."""
+    """With two slots, K of step j + 2 is in flight before V of step j has been released."""
     case, trace = cases()["rotated"], numpipe.Trace()
     rotated.simulate(*case.inputs, np.empty((128, 64), np.float32), trace=trace)
     loaded = [event.start for event in trace.of("issue") if event.details["tensor"] == "k"]
@@ -55,8 +54,8 @@ def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
 
 
 def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
-    """Loads of a later loop, and of the next tile, begin while the one before still computes: the
-    ring is one, with one counter."""
+    """Loads of a later loop, and of the next tile, begin while the previous one still computes:
+    they share a ring and its counter."""
     case, trace = cases()["in parts"], numpipe.Trace()
     case.check(lambda *args: in_parts.simulate(*args, trace=trace))
     fills = [
@@ -103,9 +102,9 @@ def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
     np.testing.assert_array_equal(c, (a[:, :64].astype(np.float32) + a[:, 64:]) ** 2)
 
 
-# ---- what is waited for once is not waited for again
+# ---- no second wait for an operand
 def waits(text: str, plan: Plan) -> list[int]:
-    """How often a warpgroup waits for each operand of a step."""
+    """Return how often a warpgroup waits for each operand of a step."""
     trace = numpipe.Trace()
     load(text).simulate(*inputs(plan, 1, 3), trace=trace)
     notes = [
@@ -132,7 +131,7 @@ def test_a_release_waits_only_where_the_source_does_not_show_a_wait(consumed: bo
 
 @numpipe.kernel
 def released_first(a, b, c):
-    """b is not used, and is released before it is waited for: the release waits then."""
+    """Release b, unused, before waiting for it: the release waits then."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(4,),
@@ -151,7 +150,7 @@ def released_first(a, b, c):
 
 @numpipe.kernel
 def skipped(a, b, c):
-    """In some steps b is neither used nor waited for."""
+    """Neither use b nor wait for it in some steps."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(4,),
@@ -195,13 +194,15 @@ def test_a_wait_that_comes_late_or_not_always_is_not_counted_on(
 
 # ---- compiled
 APART = "SHFL.IDX", "R2UR", "WARPSYNC", "BRA.DIV", "BSSY"
-"""what ptxas adds to a loop whose counters may differ in the lanes, as far as it knows"""
+"""what ptxas adds to a loop whose counters, as far as it knows, may differ between lanes"""
 
 
 @pytest.mark.thorough
 def test_costs_its_barriers_and_nothing_else() -> None:
-    """Machine code of a step: a wait an operand, an arrival a warp and operand; products and waits
-    for them as without."""
+    """Each step has one wait per operand and one arrival per warp and operand.
+
+    Products and their waits are the same as without explicit barriers.
+    """
     case = cases()["rotated"]
     out = np.empty((128, 64), np.float32)
     assert rotated.inspect("gate", *case.inputs, out) == ()

@@ -1,4 +1,4 @@
-"""Barriers of pipelines whose specs are nested: they come in the same tuples."""
+"""Barriers of pipelines with nested specs: they have the same nesting."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
 
 @numpipe.kernel(grid=1)
 def in_a_body(a, w, scales, y):
-    """The scales are an array as it is, which has no barrier: the tuple of barriers has one part
+    """Pass the scales as a whole array, which has no barrier: the tuple of barriers has one part
     less."""
 
     def step(indices, of, x, ready, x_ready, free, x_free, acc):
@@ -104,7 +104,7 @@ def test_each_operand_has_a_barrier_at_its_place(kernel: numpipe.Kernel) -> None
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_tile_that_is_not_waited_for_is_a_race(seed: int | None) -> None:
-    """And is the right one: the operand whose barrier the body left alone."""
+    """The report names the operand whose barrier the body did not wait for."""
     with pytest.raises(PipelineRace, match="TMA load .scales.*may still be writing it") as caught:
         in_a_loop.simulate(*operands(5), np.zeros((64, 64), np.float32), seed=seed, waits=False)
     assert caught.value.report is not None and caught.value.report.hazard == "read-before-ready"
@@ -112,8 +112,10 @@ def test_a_tile_that_is_not_waited_for_is_a_race(seed: int | None) -> None:
 
 @numpipe.kernel(grid=1)
 def unused(a, w, scales, y):
-    """The wait for the second name is not one for the second leaf, which the ring waits for itself
-    before it is loaded again."""
+    """Do not use the second leaf, which the ring waits for itself before it is loaded again.
+
+    The wait for the second name does not cover it.
+    """
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 64,),

@@ -1,5 +1,5 @@
-"""Indices outside their arrays, of squeezed dimensions and of elements: a hazard, unless a mode
-says what they mean."""
+"""Out-of-bounds indices of squeezed dimensions and of elements: a hazard, unless a mode defines
+their meaning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODES = None, "zero", "clip"
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str | None) -> None:
+def test_a_mode_defines_an_out_of_bounds_place_simulated(name: str, mode: str | None) -> None:
     kernel, (a, c), table = KERNELS[name], arrays(name), places(mode, np.int64)
     table = table[:-1] if name == "put" else table
     wanted = expected(name, a, table, c, mode)
@@ -119,7 +119,7 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
 @pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero"])
-def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
+def test_a_mode_defines_an_index_out_of_bounds(mode: str, dtype: Any) -> None:
     given = indices(mode, dtype)
     wanted = indexed_wanted(mode, *given)
     assert indexed.inspect("gate", *given, mode=mode) == ()
@@ -157,7 +157,7 @@ def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
         (0.5, "clip", "i must be an integer or a vector of int32, got "),
     ],
 )
-def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
+def test_a_bad_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
     @numpipe.kernel
     def wrong(x, c):
         c[numpipe.index(value, mode)] = x[0]
@@ -166,8 +166,8 @@ def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str)
         getattr(wrong, run)(np.ones(4, np.float32), np.zeros(4, np.float32))
 
 
-# ---- in a kernel that is debugged
-def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
+# ---- in kernels built with debug=True
+def test_a_kernel_with_debug_names_whose_indices_it_reports() -> None:
     debugged = numpipe.kernel(compiler_params=CompilerParams(debug=True))
     (a, c), table = arrays("taken"), places(None, np.int32)
     image = debugged(KERNELS["taken"].function).compiled(a, table, c, mode=None).image
@@ -187,13 +187,13 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     assert str(error) == (
         "kernel taken, warpgroup 1 (memory) of CTA (2, 0, 0): 'table[…]': index -7 along "
         "dimension 1 is outside the array's 6, and "
-        '1 more; what the kernel has computed is wrong: indices in 0…5, or mode="zero" or '
-        'mode="clip" where it is meant '
+        '1 more; the results of the kernel are wrong: use indices in 0…5, or mode="zero" or '
+        'mode="clip" if this is intended '
         "(BlockSpec, numpipe.index)"
     )
 
 
-def test_records_of_waits_and_of_indices_are_told_apart() -> None:
+def test_records_of_waits_and_of_indices_are_distinguished() -> None:
     memory = bytearray(3 * wait_records.RECORD_BYTES)
     struct.pack_into(
         "<II3IIIiQ", memory, 0, wait_records.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32

@@ -1,8 +1,8 @@
-"""Pipelines in which every choice of the API meets every other one, in all step counts from 0 to 6.
+"""Pipelines that cover all pairs of choices of the API, with 0 to 6 steps.
 
-`pipeline_plans.array(n)` is a covering array: plans in which all pairs of choices meet that the
-rules let meet. There are several, so that a pair meets in company of different others. A failure
-shows the plan and its source.
+`pipeline_plans.array(n)` is a covering array: plans in which all pairs of choices occur that the
+rules allow. There are several arrays, so that each pair occurs with different other choices. A
+failure shows the plan and its source.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from tests.kernels.covering import Rule, all_pairs, covering_array, examples, pa
 from tests.kernels.pipeline_arrays import ARRAYS, array, check, differs, inputs, load, told
 
 ALWAYS = 1
-"""arrays that are run each time; in the others, which run with ``-m soak``, a pair of choices meets
-in other company"""
+"""the number of arrays that always run
+
+The others run with ``-m soak`` and combine pairs with other choices.
+"""
 
 
 # ---- the generator -------------------------------------------------------------------------------
@@ -39,7 +41,7 @@ SMRULES = (
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
-    """Against all rows there are."""
+    """Compared with all possible rows."""
     rows = [dict(zip(SMALL, values, strict=True)) for values in itertools.product(*SMALL.values())]
     legal = [
         row
@@ -71,7 +73,7 @@ def test_every_pair_of_choices_meets_in_every_array() -> None:
         }
         for number in range(2)
     ]
-    # so what meets there may meet
+    # so a pair that occurs is allowed
     assert all(allowed(plan) for number in range(2) for plan in array(number))
     assert all(met == found[0] for met in found)
     assert not any(possible(pair, FACTORS, RULES) for pair in set(all_pairs(FACTORS)) - found[0])
@@ -93,8 +95,8 @@ def test_there_are_enough_plans_and_not_too_many() -> None:
     "number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)]
 )
 def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
-    """Each plan with every third number of steps, from another one on, unless all schedules are
-    asked for."""
+    """Each plan with every third number of steps, from different starts, unless all schedules are
+    requested."""
     apart = 1 if examples(100) == 100 else 3
     for n, plan in enumerate(array(number)):
         for steps, grid in list(enumerate(plan.grids()))[n % apart :: apart]:
@@ -127,9 +129,9 @@ def compiles(plan: Plan) -> None:
 
 @functools.cache
 def few() -> tuple[Plan, ...]:
-    """As few plans as will do for every choice, the one with the most of them first."""
+    """Return a small set of plans that has every choice, the plan with the most choices first."""
     plans = [plan for number in range(ARRAYS) for plan in array(number)]
-    # the first one is no choice
+    # the first value is the default
     missing = {(name, value) for name, values in FACTORS.items() for value in values[1:]}
     found = []
     while missing:
@@ -163,9 +165,9 @@ def test_all_plans_pass_the_build_gate(number: int) -> None:
         compiles(plan)
 
 
-# ---- what the tests can see ----------------------------------------------------------------------
+# ---- sensitivity of the tests --------------------------------------------------------------
 def differ(plan: Plan, other: Plan, grid: tuple[int, ...]) -> bool:
-    """Whether the kernel of one plan is told apart from the reference of another, that has the same
+    """Return whether a plan's kernel differs from the reference of another plan with the same
     arrays."""
     try:
         return differs(plan, other, grid, 1) != ""
@@ -190,7 +192,7 @@ SEEN = Plan(
     ],
     ids=str,
 )
-def test_a_kernel_that_computes_something_else_is_told_apart(wrong: dict[str, Any]) -> None:
+def test_a_kernel_that_computes_something_else_is_distinguished(wrong: dict[str, Any]) -> None:
     other = replace(SEEN, **wrong)
     assert not differ(SEEN, SEEN, (2, 2))
     if other.static:

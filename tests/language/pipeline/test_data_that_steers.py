@@ -1,4 +1,4 @@
-"""Integer arrays that steer: blocks, steps, branches, loops and tiles by their elements, in every
+"""Integer arrays that steer blocks, steps, branches, loops and tiles by their elements, in every
 role."""
 
 from __future__ import annotations

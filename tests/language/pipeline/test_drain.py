@@ -1,5 +1,5 @@
-"""CompilerParams(drain=True): the memory role ends each pipeline by waiting until nobody uses its
-slots any more."""
+"""CompilerParams(drain=True): the memory role ends each pipeline by waiting until its slots are no
+longer used."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ SEEDS = (None, *range(5))
 DRAINED, CHAINED = CompilerParams(drain=True), CompilerParams()
 
 
-# ---- kernels: 3 tiles, each 2 pipelines one after another, of n and m steps ----------------------
+# ---- kernels: 3 tiles, each with 2 pipelines one after another, of n and m steps -------------
 def loops(a, b, c, n, m):
-    """Two rings in the first, with a delay: an operand that changes each step, and one that never
-    does."""
+    """Use two rings in the first pipeline, with a delay.
+
+    One operand changes each step, and one never does.
+    """
     for t, _ in numpipe.tiles(3, 1):
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (x, y) in numpipe.pipeline(
@@ -44,7 +46,7 @@ def loops(a, b, c, n, m):
 
 
 def bodies(a, b, c, n, m):
-    """Bodies that release their operands themselves, two steps late."""
+    """Release operands in the body, two steps late."""
 
     def product(indices, x, y, x_free, y_free, acc):
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x, y.T), 2)
@@ -86,7 +88,7 @@ def bodies(a, b, c, n, m):
 
 
 def unequal(a, b, c, n, m):
-    """Warpgroups that leave out steps, which they release when they have landed."""
+    """Skip steps in some warpgroups, which release them after they arrive."""
     wg = numpipe.axis_index("wg")
     for t, _ in numpipe.tiles(3, 1):
         acc = numpipe.zeros((64, 64), np.float32)
@@ -120,7 +122,7 @@ def inputs() -> list[np.ndarray]:
 
 
 def sequence(trace: numpipe.Trace) -> dict[tuple[int, int], dict[str, list[int]]]:
-    """For each loop that ran, (tile, line of its pipeline): when its slots were filled and
+    """Return, for each loop that ran, (tile, line of its pipeline): when its slots were filled and
     released."""
     notes = [
         (place, e.details["event"], e.details["ring"], e.details["step"])
@@ -140,7 +142,7 @@ def sequence(trace: numpipe.Trace) -> dict[tuple[int, int], dict[str, list[int]]
 
 
 def empty_between(trace: numpipe.Trace) -> bool:
-    """Whether each loop's loads begin behind all releases of the loop before."""
+    """Return whether each loop's loads begin after all releases of the previous loop."""
     order = list(sequence(trace).values())
     assert len(order) > 1
     return all(
@@ -156,7 +158,7 @@ def run(
     return arrays[-1], trace
 
 
-# ---- what it does --------------------------------------------------------------------------------
+# ---- behavior -------------------------------------------------------------------------------
 @pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
 def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(
@@ -189,8 +191,7 @@ def test_pipelines_of_no_steps_have_nothing_to_wait_for(
 
 
 def stepped(a, b, c):
-    """Around an inner pipeline, with a product behind it: the outer slots are the last to be
-    released."""
+    """Surround an inner pipeline, followed by a product: the outer slots are released last."""
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (x,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(
         a
@@ -234,7 +235,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
     np.testing.assert_array_equal(*results)
 
 
-# ---- the code ------------------------------------------------------------------------------------
+# ---- compiled code ---------------------------------------------------------------------------
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("name", ["bodies", "unequal"])
 def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
@@ -250,8 +251,8 @@ def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
 
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("roles", [True, False])
-def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
-    """A warpgroup ends one before it begins another, in any case."""
+def test_drain_does_not_change_single_stream_pipelines(roles: bool) -> None:
+    """A warpgroup always ends one before it begins another."""
     a, b = single_kernels.operands(128, 192)
     made = single_kernels.gemm("body", roles, 3, 1, 2)
     seen = []

@@ -1,5 +1,5 @@
-"""The body form: emit_pipeline_warp_specialized with nested functions and carries, on the ring of
-the loop form."""
+"""The body form: emit_pipeline_warp_specialized with nested functions and carries, on the same ring
+as the loop form."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SYNCHRONISES = re.compile(
 
 
 def synchronisation(kernel: Any, *args: Any, **statics: Any) -> list[str]:
-    """The instructions of the machine code that synchronise, copy or multiply, in order."""
+    """Return the instructions of the machine code that synchronize, copy or multiply, in order."""
     return SYNCHRONISES.findall(kernel.inspect("sass", *args, **statics))
 
 
@@ -82,7 +82,7 @@ def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
 
 @pytest.mark.thorough
 def test_the_ring_of_a_delayed_release_differs() -> None:
-    """The comparison above can fail."""
+    """Shows that the comparison above can fail."""
     half = ArrayType((8, 8), HALF)
     delayed = numpipe.kernel(
         gemm_loop.function,
@@ -163,7 +163,7 @@ def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
+def test_a_coroutine_with_outputs_and_the_names_of_what_is_passed_on() -> None:
     @numpipe.kernel
     def both(a, o, c):
         def body(indices, x, y, acc):
@@ -239,8 +239,10 @@ def test_a_pipeline_may_have_a_name() -> None:
 
 @pytest.mark.thorough
 def test_products_of_the_body_are_counted_for_the_delay() -> None:
-    """With delay_release=1 one step's products may stay in flight; without the count every wait
-    would drain all."""
+    """With delay_release=1, the products of one step may stay in flight.
+
+    Without the count every wait would drain all of them.
+    """
     half = ArrayType((8, 8), HALF)
     delayed = numpipe.kernel(
         KERNELS[0].function,
@@ -263,7 +265,7 @@ EMPTY = [
 
 
 def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> None:
-    """A pipeline of two steps whatever the arrays hold, and two outputs."""
+    """The pipeline has two steps whatever the arrays hold, and two outputs."""
 
     @numpipe.kernel
     def squares(a, c, d):
@@ -286,13 +288,13 @@ def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> N
 def test_arrays_without_elements_are_zeros_and_written_nowhere(
     shapes: tuple[tuple[int, int], ...], target: str, again: range
 ) -> None:
-    for _ in again:  # what a store to nothing leaves behind must not be read as a zero
+    for _ in again:  # stale data of a store that did nothing must not read as zero
         check_sum_of_squares(shapes, target=target)
 
 
 # ---- pipelines in bodies -------------------------------------------------------------------------
 def nested_kernel(form: str) -> Any:
-    """Row blocks of a outside, steps of the product inside."""
+    """Loop over row blocks outside, and over steps of the product inside."""
 
     def sums(a, b, c):
         def inner(i, acc):
@@ -373,8 +375,8 @@ def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
     assert starts.inspect("gate", a, b, c) == ()
 
 
-def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
-    """The memory role does not run it."""
+def test_a_body_may_steer_with_values_of_the_compute_role() -> None:
+    """The memory role does not run the branch."""
 
     @numpipe.kernel(num_compute_wgs=2)
     def first_only(a, b, c):
@@ -404,14 +406,14 @@ def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
 
 
 def test_a_pipeline_that_nobody_fills_does_not_compile() -> None:
-    """The simulated run is refused too: see misuse/bodies.py."""
+    """The simulated run is rejected too: see misuse/bodies.py."""
     with pytest.raises(numpipe.CompileError, match=r">:\d+: .*nobody issues its loads"):
         a_pipeline_that_only_the_compute_role_reaches.compiled(
             *arrays((64, 64, 64)), np.empty((64, 64), np.float32)
         )
 
 
-# ---- the kernel's split into roles, said by the pipeline -----------------------------------------
+# ---- the kernel's split into roles, set by the pipeline -------------------------------------
 def test_the_pipeline_may_say_what_the_kernel_does_not() -> None:
     @numpipe.kernel
     def three(a, b, c):

@@ -1,9 +1,9 @@
 """GEMMs on the simulated SM against float64: every edge of M, N and K, tile shapes, rings, orders,
 grids, layouts.
 
-Most inputs are small integers, whose sums are exact in float32: then the result has to be the
-rounded exact product, bit for bit, so that one element loaded twice, missed or rounded twice fails
-a test. What runs is the rewritten source.
+Most inputs are small integers, whose sums are exact in float32. The result must then be the rounded
+exact product, bit for bit, so that an element that is loaded twice, missed or rounded twice fails a
+test. The rewritten source is what runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEEDS = [None, 0, 1]
 
 # ---- inputs, expected values
 def integers(m: int, n: int, k: int, dtype: Any = F16, orders: str = "CC") -> tuple[Any, Any]:
-    """a (M, K) and b (N, K) of integers in -3…3, in the memory orders given."""
+    """Return a (M, K) and b (N, K) of integers in -3…3, in the given memory orders."""
     rng = np.random.default_rng([m, n, k])
     a, b = (rng.integers(-3, 4, (rows, k)).astype(dtype) for rows in (m, n))
     return np.asarray(a, order=orders[0]), np.asarray(b, order=orders[1])  # type: ignore[call-overload]
@@ -45,14 +45,14 @@ def product(a: Any, b: Any) -> Any:
 
 
 def assert_exact(c: Any, a: Any, b: Any, dtype: Any = None) -> None:
-    """c is the product of integers, rounded once."""
+    """Assert that c is the product of integers, rounded once."""
     expected = product(a, b).astype(dtype or a.dtype)
     assert c.shape == expected.shape and c.dtype == expected.dtype
     np.testing.assert_array_equal(c.astype(np.float64), expected.astype(np.float64))
 
 
 class Framed:
-    """A poisoned output inside a larger array, whose rest nobody may write."""
+    """A poisoned output inside a larger array, which must not change around it."""
 
     def __init__(self, shape: tuple[int, int], dtype: Any, order: str = "C") -> None:
         self.frame = np.full((shape[0] + 5, shape[1] + 16), np.nan, dtype, order=order)  # type: ignore[call-overload]
@@ -65,7 +65,7 @@ class Framed:
 
 @functools.cache
 def variant(function: Any = matmul, **options: Any) -> Any:
-    """A kernel with the body of another and other options."""
+    """Return a kernel with the body of another and other options."""
     given = {
         "out_type": matmul.options.out_type,
         "grid": numpipe.persistent(),
@@ -193,7 +193,7 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
 
 
 @pytest.mark.variants(6)
-# 17 and 3 panels, whom no batch divides, and 4
+# 17 and 3 panels, which no batch divides, and 4
 @pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
@@ -226,7 +226,7 @@ def put(a, b, c, m, n, alpha, cfg):
     num_compute_wgs=2,
 )
 def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
-    """c = alpha * a @ b.T in float32."""
+    """Compute c = alpha * a @ b.T in float32."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
         put(a, b, c, m, n, alpha, cfg)
 
@@ -251,7 +251,7 @@ def test_scalars_are_run_time_values(alpha: Any) -> None:
     np.testing.assert_array_equal(c, np.float32(alpha) * product(a, b).astype(np.float32))
 
 
-def test_scalars_may_stand_before_outputs_and_be_named() -> None:
+def test_scalars_may_come_before_outputs_and_be_named() -> None:
     a, b = integers(130, 70, 65)
     c = np.full((130, 70), np.nan, F32)
     to_float32(a, b, 2.0, c, target="sim")
@@ -343,7 +343,7 @@ def test_inputs_may_be_read_only_and_the_same_array() -> None:
     grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)),
 )
 def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
-    """A computed grid with named axes: a CTA a tile, no tile loop."""
+    """Use a computed grid with named axes: one CTA per tile, no tile loop."""
     put(a, b, c, numpipe.axis_index("m"), numpipe.axis_index("n"), 1.0, cfg)
 
 
@@ -351,7 +351,8 @@ def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
     out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"), num_compute_wgs=2
 )
 def strided_by_axes(a, b, c, *, cfg: numpipe.Static = SMALL):
-    """A fixed grid whose CTAs stride over rows and columns of tiles by the sizes of its axes."""
+    """Use a fixed grid whose CTAs stride over rows and columns of tiles by the sizes of its
+    axes."""
     for m in range(numpipe.axis_index("y"), cdiv(a.shape[0], cfg.tm), numpipe.axis_size("y")):
         for n in range(numpipe.axis_index("x"), cdiv(b.shape[0], cfg.tn), numpipe.axis_size("x")):
             put(a, b, c, m, n, 1.0, cfg)
@@ -429,7 +430,7 @@ def test_what_was_simulated_compiles_without_spills_or_serialised_products(
     assert kernel.inspect("resources", matrix, matrix, *more).clean
 
 
-# ---- anything
+# ---- random kernels -------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Case:
     m: int
@@ -449,7 +450,7 @@ class Case:
 def cases(draw: Any) -> Case:
     wgs = draw(st.integers(1, 3))
     tm = 64 * wgs * draw(st.integers(1, 4 // wgs))  # at least 64 rows of a tile each
-    # accumulators that leave registers over, with 3 compute warpgroups too
+    # accumulators that leave free registers, with 3 compute warpgroups too
     columns = min(32, 96 * 128 // (tm // wgs) // 8)
     tn = draw(st.integers(1, columns)) * 8
     tk = draw(st.integers(1, 8)) * 16

@@ -1,8 +1,8 @@
-"""Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent
-in every one.
+"""Bugs injected into the ring's source, each reported in every schedule; the unmodified ring is
+silent in every one.
 
 A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited
-function keeps its file name, so that reports still name the user's line: the kernel's.
+function keeps its file name, so that reports still name the user's line, which is the kernel's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ RING = r"kernels_for_tests\.py:\d+"
 
 @dataclass(frozen=True)
 class Bug:
-    """`old` becomes `new` in the source of an operation, or of a plain function of its module."""
+    """An edit, from `old` to `new`, of the source of an operation or of a plain function of its
+    module."""
 
     where: Any
     old: str
@@ -98,7 +99,7 @@ TOO_FEW = (
     r"than the copies bring"
 )
 OTHER_PHASE = r"waited for phase -?\d of (ready|consumed)\[\d\] of a, b @ .* for step \d"
-# a slot in two hands: any of its symptoms
+# a slot used by two: any of its symptoms
 SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"
 
 BUGS = {
@@ -353,27 +354,27 @@ BUGS = {
     "the counter restarts in the compute role": Bug(
         where=ring.set_steps_done,
         old=COUNTED,
-        new=f"({COUNTED}) * ring.np.memory",
+        new=f"({COUNTED}) * (not ring.np.computes)",
         error=PipelineRace,
         message=OTHER_PHASE,
     ),
     "the counter restarts in the memory role": Bug(
         where=ring.set_steps_done,
         old=COUNTED,
-        new=f"({COUNTED}) * (not ring.np.memory)",
+        new=f"({COUNTED}) * ring.np.computes",
         error=PipelineRace,
         message=OTHER_PHASE,
     ),
     # ---- store ring
     "no proxy fence": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="fence.proxy_async()",
         new="pass",
         error=PipelineRace,
         message=r"TMA store \(c\) reads .*the writing warps did not fence",
     ),
     "no proxy fence by one warpgroup": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="fence.proxy_async()",
         new="warpgroup() or fence.proxy_async()",
         error=PipelineRace,
@@ -381,28 +382,28 @@ BUGS = {
         r"fence",
     ),
     "fence after the barrier": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{FENCE}\n    {SYNC}",
         new=f"{SYNC}\n    {FENCE}",
         error=PipelineRace,
         message="the writing warps did not fence",
     ),
     "no barrier before the panels are written": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    write_panels(",
         new="write_panels(",
         error=PipelineRace,
         message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait",
     ),
     "no barrier before the store": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    one_lane(copy_out",
         new="one_lane(copy_out",
         error=PipelineRace,
         message=r"no barrier orders warp 1 of warpgroup \d \(compute\) before",
     ),
     "one barrier number for all warpgroups": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old=f"{SYNC}\n    write_panels(",
         new="barrier.sync(1, 128)\n    write_panels(",
         error=PipelineRace,
@@ -416,7 +417,7 @@ BUGS = {
         message=r"write \(staging panel\) writes .* while (TMA store \(c\)|write)",
     ),
     "no await_staging": Bug(
-        where=store_ring.put,
+        where=store_ring.put_alone,
         old="one_lane(await_staging, ref)",
         new="pass",
         error=PipelineRace,
@@ -424,7 +425,7 @@ BUGS = {
         r"read=True\)",
     ),
     "no commit": Bug(
-        store_ring.copy_out,
+        store_ring.copy_from,
         "cp_async_bulk.commit_group()",
         "pass",
         PipelineRace,
@@ -452,15 +453,18 @@ C = product(A, B)
 
 
 def run(seed: int | None, delay: int = 0) -> Any:
-    """2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots (one more for a delay), one staging
-    panel each."""
+    """Run 2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots and one staging panel each.
+
+    A delay adds one slot.
+    """
     return gemm(2, store_slots=1, ctas=2).simulate(
         A, B, seed=seed, cfg=replace(SMALL, slots=2 + delay, delay=delay)
     )
 
 
 def names_who_and_where(text: str) -> None:
-    """The user's line first; then a warpgroup, and the ring with slot or phase."""
+    """Assert that a report has the user's line first, then a warpgroup, and the ring with slot or
+    phase."""
     assert re.match(rf"\S*{RING}: ", text), text
     assert re.search(r"warpgroup \d \((memory|compute)\)", text), text
     assert re.search(
@@ -578,7 +582,7 @@ def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
 
 
 def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
-    """The seam itself is not what the tests above find."""
+    """Shows that the tests above do not detect the editing itself."""
     for operation in (
         steps.advance,
         ring.release,
@@ -588,7 +592,7 @@ def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
         ring.stage_bytes,
         steps.await_products,
         steps.fill_begun,
-        store_ring.put,
+        store_ring.put_alone,
         store_ring.drain_stores,
     ):
         name = operation.__name__

@@ -1,8 +1,7 @@
-"""Defects that were found by reading the pipelines this one is modelled on: one section each, none
-of them is here.
+"""Defects found by reading the pipelines that this one is modeled on: one section for each; none of
+them exists here.
 
-They are those of Pallas' Mosaic GPU pipelines as of August 2026: what went wrong there stands in
-the docstrings.
+They are from Pallas' Mosaic GPU pipelines as of August 2026; the docstrings describe them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def kernel(function: Any, builder: str = "loop") -> Any:
 # ---- 1 -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_1_slots_are_compared_with_the_delay_of_each_operand(execution: str) -> None:
-    """Not with the smallest delay alone, which let delays of 0 and 3 pass with 2 slots."""
+    """Pallas compared only the smallest delay, so delays of 0 and 3 passed with 2 slots."""
 
     def few_slots(a, b):
         emit(
@@ -59,7 +58,7 @@ def test_1_slots_are_compared_with_the_delay_of_each_operand(execution: str) -> 
 
 # ---- 2 -------------------------------------------------------------------------------------------
 def mixed_delays(builder: str) -> Any:
-    """Operands with a delay of their own, in a tuple, and without one behind it."""
+    """Return a pipeline of operands with their own delay, in a tuple, followed by one without."""
 
     def loop(a, b, d, c):
         acc = numpipe.zeros((64, 64), np.float32)
@@ -106,8 +105,9 @@ def mixed_delays(builder: str) -> Any:
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(
     builder: str,
 ) -> None:
-    """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested
-    tuples were not looked at: slots were released while products read them.
+    """In Pallas a plain BlockSpec after a delayed one set the delay of all to 0.
+
+    Specs in nested tuples were not checked, and slots were released while products read them.
     """
     made = mixed_delays(builder)
     a = halves(64, 384)
@@ -137,7 +137,8 @@ sys.stdout.write(here.mixed_delays("body").inspect("ptx", half, half, half, sing
 
 @pytest.mark.thorough
 def test_3_code_does_not_depend_on_the_order_of_sets() -> None:
-    """There the order of a frozenset of axes was that of the code, another one in each process."""
+    """In Pallas the order of a frozenset of axes determined the code, which differed between
+    processes."""
     found = []
     for seed in ("1", "2"):
         env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -153,8 +154,10 @@ def test_3_code_does_not_depend_on_the_order_of_sets() -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("state", [*PipelineState, None], ids=str)
 def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
-    """There START never drained and STOP never filled: a chain of one could not be said, nor one of
-    a run-time length."""
+    """In Pallas START never drained and STOP never filled.
+
+    A chain of one, or of a run-time length, could not be expressed.
+    """
 
     @numpipe.kernel
     def chain(a, c, links, *, state: numpipe.Static = None):
@@ -182,7 +185,7 @@ def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
             )
 
     for links in (1, 2, 5):
-        for steps in (1, 2, 3, 7):  # fewer than slots, as many, more, and no multiple of them
+        for steps in (1, 2, 3, 7):  # fewer than slots, as many, more, and not a multiple of them
             a, c = halves(64, 64 * steps), np.zeros((64 * links, 64), np.float32)
             for seed in SEEDS[:3]:
                 chain.simulate(a, c, links, state=state, seed=seed)

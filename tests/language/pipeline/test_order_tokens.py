@@ -1,5 +1,5 @@
-"""`numpipe.turn`: warpgroups one after another, in any schedule; what would let them wait for ever
-is refused or reported."""
+"""`numpipe.turn`: warpgroups one after another, in any schedule; code that could wait forever is
+rejected or reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_after_another_in_many_schedules(name: str) -> None:
 def test_every_part_of_it_is_missed(
     operation: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in
+    """Without one of the operations a kernel has a race or a deadlock, or leaves an arrival, in
     every schedule."""
     for module in (warpgroup_order, steps):
         if hasattr(module, operation):
@@ -72,14 +72,14 @@ def test_every_part_of_it_is_missed(
     "warpgroups, memory, tokens",
     [(1, True, 12), (2, True, 5), (3, True, 3), (6, True, 1), (7, True, 0), (8, False, 0)],
 )
-def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, tokens: int) -> None:
+def test_barriers_of_tokens_have_no_other_use(warpgroups: int, memory: bool, tokens: int) -> None:
     unit = Unit("k", (), (), "wg", warpgroups, 24 if memory else 0, warp_specialized=memory)
     assert unit.token_room == tokens
     taken = {unit.token_barrier(n) + w for n in range(tokens) for w in range(warpgroups)}
     assert len(taken) == tokens * warpgroups and taken <= set(range(1 + unit.warpgroups, 15))
 
 
-# ---- what the source shows
+# ---- checks of the source
 @pytest.mark.parametrize(
     "source, found",
     [
@@ -135,7 +135,7 @@ def test_a_deadlock_names_the_token_and_the_line() -> None:
 
 
 def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None:
-    """The kernel's end takes the turn back, in no line of the user's."""
+    """The kernel's end takes the turn back, which is not in a line of the user's code."""
 
     @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
     def lonely(y):
@@ -155,12 +155,12 @@ def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None
 
 
 def test_outside_of_a_kernel_a_fence_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="schedule_fence works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="schedule_fence only works inside a kernel"):
         numpipe.schedule_fence()
 
 
 def test_outside_of_a_kernel_a_turn_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="turn works inside a kernel only"):
+    with pytest.raises(RuntimeError, match="turn only works inside a kernel"):
         numpipe.turn("x")
 
 
@@ -184,10 +184,9 @@ def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
 
 # ---- compiled
 def above_the_last_wait(code: Sass) -> int:
-    """How many of a step's 32 maxima, which stand before the wait for the second product, ptxas has
-    left there.
+    """Return how many of a step's 32 maxima ptxas has left above the wait for the second product.
 
-    It moves the wait up, and the maxima down.
+    In the source they precede that wait. ptxas moves the wait up, and the maxima down.
     """
     loop = code.innermost(code.find("HGMMA")[0])
     last = max(
@@ -198,9 +197,9 @@ def above_the_last_wait(code: Sass) -> int:
 
 
 @pytest.mark.thorough
-def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
-    """The wait for the second product stays behind the store that is never made; there is no branch
-    for it."""
+def test_a_fence_after_a_tile_holds_only_the_wait() -> None:
+    """The wait for the second product stays after the store that is never executed, and there is no
+    branch for it."""
     case = cases()["in parts"]
     code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)), HOPPER)
     [store] = [store for store in code.find("STS$") if code.innermost(store)]
@@ -214,7 +213,7 @@ def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
 
 @pytest.mark.soak
 def test_without_a_fence_a_wait_moves_up() -> None:
-    """`numpipe.schedule_fence` is what keeps it: the same products, without."""
+    """The same products without `numpipe.schedule_fence`, which would prevent it."""
     case = cases()["rotated"]
     assert (
         above_the_last_wait(
@@ -229,7 +228,7 @@ def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
     case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
     assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()
     code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)), HOPPER)
-    # in the main loop, in that over the steps left out, and at the kernel's beginning
+    # in the main loop, in the one over skipped steps, and at the kernel's start
     assert len(code.find("BAR.ARV")) == 3
     # in these loops, and at the kernel's end
     assert sum(i.text.endswith("0x100") for i in code.find("BAR.SYNC")) == 3

@@ -1,4 +1,4 @@
-"""What outputs compile to: barriers a step, and the rules of the build gate."""
+"""Compiled code of outputs: barriers per step, and the rules of the build gate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_step_has_one_barrier_where_there_are_slots(outs: int, barriers: int) 
     half = np.zeros((128, 64), F16)
     sass = copy().inspect("sass", half, half, cfg=Config(outs=outs))
     meetings = len(re.findall(r"BAR\.SYNC\S* (?:0xf|R\d+), 0x100", sass))
-    assert meetings == barriers + 1  # and one behind the last step
+    assert meetings == barriers + 1  # and one after the last step
 
 
 def compiled(kernel: Any, *args: Any, **statics: Any) -> None:
@@ -32,5 +32,6 @@ def compiled(kernel: Any, *args: Any, **statics: Any) -> None:
 @pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize("name", ["copy float32", "sums", "nested", "alone, 3 slots"])
 def test_it_passes_the_build_gate(name: str) -> None:
-    with pytest.raises(AssertionError, match="not equal"):  # nothing has run: the results are wrong
+    # nothing has run, so the results are wrong
+    with pytest.raises(AssertionError, match="not equal"):
         CHECKS[name](compiled)

@@ -1,7 +1,7 @@
-"""Hazards of outputs: bugs injected into the protocol's own source, and bodies that write too
-little or too much.
+"""Hazards of outputs: bugs injected into the protocol's source, and bodies that write too little or
+too much.
 
-Each is found in every schedule; as it is, the protocol is silent in every one.
+Each is reported in every schedule; the unmodified protocol is silent in every one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNORDERED = (
 )
 BUGS = {
     "no fence": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="fence.proxy_async()",
         new="pass",
         error=PipelineRace,
@@ -35,13 +35,13 @@ BUGS = {
         r"value\).*fence.proxy.async",
     ),
     "fence by the storing lane alone": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="fence.proxy_async()",
         new="first_lane(ring, fence.proxy_async)",
         error=PipelineRace,
         message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
     ),
-    "no barrier": Bug(pipeline_outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
+    "no barrier": Bug(pipeline_outputs.store_alone, "meet(ring)", "pass", PipelineRace, UNORDERED),
     "a barrier of each warpgroup's own": Bug(
         where=pipeline_outputs.meet,
         old="if ring.private",
@@ -50,10 +50,10 @@ BUGS = {
         message=UNORDERED,
     ),
     "stored before the barrier": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="meet(ring)\n",
         new="first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
-        "k, 1)))\n        meet(ring)\n        return\n",
+        "k, 1)))\n    meet(ring)\n    return\n",
         error=PipelineRace,
         message=r"TMA store \(o\) reads SMEM",
     ),
@@ -72,15 +72,14 @@ BUGS = {
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the slot is waited for behind the barrier": Bug(
-        where=pipeline_outputs.end_block,
-        old="if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        "
-        "meet(ring)\n",
-        new="meet(ring)\n        first_lane(ring, await_slot, ring)\n",
+        where=pipeline_outputs.store_alone,
+        old="if ring.slots > 1:\n        first_lane(ring, await_slot, ring)\n    meet(ring)\n",
+        new="meet(ring)\n    first_lane(ring, await_slot, ring)\n",
         error=PipelineRace,
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the wrong slot": Bug(
-        where=pipeline_outputs.end_block,
+        where=pipeline_outputs.store_alone,
         old="slot_of(ring, step_of(ring, k, 1))",
         new="slot_of(ring, step_of(ring, k, 1) + 1)",
         error=PipelineRace,
@@ -188,7 +187,7 @@ def forgetful(how: str) -> Any:
         ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
     ],
 )
-def test_a_tile_must_be_written_by_somebody_and_by_one(
+def test_a_tile_must_be_written_exactly_once(
     how: str, error: type[SimulationError], message: str
 ) -> None:
     a, o = integers((128, 448)), np.zeros((128, 448), F16)
@@ -202,8 +201,10 @@ def test_a_tile_must_be_written_by_somebody_and_by_one(
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("how", ["a load", "a product"])
 def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
-    """With as many slots as blocks in between it would find its old values, and with others those
-    of another block."""
+    """With as many slots as blocks in between, the slot would hold the block's old values.
+
+    With other numbers of slots it would hold those of another block.
+    """
 
     @numpipe.kernel
     def comes_again(a, o):
@@ -248,7 +249,7 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
 
 # ---- one array, loaded and stored ----------------------------------------------------------------
 def in_place(loaded: int, stored: int) -> Any:
-    """Step k loads block k + loaded of an array and stores block k + stored."""
+    """Load block k + loaded of an array and store block k + stored in step k."""
 
     @numpipe.kernel
     def moves(a):

@@ -1,4 +1,4 @@
-"""Outputs of pipelines on the simulated SM, and what is compiled of them."""
+"""Outputs of pipelines on the simulated SM, and their compiled code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def simulated(seed: int | None = None) -> Any:
 
 @pytest.mark.variants(15)
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_the_blocks_hold_is_stored(name: str, runs: Any) -> None:
+def test_the_contents_of_blocks_are_stored(name: str, runs: Any) -> None:
     for run in runs:
         CHECKS[name](run)
 
@@ -88,11 +88,11 @@ def test_rows_of_a_host_array_may_have_any_length() -> None:
 
 
 def test_the_counter_of_output_slots_runs_on() -> None:
-    """As many blocks a tile as slots, less one: every tile begins in another slot."""
+    """Each tile has one block less than slots, so every tile begins in another slot."""
     check_in_tiles(simulated(), (1200, 192), 4)
 
 
-# ---- what cannot be ------------------------------------------------------------------------------
+# ---- what is rejected ------------------------------------------------------------------------
 def test_the_budget_shows_output_slots() -> None:
     a = np.zeros((128, 64), F16)
     with pytest.raises(SpecError, match="246784 B, but a CTA has 232448 B") as caught:

@@ -1,4 +1,4 @@
-"""Bodies with `*args`, and pipelines that helper functions return."""
+"""Bodies with `*args`, and pipelines returned by functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def out(columns: int = 192) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests named so compile what they simulate too; the others save that second."""
+    """Skip compiling what is simulated, except in tests whose name mentions compiling; saves a
+    second each."""
     if "compile" not in request.node.name:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
@@ -208,7 +209,7 @@ def test_a_function_returns_a_pipeline_to_loop_over(runs: Any) -> None:
 
 
 def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None:
-    """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile
+    """Its ring belongs to its place in the source, as with any pipeline: loads of the next tile
     begin early."""
 
     @numpipe.kernel

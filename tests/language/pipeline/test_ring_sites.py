@@ -1,4 +1,5 @@
-"""Whose ring is whose: pipelines on one line, over other arrays, in files of one name."""
+"""Identity of rings: pipelines on the same line, over other arrays, and in files with the same
+name."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
     twice.simulate(a, b, d, c)
     assert np.allclose(c, f32(a) @ (2 * f32(b) + f32(d)).T, atol=1e-2)
     built = twice.compiled(a, b, d, c)
-    assert len(built.unit.rings) == 2  # the third loop goes on with the first one's
+    assert len(built.unit.rings) == 2  # the third loop continues the first one's
     assert {m.arg for m in built.image.maps} == {0, 1, 2, 3}
 
 
@@ -127,7 +128,7 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
         assert plan.stage_bytes == 2 * 64 * width * 2
 
 
-def test_staging_takes_its_room_once_however_many_rings_are_met_behind_it() -> None:
+def test_staging_is_allocated_once_however_many_rings_follow_it() -> None:
     """A store between two pipelines comes before the second one's rings are known."""
     unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
     block = (0, *BlockSpec((64, 64), lambda k: (0, k)).block)

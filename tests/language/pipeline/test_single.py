@@ -59,7 +59,7 @@ def test_loops_in_loops_without_a_memory_role() -> None:
     kernels.check_in_a_single_loop(target="sim")
 
 
-# ---- the code
+# ---- compiled code
 @pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize(
     "form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)]
@@ -73,7 +73,7 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(
 
     assert gate.findings(built) == ()
     waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", built.sass)
-    assert str(delay) in waits  # none of them more than the delay allows
+    assert str(delay) in waits  # no wait allows more in flight than the delay
     assert max(map(int, waits)) == delay
 
 
@@ -127,7 +127,7 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
         kernel(*kernels.operands(64, 64), target="sim")
 
 
-# ---- what goes wrong is found
+# ---- injected bugs
 ADVANCE = steps.advance
 WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {

@@ -1,5 +1,5 @@
-"""Pipelines with several rings: what is loaded when, unequal steps, bodies with barriers of their
-own; and bugs in all that."""
+"""Pipelines with several rings: what is loaded when, unequal steps, bodies with explicit barriers,
+and injected bugs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEEDS = (None, 0, 1)
 
 
 def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
-    """TMA loads of each array, in a run whose output is right."""
+    """Return the number of TMA loads of each array, in a run whose output is right."""
     trace = numpipe.Trace()
     check(plan, grid, trace=trace)
     return Counter(event.details["tensor"] for event in trace.of("load"))

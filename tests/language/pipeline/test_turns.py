@@ -1,5 +1,5 @@
-"""schedule="pingpong": compute warpgroups take turns on whole tiles, right in any schedule; what
-breaks a turn is found."""
+"""schedule="pingpong": compute warpgroups take turns on whole tiles, right in any schedule; broken
+turns are reported."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     ids=str,
 )
 def test_tiles_that_do_not_come_out_even(m: int, n: int, k: int) -> None:
-    """Odd counts of tiles, fewer than warpgroups or CTAs, steps that are no multiple of the slots,
-    none at all."""
+    """Odd counts of tiles, fewer than warpgroups or CTAs; steps that are not a multiple of the
+    slots, or zero."""
     a, b = operands(m, n, k)
     for ctas in (1, 2, 5):
         c = pingpong(gemm().function, ctas=ctas, out_type=gemm().options.out_type).simulate(
@@ -122,7 +122,7 @@ def test_any_number_of_steps_a_tile(
         np.testing.assert_array_equal(c[m : m + 64], product(a[m : m + 64, :k], b[:, :k], c.dtype))
 
 
-# ---- what a turn is
+# ---- order of turns
 def test_warpgroups_have_every_second_tile_and_the_axis_has_size_1() -> None:
     case, trace = cases()["gemm"], numpipe.Trace()
     run(case, trace=trace)
@@ -135,7 +135,7 @@ def test_warpgroups_have_every_second_tile_and_the_axis_has_size_1() -> None:
         ]
         for number in range(3)
     }
-    # of 6 tiles, and the CTA has every second one
+    # of 6 tiles, of which the CTA has every second one
     assert shares[0] == [0, 4] and shares[1] == [2] and shares[2] == [0, 2, 4]
 
 
@@ -156,7 +156,7 @@ def test_the_turn_is_passed_while_the_last_products_run(name: str) -> None:
     assert taken < drained < stored
 
 
-def test_a_step_of_two_warpgroups_is_no_legal_trace() -> None:
+def test_a_step_of_two_warpgroups_is_not_a_legal_trace() -> None:
     trace = numpipe.Trace()
     run(cases()["gemm"], trace=trace)
     other = next(
@@ -235,7 +235,7 @@ def test_the_model_lets_one_warpgroup_store_while_another_multiplies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = gemm_tuned.kernel(PING_PONG["ping-pong 128x192"])
-    # as many tiles for one warpgroup as for the other
+    # as many tiles for each of the two warpgroups
     a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)
     seconds = numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
     # as if they shared each tile
@@ -269,7 +269,7 @@ def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(
     assert passed == taken and sum(taken.values()) == 15 + 2  # of each tile, and of each CTA's end
 
 
-# ---- what breaks it
+# ---- broken turns
 TAKE, GIVE = turns.await_turn, turns.give_turn
 FINISHED = (
     "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, set_steps_done, loop.total)"
@@ -343,11 +343,11 @@ def test_one_word_for_all_warpgroups_is_written_while_it_is_read(
     )
     for seed in (None, *range(3)):
         with pytest.raises(SimulationError, match="load_word"):
-            # where there are no products, nothing else orders the warps of a warpgroup
+            # without products, nothing else orders the warps of a warpgroup
             run(cases()["trip counts"], seed=seed)
 
 
-def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_tile_keeps_the_turn_unless_it_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifted_turns, "with_skips", lambda body, before: body)
     kernel, case = pingpong(with_skips), cases()["skips"]
     for seed in (None, *range(3)):
@@ -365,7 +365,7 @@ def test_a_loop_that_begins_anew_waits_for_another_ones_turn(
             run(cases()["loops"], pingpong(in_bands, ctas=1), seed)
 
 
-def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
+def test_the_error_for_warpgroups_that_meet_in_a_tile_suggests_the_turn() -> None:
     @numpipe.kernel(schedule="pingpong", num_compute_wgs=2)
     def meets(a):
         both = numpipe.scratch(numpipe.Barrier(num_arrivals=2))
@@ -383,7 +383,7 @@ def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
     )
 
 
-# ---- what has no meaning (in a kernel's source: misuse/turns.py)
+# ---- what is rejected (in a kernel's source: misuse/turns.py)
 def without_tiles(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)  # noqa: F841
 
@@ -402,14 +402,14 @@ def over_blocks(x, y): ...
         (
             without_tiles,
             {"warp_specialized": False},
-            "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on "
-            "what the memory role loads; leave warp_specialized out",
+            "schedule='pingpong' with warp_specialized=False: it alternates compute warpgroups "
+            "on what the memory role loads; leave warp_specialized out",
         ),
         (
             without_tiles,
             {"num_compute_wgs": 1},
-            "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
-            "num_compute_wgs=1; give num_compute_wgs=2",
+            "schedule='pingpong' alternates compute warpgroups and needs 2 or more, got "
+            "num_compute_wgs=1: give num_compute_wgs=2",
         ),
         (
             over_blocks,
@@ -417,8 +417,8 @@ def over_blocks(x, y): ...
                 "in_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
                 "out_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
             },
-            "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps "
-            "of one pipeline, not tiles to take turns on; loop over numpipe.tiles in the kernel, "
+            "schedule='pingpong' with in_specs or out_specs of the kernel: their blocks are "
+            "steps of one pipeline, not tiles to alternate on; use a loop over numpipe.tiles "
             "with a pipeline in it",
         ),
     ],
@@ -465,13 +465,13 @@ def test_the_schedules_are_two() -> None:
 
 
 # ---- shared memory
-def test_slots_and_staging_divide_what_there_is() -> None:
+def test_slots_and_staging_share_the_available_memory() -> None:
     def of(tm: int, tn: int, panels: int) -> int:
         return fit_slots(((tm, 64), F16), ((tn, 64), BF16), store_slots=panels)
 
     assert (of(64, 256, 1), of(128, 192, 4), of(128, 128, 2), of(128, 256, 4)) == (5, 4, 6, 3)
     assert fit_slots(((128, 64), F16), num_compute_wgs=1, other_bytes=100_000) == 7
-    # a block takes 1024 bytes at least
+    # a block takes at least 1024 bytes
     assert fit_slots(((1, 8), np.float32), store_slots=0) == (232448 - 1024) // 1024
     with pytest.raises(
         SpecError,
@@ -489,7 +489,8 @@ def code(cfg: gemm_tuned.Config, array: ArrayType) -> Any:
 
 
 def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
-    """It passes the gate, has what it was planned to have, and the order's barriers."""
+    """Check that the code passes the gate and has the planned products and the barriers of the
+    order."""
     assert gate.findings(built) == ()
     assert built.unit.store_slots == cfg.panels and [
         plan.slots for plan in built.unit.rings.values()
@@ -504,7 +505,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     drained = next(i for i in waits if i.text.endswith("gsb0, 0x0"))
     # passed before the products are waited for
     assert order[1].address < products[0].address < order[2].address < drained.address
-    # products stay in flight while the slot before is released
+    # products stay in flight while the previous slot is released
     assert any(i.text.endswith("gsb0, 0x1") for i in waits)
     loop = gate.Sass(built.sass, HOPPER).innermost(products[0])
     # counters in uniform registers

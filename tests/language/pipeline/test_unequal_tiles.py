@@ -1,5 +1,4 @@
-"""K loops of unequal lengths: a ring goes on from tile to tile, whatever their numbers of steps
-are."""
+"""K loops of unequal lengths: a ring continues from tile to tile, for any number of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.kernels.kernels_for_tests import F32, SMALL, by_trip_count, operands
 
 
 def tiles_with(counts: list[int]) -> np.ndarray:
-    """A host table of 2 x 3 tiles, the i-th with counts[i] steps."""
+    """Return a host table of 2 x 3 tiles, the i-th with counts[i] steps."""
     return np.array([(i // 3, i % 3, steps) for i, steps in enumerate(counts)], np.int32)
 
 
@@ -55,7 +54,7 @@ def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, ring, seed):
 
 @numpipe.kernel(grid=numpipe.persistent(1), wg_axis="wg")
 def late_inner(a: Any, b: Any, c: Any) -> None:
-    """Tiles of odd m have no step at all."""
+    """Run no step at all in tiles of odd m."""
     for m, n in numpipe.tiles(cdiv(c.shape[0], 128), cdiv(c.shape[1], 40)):
         acc = numpipe.zeros((128, 40), np.float32)
         outer = numpipe.pipeline(
@@ -75,8 +74,8 @@ def late_inner(a: Any, b: Any, c: Any) -> None:
 
 
 def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring() -> None:
-    """The simulator meets rings as they run; the staging it has chosen by then must leave room for
-    those it meets later."""
+    """The simulator encounters rings as they run; staging chosen earlier must leave room for later
+    ones."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, (rows, 300)).astype(np.float16) for rows in (200, 40))
     exact = a[:, :256].astype(np.float64) @ b[:, :256].astype(np.float64).T

@@ -23,8 +23,10 @@ def unit(warpgroups: int) -> Unit:
 
 @numpipe.kernel(num_compute_wgs=5, grid=(2,), grid_names="m", **FALSE)
 def counts(c):
-    """Row block of warpgroup w: w, but 70 for the second; the warpgroup axis steers a loop and a
-    branch."""
+    """Store w to the row block of warpgroup w, but 70 for the second.
+
+    The warpgroup axis steers a loop and a branch.
+    """
     wg = numpipe.axis_index("wg")
     x = 0
     for _ in range(wg):
@@ -50,7 +52,7 @@ def test_the_warpgroup_axis_steers_what_the_memory_role_would_have_to_follow() -
         )
 
 
-def test_threads_and_registers_are_those_of_the_launch() -> None:
+def test_threads_and_registers_follow_the_launch() -> None:
     registers = {1: 255, 2: 255, 3: 168, 4: 128, 5: 96, 6: 80, 7: 72, 8: 64}
     for warpgroups, expected in registers.items():
         assert (unit(warpgroups).threads, unit(warpgroups).compute_registers) == (
@@ -100,7 +102,7 @@ def test_the_gate_sees_setmaxnreg_where_there_is_no_memory_role(
     assert any("setmaxnreg without a memory role" in line for line in gate.findings(built))
 
 
-def test_barriers_of_numba_are_nobodys_business() -> None:
+def test_barriers_of_numba_are_not_checked() -> None:
     @numpipe.kernel(num_compute_wgs=2, **FALSE)
     def synced(c):
         cuda.syncthreads()
@@ -114,7 +116,7 @@ def test_barriers_of_numba_are_nobodys_business() -> None:
     [
         (
             {"memory_registers": 40},
-            "memory_registers=40 are those of the memory role, which warp_specialized=False "
+            "memory_registers=40 is an option of the memory role, which warp_specialized=False "
             "leaves out: leave memory_registers out too",
         ),
         (

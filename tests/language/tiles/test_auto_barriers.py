@@ -1,5 +1,5 @@
-"""Automatic barriers: what a warpgroup does to a tile that the kernel writes happens in order,
-unless it asks otherwise."""
+"""Automatic barriers: a warpgroup's accesses to a tile that the kernel writes are ordered, unless
+the kernel turns this off."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_warp_that_reads_only_its_own_rows_needs_none(seed: int | None) -> Non
 
 
 def counts(ptx: str) -> tuple[int, int]:
-    """Barriers of one warpgroup, and proxy fences."""
+    """Count the barriers of one warpgroup, and proxy fences."""
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 

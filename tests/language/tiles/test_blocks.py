@@ -1,4 +1,4 @@
-"""Blocks of arrays of any rank, simulated and compiled: numbers against NumPy, edges, schedules,
+"""Blocks of arrays of any rank, simulated and compiled: results against NumPy, edges, schedules,
 PTX."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_the_body_form_over_a_grid_of_two_dimensions(seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 70, 3, 64), (1, 64, 1, 72), (3, 65, 2, 8)], ids=str)
-def test_squeezed_dimensions_between_those_of_the_tile(shape: tuple[int, int, int, int]) -> None:
+def test_squeezed_dimensions_between_the_tiles_dimensions(shape: tuple[int, int, int, int]) -> None:
     q, k = halves(shape), halves((shape[0], 40, *shape[2:]), 1)
     assert (scores.simulate(q, k) == all_scores(q, k)).all()
 
@@ -87,10 +87,10 @@ def test_arrays_of_rank_2_to_5(data: st.DataObject) -> None:
         for axis in range(rank)
     ]
     order = data.draw(st.permutations(range(rank)))
-    # its strides in any order
+    # with its strides in any order
     a = halves(tuple(sides[axis] for axis in order)).transpose(np.argsort(order))
     if launch.major_order(launch.describe(a, "a")) == "col" and 0 not in TILED[rank]:
-        a = np.ascontiguousarray(a)  # its contiguous dimension is squeezed: refused
+        a = np.ascontiguousarray(a)  # its contiguous dimension is squeezed: rejected
     c = np.full(a.shape, np.nan, np.float16)
     COPIES[rank].simulate(a, c, seed=data.draw(st.sampled_from([None, 1, 2])))
     assert (c == a).all()
@@ -129,7 +129,7 @@ def test_a_column_major_array_has_its_first_dimension_contiguous() -> None:
 @pytest.mark.parametrize("shape", [(2, 64, 64), (1, 150, 72), (3, 5, 8)], ids=str)
 def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], taps: int) -> None:
     x, w = halves(shape), halves((taps, 40, shape[2]), 1)
-    # with an even number there is one row less behind than before
+    # with an even number there is one row less after than before
     last = np.zeros_like(w[: 1 - taps % 2])
     expected = convolved(x, np.concatenate([w, last]))
     for seed in (None, 1, 2):
@@ -140,7 +140,7 @@ def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], t
 def test_overlapping_windows_along_the_contiguous_dimension(first: int, target: str) -> None:
     a, b = halves((64, 136)), halves((64, 136), 1)
     c = np.full((64, 64), np.nan, np.float32)
-    for steps in (0, 1, 6, 12):  # the last ones pass the end
+    for steps in (0, 1, 6, 12):  # the last ones extend past the end
         windows(a, b, c, steps, first, target=target)
         assert (c == windowed(a, b, steps, first)).all()
 
@@ -153,7 +153,7 @@ def test_a_run_time_start_that_TMA_cannot_have_is_refused_simulated() -> None:
         windows.simulate(a, a, np.zeros((64, 64), np.float32), 2, 4)
 
 
-# ---- what lies outside ---------------------------------------------------------------------------
+# ---- blocks out of bounds --------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any, runs: Any) -> None:
     x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
@@ -194,7 +194,7 @@ def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
 
 @pytest.mark.parametrize("fill", ["zeros", "nan"])
 @pytest.mark.parametrize("shape", WITHOUT_ELEMENTS, ids=str)
-def test_arrays_without_elements_are_what_lies_outside(
+def test_arrays_without_elements_are_out_of_bounds(
     shape: tuple[int, ...], fill: str, target: str, again: range
 ) -> None:
     for _ in again:
@@ -202,7 +202,7 @@ def test_arrays_without_elements_are_what_lies_outside(
 
 
 # ---- stores --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("order", ["C", "F"])  # through TMA, by the lanes
+@pytest.mark.parametrize("order", ["C", "F"])  # by TMA, by lanes
 def test_a_store_is_clipped_and_touches_nothing_else(order: Any) -> None:
     for i, row, column in (
         (0, 0, 0),
@@ -266,7 +266,7 @@ def test_the_warpgroup_may_be_an_index_of_a_store(target: str) -> None:
     ones_by_warpgroup.compiled(c)
 
 
-# ---- what is compiled ----------------------------------------------------------------------------
+# ---- compiled code ---------------------------------------------------------------------------
 THREE, FOUR, FIVE = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
 
 
@@ -302,7 +302,7 @@ def test_boxes_have_one_element_along_squeezed_dimensions() -> None:
 
 @pytest.mark.thorough
 def test_windows_compile_from_constants_of_every_kind() -> None:
-    """A module's Element, one of a Static's tuple and one made in the kernel."""
+    """A module's Element, one of a Static's tuple, and one made in the kernel."""
     a = halves((64, 136))
     assert windows.inspect("gate", a, a, np.zeros((64, 64), np.float32), 3, 0) == ()
     x, w = halves((2, 64, 64)), halves((3, 64, 64))
@@ -333,8 +333,7 @@ def test_elements_and_specs_are_values() -> None:
 
 
 def test_a_start_is_constant_only_where_the_lambda_says_so() -> None:
-    """Its parameter hides the kernel's constant of the same name; a constant of the kernel's
-    counts."""
+    """Its parameter shadows the kernel's constant of the same name; a kernel's constant counts."""
 
     @numpipe.kernel
     def hides(a, c):

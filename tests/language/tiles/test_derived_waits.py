@@ -1,5 +1,5 @@
-"""``wgmma_wait(acc)``: how many groups may stay in flight is counted in the source, and never too
-many."""
+"""``wgmma_wait(acc)``: the number of groups that may stay in flight is counted in the source, and
+is never too large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = [
     (0, "s = wgmma()\no = wgmma() if c else u\ns = wait(s)"),
     (0, "s = wgmma()\nfor i in r:\n    o = wgmma()\ns = wait(s)"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()"),
-    # a parameter: s was issued behind it at least
+    # a parameter: s was issued after it at least
     (1, "for i in r:\n    s = wgmma()\n    t = wait(t)\n    t = wgmma()"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wgmma()\n    s = wait(s)\n    o = 1"),
     (
@@ -75,7 +75,7 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
 
 @numpipe.kernel
 def two_products(a, c, d):
-    """Two products in flight, each waited for by itself."""
+    """Keep two products in flight, and wait for each by itself."""
     first, second = numpipe.zeros((64, 64), np.float32), numpipe.zeros((64, 64), np.float32)
     for (_,), (x,) in numpipe.pipeline(
         grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)

@@ -1,5 +1,5 @@
-"""Numbers stored to single elements and reduced into them: NumPy's, once for each warpgroup, with
-code that passes the gate."""
+"""Scalars stored to single elements and reduced into them, once per warpgroup: results against
+NumPy, and code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) ->
     assert statistics_wrong(dtype, "sim") == []
 
 
-def test_numbers_are_stored_beside_a_memory_role(target: str) -> None:
+def test_numbers_are_stored_next_to_a_memory_role(target: str) -> None:
     assert not row_sums_wrong(target)
 
 
@@ -110,12 +110,12 @@ def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None
     "dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__
 )
 def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
-    """ptxas refuses one of 64 bits."""
+    """ptxas rejects one of 64 bits."""
     assert gate.findings(counted.compiled(np.zeros(5, dtype))) == ()
     assert not counted_wrong(dtype, "sim")
 
 
-def test_a_block_is_still_stored_beside_an_element() -> None:
+def test_a_block_is_still_stored_next_to_an_element() -> None:
     @numpipe.kernel
     def both(x, y, n):
         t = x[ds(0, 64), ds(0, 64)]

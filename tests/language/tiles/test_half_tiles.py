@@ -1,4 +1,4 @@
-"""Arithmetic of 16-bit register tiles: NumPy's result types, and its bits."""
+"""Arithmetic of 16-bit register tiles: the same result types and bits as NumPy."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ COMPARISONS = ("a < b", "a <= b", "a > row", "a >= 1.5", "a == column[:, None]",
 
 @numpipe.function
 def put(out, number, tile):
-    """Store a tile as the one of this number in `out`."""
+    """Store a tile as tile `number` of `out`."""
     out[ds(64 * number, 64), ds(0, 64)] = tile
 
 
 @numpipe.kernel
 def halves(x, y, r, out, masks, top, s):
-    """`ARITHMETIC` and `COMPARISONS`, one below the other."""
+    """Compute `ARITHMETIC` and `COMPARISONS`, stacked vertically."""
     a, b = x[ds(0, 64), ds(0, 64)], y[ds(0, 64), ds(0, 64)]
     row, column = r[0, ds(0, 64)], r[1, ds(0, 64)]
     put(out, 0, a + b)
@@ -74,7 +74,7 @@ def halves(x, y, r, out, masks, top, s):
     put(out, 18, a.min(axis=0) - b)
     put(out, 19, full(64, s, a.dtype) * a)
     put(out, 20, np.where(row >= 0.0, row, column[:, None] * 1.0))
-    put(out, 21, a * 1.00048828125091)  # that float32 rounds to a tie of float16
+    put(out, 21, a * 1.00048828125091)  # which float32 rounds to a tie of float16
     put(masks, 0, (a < b).astype(np.int32))
     put(masks, 1, (a <= b).astype(np.int32))
     put(masks, 2, (a > row).astype(np.int32))
@@ -85,8 +85,8 @@ def halves(x, y, r, out, masks, top, s):
 
 
 def arrays_of_halves(name: str) -> dict[str, Any]:
-    """Random bits, so subnormals, infinities and NaN are among them; every second row is of
-    ordinary size."""
+    """Return random bits, including subnormals, infinities and NaN; every second row has ordinary
+    values."""
     dtype, rng = DTYPES[name], np.random.default_rng(11)
 
     def bits(*shape: int) -> np.ndarray:
@@ -106,8 +106,10 @@ def arrays_of_halves(name: str) -> dict[str, Any]:
 
 
 def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
-    """What NumPy makes of an expression: literals of Python are weak, functions are of float32,
-    rounded."""
+    """Return NumPy's value of an expression.
+
+    Python literals are weak, and functions are computed in float32 and rounded.
+    """
     dtype = arrays["x"].dtype
 
     class Wide:
@@ -140,13 +142,15 @@ def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
 
 
 def same(wanted: np.ndarray, got: np.ndarray) -> bool:
-    """Whether two arrays hold the same numbers; NaN is NaN."""
+    """Return whether two arrays hold the same numbers; NaN equals NaN."""
     return np.array_equal(wanted.astype(F32), got.astype(F32), equal_nan=True)
 
 
 def neighbours(wanted: np.ndarray, got: np.ndarray) -> bool:
-    """Whether two arrays of halves of one sign are the same but for one element in fifty, and these
-    the next number; NaN is NaN."""
+    """Return whether two arrays of halves differ in at most one element in fifty, by one ulp.
+
+    Signs must agree, and NaN equals NaN.
+    """
     nan = np.isnan(wanted)
     apart = np.abs(wanted.view(np.int16).astype(int) - got.view(np.int16))[~nan]
     return (
@@ -157,15 +161,14 @@ def neighbours(wanted: np.ndarray, got: np.ndarray) -> bool:
 
 
 def wrong(name: str, target: str) -> list[str]:
-    """The expressions of which a kernel makes other bits than NumPy does."""
+    """Return the expressions for which a kernel's bits differ from NumPy's."""
     arrays = arrays_of_halves(name)
     halves(*arrays.values(), target=target)
     found = []
     for number, text in enumerate(ARITHMETIC):
         wanted, got = evaluated(text, arrays), arrays["out"][64 * number : 64 * number + 64]
         assert wanted.dtype == got.dtype, text
-        # the GPU's exp is within 2 ulp of float32, so some results are rounded to the other
-        # neighbour
+        # the GPU's exp is within 2 ulp of float32, so some results round to the other neighbor
         agree = neighbours if text.startswith("np.exp") and target == "gpu" else same
         if not agree(wanted, got):
             found.append(text)
@@ -217,7 +220,7 @@ def test_two_elements_are_one_instruction_and_nothing_is_widened(
 
     x, y = (np.ones((64, 64), dtype) for _ in "xy")
     ptx = computed.inspect("ptx", x, y)
-    # of 32 elements a lane
+    # of 32 elements per lane
     assert (
         ptx.count(f"mul.rn.{kind}")
         == ptx.count(f"sub.rn.{kind}")

@@ -1,5 +1,5 @@
-"""Register tiles of int8, uint8, int32 and uint32: NumPy's bits, wrapping where it is asked for,
-and code with a clean gate."""
+"""Register tiles of int8, uint8, int32 and uint32: the same bits as NumPy, wrapping where
+requested, and code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAME_SIZE = [
 def drawn(
     dtype: np.dtype, shape: tuple[int, ...], seed: int = 0, small: bool = False
 ) -> np.ndarray:
-    """Numbers of all sizes; `small`: of which no operation below leaves a signed type."""
+    """Draw numbers of all sizes; with `small`, no operation below overflows a signed type."""
     rng = np.random.default_rng([seed, dtype.itemsize])
     if dtype.kind == "u" or (dtype.kind == "i" and not small):
         return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
@@ -47,8 +47,8 @@ def drawn(
 
 @numpipe.kernel
 def operations(x, y, v, out, masks, n):
-    """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read
-    from an array."""
+    """Compute every operation of two tiles, a vector and numbers; n is read from an array of the
+    tiles' type."""
     a = x[ds(0, 64), ds(0, 16)]
     b = y[ds(0, 64), ds(0, 16)]
     r = v[ds(0, 16)]
@@ -81,7 +81,7 @@ def arrays_of_operations(name: str) -> dict[str, np.ndarray]:
 
 
 def operations_wrong(name: str, target: str) -> list[Any]:
-    """Which results are not NumPy's."""
+    """Return which results differ from NumPy's."""
     arrays = arrays_of_operations(name)
     operations(*arrays.values(), target=target)
     one = TYPES[name].type
@@ -109,13 +109,14 @@ def operations_wrong(name: str, target: str) -> list[Any]:
 
 @numpipe.kernel
 def converted(x, y, line):
-    """A tile to another type; a vector, which both lie and are stored by lanes."""
+    """Convert a tile to another type, and a vector along each dimension, stored by lanes."""
     y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(y.dtype)
     line[ds(0, 64)] = x[3, ds(0, 64)].astype(y.dtype)
 
 
 def conversion_is_numpys(have: str, want: str, target: str) -> bool:
-    """Among integers and from integers to floats; floats are drawn so that they fit."""
+    """Return whether a conversion equals NumPy's; floats are drawn so that they fit the integer
+    type."""
     x, y = drawn(NUMBERS[have], (64, 64)), np.zeros((64, 64), NUMBERS[want])
     if x.dtype.kind not in "iu" and y.dtype.kind == "u":
         x = abs(x)
@@ -155,7 +156,7 @@ def bits_wrong(have: str, want: str, target: str) -> bool:
 
 @numpipe.kernel
 def wrapping(x, y):
-    """int32 arithmetic that wraps on purpose: a hash, and the sign of the low 8 bits."""
+    """Wrap int32 arithmetic on purpose: a hash, and the sign of the low 8 bits."""
     t = x[ds(0, 64), ds(0, 64)].astype(np.uint32)
     y[ds(0, 64), ds(0, 64)] = (t * 1664525 + 1013904223).astype(np.int32)
     y[ds(64, 64), ds(0, 64)] = (t << 24).astype(np.int32) >> 24
@@ -172,7 +173,7 @@ def wrapping_wrong(target: str) -> bool:
 
 @numpipe.kernel
 def unsigned_reductions(x, y, counts):
-    """Of uint32: along both axes and of all; added atomically by the TMA and by lanes."""
+    """Reduce uint32 along both axes and in full; add atomically by TMA and by lanes."""
     t = x[ds(0, 64), ds(0, 64)]
     y[0, ds(0, 64)] = t.sum(axis=0)
     y[1, ds(0, 64)] = np.max(t, axis=1)
@@ -209,8 +210,7 @@ def unsigned_wrong(target: str) -> list[int]:
 
 @numpipe.kernel
 def extremes_of_negations(x, high, low, both, numbers):
-    """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three
-    numbers."""
+    """Compute maxima and minima of negations: in a reduction, of three tiles, of three numbers."""
     a = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4")
     b = numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4")
     high[ds(0, 64)], low[ds(0, 64)] = (-a).max(axis=1), (-a).min(axis=1)
@@ -344,8 +344,7 @@ def test_extremes_of_negations_are_numpys(target: str) -> None:
 
 @compiles
 def test_no_chain_of_extremes_has_a_negation_whose_sign_ptxas_could_drop() -> None:
-    """In ``max.s32(max.s32(a, -b), c)`` the assembler of CUDA 13.0 drops the sign, and says
-    nothing."""
+    """In ``max.s32(max.s32(a, -b), c)`` the assembler of CUDA 13.0 silently drops the sign."""
     ptx = extremes_of_negations.compiled(
         np.zeros((128, 64), np.int32),
         *[np.zeros(64, np.int32)] * 2,

@@ -1,5 +1,5 @@
-"""Vectors in either layout where control flow joins them with vectors that have one: they become
-that, at no cost."""
+"""Vectors in either layout that control flow merges with vectors in a fixed one: they take that
+layout, at no cost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
         and "to column layout" not in str(resources)
     )
     code = kernel.inspect("sass", *arguments)
-    # rows are summed by quads; nothing is stored in shared memory
+    # quads sum rows; nothing is stored in shared memory
     assert code.count("SHFL") > 0 and "STS" not in code
 
 
@@ -83,9 +83,9 @@ def test_they_compile() -> None:
     assert not joined.inspect("gate", *arrays_of_joined(5))
 
 
-# ---- what a step of a body is given --------------------------------------------------------------
+# ---- carries of a body -----------------------------------------------------------------------
 def carried(first: str, then: str) -> Any:
-    """A kernel whose body is given a vector in one layout, and returns one in another."""
+    """Return a kernel whose body gets a vector in one layout, and returns one in another."""
 
     @numpipe.function
     def vector(layout):

@@ -1,5 +1,5 @@
-"""``check_nan=True``: each NaN that is stored is reported with its line and element, simulated and
-in what is compiled."""
+"""``check_nan=True``: each stored NaN is reported with its line and element, when simulated and
+when compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unchecked(kernel: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_simulated_a_nan_is_told_with_its_element_and_its_line(name: str) -> None:
+def test_simulated_a_nan_is_reported_with_its_element_and_its_line(name: str) -> None:
     kernel, (target, place) = STORES[name], PLACES[name]
     kernel.simulate(*given(name, nan=False))
     says = rf"nan_kernels\.py:\d+: kernel {name}: '{target} = …' stores a NaN{place}: look for"
@@ -71,7 +71,7 @@ def test_a_record_names_the_first_element_of_the_first_cta_and_counts_the_others
     )
 
 
-def test_a_product_with_the_check_is_what_it_is_without() -> None:
+def test_the_nan_check_does_not_change_a_product() -> None:
     params = CompilerParams(debug=True, check_nan=True)
     checked = numpipe.Kernel(
         matmul.function, dataclasses.replace(matmul.options, compiler_params=params)

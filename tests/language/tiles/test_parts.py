@@ -1,5 +1,5 @@
-"""Parts and other shapes of register tiles: NumPy's elements, no instruction of their own, code
-with a clean gate."""
+"""Slices and reshapes of register tiles: the same elements as NumPy, no instructions of their own,
+and code that passes the build gate."""
 
 from __future__ import annotations
 

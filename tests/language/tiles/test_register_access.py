@@ -1,5 +1,5 @@
-"""What register tiles reach in global memory beside whole tiles: vectors stored, reductions,
-elements gathered."""
+"""Register tiles and global memory other than by whole tiles: stored vectors, reductions,
+gathers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_reductions_meet_in_any_order(seed: int) -> None:
     assert all((arrays[name] == wanted[name]).all() for name in arrays)
 
 
-# ---- what is reported ----------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------
 def meeting(other: str) -> Any:
     @numpipe.kernel(grid=2)
     def adds(x, total, again):
@@ -143,7 +143,7 @@ def test_the_lanes_of_a_coalesced_tile_have_lines_of_it_and_each_element_once() 
         found = {place: lanes for warp in range(4) for place, lanes in holders(form, warp).items()}
         assert len(found) == 128 * columns and all(len(lanes) == 1 for lanes in found.values())
         vector = vector_of(form.layout)
-        # an instruction: 16 bytes a lane, whole sectors a row
+        # per instruction: 16 bytes per lane, whole sectors per row
         for first in range(0, len(places(form.shape, form.layout)), vector):
             rows: dict[int, list[int]] = {}
             for (row, column), [(lane, register)] in holders(form, 2).items():

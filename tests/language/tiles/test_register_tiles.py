@@ -1,5 +1,5 @@
-"""Register tiles: arithmetic that broadcasts as NumPy's, functions within their errors, blocks of
-arrays, layouts."""
+"""Register tiles: arithmetic that broadcasts like NumPy's, functions within their error bounds,
+blocks of arrays, layouts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.kernels.register_kernels import (
 SEEDS = None, 3
 
 
-# ---- which elements a lane has -------------------------------------------------------------------
+# ---- elements of a lane ----------------------------------------------------------------------
 @pytest.mark.parametrize(
     "shape, layout, held",
     [
@@ -85,7 +85,7 @@ def test_an_operand_is_read_where_its_element_is_the_results(
         assert row in (None, place[0]) and column in (None, place[1])
         assert (row, column) != (None, None)
         if layout == ACCUMULATOR and len(have) == 1:
-            assert row is None  # a vector lies along the columns
+            assert row is None  # a vector along the columns
 
 
 def test_vectors_of_two_layouts_do_not_meet() -> None:
@@ -98,7 +98,7 @@ def test_vectors_of_two_layouts_do_not_meet() -> None:
         layouts.combined("+", [row, column])
 
 
-def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
+def test_a_picture_shows_who_holds_each_element(tmp_path: Any) -> None:
     picture = numpipe.show_layout((128, 16))
     found = holders(Form((128, 16), np.dtype(np.float32)), 1)
     # of a later block; of the second 8 columns
@@ -121,7 +121,7 @@ def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", make_figures.LAYOUTS)
-def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
+def test_the_pictures_of_the_page_are_current(name: str) -> None:
     shape, options = make_figures.LAYOUTS[name]
     assert (make_figures.FIGURES / f"{name}.svg").read_text(
         encoding="utf8"
@@ -159,7 +159,7 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
 def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     arrays = list(arrays_of_epilogue((128, 128)).values())
     ptx = epilogue.inspect("ptx", *arrays)
-    # the bias: 32 columns of each lane; nothing of it by rows
+    # the bias: 32 columns of each lane; none of it by rows
     assert ptx.count("ld.global.v2.u32") == 16
     assert ptx.count("ld.global.u16") == 64  # the residual, where its pairs are not aligned
     assert "ld.global.nc" not in ptx and ".local" not in ptx
@@ -254,7 +254,7 @@ def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -
     assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, gdesc", sass)) == 4
     # P V: A from registers
     assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, R\d+, gdesc", sass)) == 4
-    assert len(re.findall(r"gdesc\[UR\d+\], RZ, !UPT", sass)) == 1  # the first of a fresh product
+    assert len(re.findall(r"gdesc\[UR\d+\], RZ, !UPT", sass)) == 1  # the first of a new product
     assert "LDL" not in sass and "STL" not in sass
     assert not kernel.inspect("gate", *arrays)
 

@@ -122,7 +122,7 @@ def test_a_softmax_by_a_warp_a_row() -> None:
     [((24, 16), "rows 8"), ((8, 64), "rows 32"), ((64, 64), "accumulator"), ((32, 48), "rows 4")],
 )
 @pytest.mark.parametrize("inner", [0, 1])
-def test_addresses_in_shared_memory_are_those_of_the_elements(
+def test_addresses_in_shared_memory_match_the_elements(
     shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(LaneInts))
@@ -167,19 +167,19 @@ def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:
 
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def unless_apart(x, y):
-    """y = x, if the elements of a row of x, which are 65, lie side by side."""
+    """Copy x to y if the 65 elements of a row of x are contiguous."""
     if x.shape[1] == 65 and x.strides[1] == np.dtype(x.dtype).itemsize:
         y[ds(0, 8), ds(0, 64)] = x[ds(0, 8), ds(0, 64)]
 
 
-def test_strides_are_bytes_and_what_is_known_of_them_leaves_out_code() -> None:
+def test_strides_are_in_bytes_and_known_strides_eliminate_code() -> None:
     x = np.arange(8 * 130, dtype=F32).reshape(8, 130) + 1
     for part, copied in ((x[:, :65], True), (x[:, ::2], False)):
         y = np.zeros((8, 65), F32)
         unless_apart(part, y, target="sim")
         assert (y[:, :64] == part[:, :64]).all() == copied
     odd = [Odd((8, 65), F32), Odd((8, 65), F32)]
-    # at constant distances from one address a row
+    # at constant distances from one address per row
     assert re.search(
         r"LDG\.E R\d+, desc\[UR\d+\]\[R\d+\.64\+0x4\]", unless_apart.inspect("sass", *odd)
     )

@@ -1,8 +1,8 @@
-"""What the lanes compute in a scan and for the largest of a row: the code generators, run on 128
-lanes at once by NumPy.
+"""The code that lanes run in a scan and for the largest elements of a row: its generators, run by
+NumPy on 128 lanes at once.
 
-A builder whose values are arrays of 128 elements takes the place of LLVM's; shuffles and exchanges
-do what PTX says of them.
+A builder whose values are arrays of 128 elements replaces LLVM's; shuffles and exchanges do what
+PTX specifies.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ COMPARE = {"==": operator.eq, "<": operator.lt, ">": operator.gt, ">=": operator
 
 @dataclass
 class Lanes:
-    """A value of each lane."""
+    """A value per lane."""
 
     value: np.ndarray
     type: Any = None
 
 
 class Builder:
-    """Of what the generators emit."""
+    """The builder methods that the generators use."""
 
     @staticmethod
     def icmp_signed(symbol: str, a: Lanes, b: Lanes) -> Lanes:
         return Lanes(COMPARE[symbol](a.value, b.value))
 
-    icmp_unsigned = icmp_signed  # of what is not negative
+    icmp_unsigned = icmp_signed  # for non-negative values
 
     @staticmethod
     def select(test: Lanes, a: Lanes, b: Lanes) -> Lanes:
@@ -100,7 +100,7 @@ def _lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(x: np.ndarray) -> dict[Any, Lanes]:
-    """A tile's elements as the lanes hold them, by places."""
+    """Return a tile's elements as the lanes hold them, by places."""
     form = Form(x.shape, np.dtype(np.float32))
     row, column = form.record.own(THREADS)
     return {
@@ -118,8 +118,8 @@ def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(64, 8), (192, 24)])
-def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
-    """Of a function that neither commutes nor rounds the same in another order."""
+def test_a_scan_matches_the_simulators_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
+    """For a function that neither commutes nor rounds the same in another order."""
     x = (10.0 ** np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
 
     def function(a: Any, b: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Scans, the largest of rows, quotients rounded down, builtins and stores of tiles: NumPy's, and
-code with a clean gate."""
+"""Scans, largest elements, floor division, builtins and stores of tiles: results against NumPy, and
+code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
 
 
 @pytest.mark.parametrize("name", ["maximum", "product"])
-def test_what_the_warps_tell_each_other_is_ordered_by_barriers(
+def test_barriers_order_the_exchange_between_warps(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = arrays_of_scan(name, "float32", (64, 40))
@@ -116,7 +116,7 @@ def test_what_the_warps_tell_each_other_is_ordered_by_barriers(
         scanned(name, (64, 40), 0).simulate(x, y)
 
 
-# ---- the largest
+# ---- the largest elements
 @pytest.mark.variants(8)
 @pairwise(
     Rule(lambda k, shape: k <= shape[1]), k=(1, 2, 8, 13, 32), dtype=tuple(TYPES), shape=SHAPES
@@ -143,7 +143,7 @@ def test_quotients_and_remainders_are_numpys(dtype: str, target: str) -> None:
     assert same_bits(y, wanted_of_divided(x, z))
 
 
-def test_float16_quotients_are_those_of_numpys_float16() -> None:
+def test_float16_quotients_match_numpys_float16() -> None:
     x, z, y = arrays_of_divided("float16")
     divided.simulate(x, z, y)
     with np.errstate(all="ignore"):
@@ -210,7 +210,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
     assert (y.astype(np.float32) == 2 * x.astype(np.float32)).all()
 
 
-# ---- the code
+# ---- compiled code
 @pytest.mark.variants(0, thorough=3)
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))

@@ -1,5 +1,5 @@
-"""Scatter stores: NumPy's elements, the hazards of indices outside and twice, code with a clean
-gate."""
+"""Scatter stores: results against NumPy, hazards of repeated and out-of-bounds indices, and code
+that passes the build gate."""
 
 from __future__ import annotations
 

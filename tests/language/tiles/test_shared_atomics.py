@@ -1,5 +1,5 @@
-"""Atomics on shared memory: of tiles of indices, of tiles, of lanes; what nothing orders is a
-race."""
+"""Atomics on shared memory, of tiles of indices, of tiles and of lanes; unordered accesses are
+races."""
 
 from __future__ import annotations
 

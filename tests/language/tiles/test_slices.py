@@ -1,4 +1,4 @@
-"""Parts of shared tiles from any start, known at compile time or at run time."""
+"""Slices of shared tiles from any start, known at compile time or at run time."""
 
 from __future__ import annotations
 

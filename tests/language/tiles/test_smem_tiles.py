@@ -1,5 +1,5 @@
-"""Register tiles loaded from, and stored to, tiles in shared memory: ``tile[...]`` and ``tile[...]
-= value``."""
+"""Register tiles loaded from and stored to tiles in shared memory: ``tile[...]`` and ``tile[...] =
+value``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEDULES = (None, *range(8))
 THREADS = np.arange(128)
 
 
-# ---- which bytes the lanes move ------------------------------------------------------------------
+# ---- bytes that the lanes move ----------------------------------------------------------------
 def layouts() -> list[Layout]:
     found = []
     for shape, dtype, inner in itertools.product(SHAPES, (F16, F32), (0, 1)):
@@ -47,7 +47,7 @@ def layouts() -> list[Layout]:
 
 
 def element_offset(layout: Layout, row: Any, column: Any) -> Any:
-    """Where an element is, from the layout's own definition."""
+    """Return where an element is, from the layout's own definition."""
     outer, inside = (
         (row, column * layout.itemsize) if layout.inner == 1 else (column, row * layout.itemsize)
     )
@@ -69,7 +69,7 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
             if layout.itemsize == 4:
                 number = access.first + register
                 turn = detour(layout)
-                # lanes whose access is of another group of columns
+                # lanes whose access is to another group of columns
                 other = turn is not None and (THREADS >> turn.bit & 1 == 1)
                 partner = number ^ 4 * turn.groups if turn else number
                 for place, here in ((number, ~np.asarray(other)), (partner, np.asarray(other))):
@@ -81,7 +81,7 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
             if layout.inner == 1:
                 row = at[warp + 8 * register + lane // 4]
                 moved[access.first + register] = [row + 4 * (lane % 4), row + 4 * (lane % 4) + 2]
-            else:  # transposed: the lane's two elements are of two rows of the matrix
+            else:  # transposed: the lane's two elements are in two rows of the matrix
                 moved[access.first + register] = [
                     at[warp + 8 * register + 2 * (lane % 4) + odd] + 2 * (lane // 4)
                     for odd in (0, 1)
@@ -126,7 +126,8 @@ def test_without_matrices_a_lane_moves_its_own_pairs(layout: Layout) -> None:
 
 
 def ways(offsets: Any, nbytes: int) -> int:
-    """Accesses of one bank by lanes that are served together, at different words."""
+    """Return the number of accesses to one bank by lanes that are served together, at different
+    words."""
     words = np.unique(np.concatenate([offsets // 4 + i for i in range(nbytes // 4)]))
     return int(np.bincount(words % 32).max())
 
@@ -186,7 +187,7 @@ def on_one_warpgroup(function: Any, **options: Any) -> None:
 def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
     def body() -> None:
         for shape in SHAPES:
-            # a tile of another shape is other bytes for each warp
+            # a tile of another shape has other bytes for each warp
             numpipe.intrinsics.barrier.sync(1, 128)
             tile = SmemTile(1024, block_layout(shape, inner, dtype, "block"), dtype, COMPUTE, True)
             value = np.random.default_rng(0).standard_normal(shape).astype(dtype)
@@ -202,7 +203,7 @@ def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
 
 
 @pytest.mark.parametrize("inner", [1, 0], ids=["rows", "columns"])
-def test_bytes_lie_where_the_layout_says(inner: int) -> None:
+def test_bytes_are_where_the_layout_says(inner: int) -> None:
     layout = block_layout((128, 64), inner, F16, "block")
     value = np.arange(128 * 64, dtype=np.uint16).view(np.float16).reshape(128, 64)
 
@@ -368,7 +369,7 @@ def test_it_steers_nothing() -> None:
         steered.simulate(np.ones((128, 64), F16), np.ones((64, 64), F16))
 
 
-# ---- what cannot be ------------------------------------------------------------------------------
+# ---- what is rejected ------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "write, message",
     [
@@ -402,7 +403,7 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
         write(tile, Tile(np.zeros((128, 64), F32), Form((128, 64), F32)).astype(F16))
 
 
-def test_a_part_of_36_rows_is_no_register_tile() -> None:
+def test_a_part_of_36_rows_is_not_a_register_tile() -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
     with pytest.raises(
         SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"

@@ -1,5 +1,5 @@
 """Stores to arrays whose rows TMA cannot write: simulated against NumPy, the lanes' arithmetic,
-what a missing barrier does, and where there is no room."""
+missing barriers, and shared-memory limits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [F16, BF16, F32, I32], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_tile_is_what_lies_in_the_array(
+def test_a_tile_equals_its_part_of_the_array(
     shape: tuple[int, int], dtype: np.dtype, order: Any
 ) -> None:
     a = values(*shape, dtype=dtype)
@@ -75,7 +75,7 @@ def test_a_tile_is_what_lies_in_the_array(
 @pytest.mark.parametrize(
     "ends", [(70, 69), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str
 )
-def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
+def test_elements_at_or_after_the_stop_are_not_stored(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
     for order in ORDERS:
         c = np.full((90, 71), 7, F16, order=order)
@@ -130,8 +130,8 @@ def test_warpgroups_that_take_turns(name: str) -> None:
 
 @pytest.mark.parametrize(("order", "barriers"), [("C", 1), ("F", 2)])
 def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
-    """Without it a warp stores where others still read what was exchanged before, or loads what
-    others have not stored."""
+    """Without it a warp overwrites values that others still read, or loads values that others have
+    not stored."""
     x, wide = values(128, 72, dtype=F16), values(128, 72).reshape(2, 64, 72)
 
     def run(seed: int | None = None) -> np.ndarray:
@@ -156,10 +156,12 @@ def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
         )
 
 
-# ---- the lanes, each an element of an array
+# ---- the lanes, as elements of an array
 class Lanes(LaneBuilder):
-    """A builder, and what `store_rows_cuda` takes of others, for 128 lanes at once; global memory
-    is `array`, whose element 0 is at `base`."""
+    """A builder, and other functions that `store_rows_cuda` uses, for 128 lanes at once.
+
+    Global memory is `array`, whose element 0 is at `base`.
+    """
 
     EXCHANGE, WARP_BYTES = store_rows_cuda.EXCHANGE, store_rows.WARP_BYTES
 
@@ -259,8 +261,10 @@ def by_lanes(
     order: str = "C",
     step: int = 1,
 ) -> tuple[np.ndarray, int]:
-    """What the lanes make of an array like `c`, and how many instructions of a warp write it;
-    `pitch` and `step`, from line to line and in a line, in elements."""
+    """Return what the lanes store to an array like `c`, and how many instructions of a warp do it.
+
+    `pitch` and `step` are in elements, between lines and within a line.
+    """
     inner = int(order == "C")
     lines, length = c.shape if inner else c.shape[::-1]
     lanes = Lanes(base, lines * pitch * c.itemsize)
@@ -326,7 +330,7 @@ def test_the_lanes_write_pairs(
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_negative_start_writes_what_lies_inside(
+def test_a_store_from_a_negative_start_is_clipped(
     order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, c = values(64, 72, dtype=F16), np.full((70, 70), 7, F16)
@@ -338,7 +342,7 @@ def test_a_negative_start_writes_what_lies_inside(
 
 
 @pytest.mark.parametrize("dtype", [F16, F32], ids=str)
-def test_the_lanes_write_what_does_not_lie_side_by_side(
+def test_lanes_write_elements_that_are_not_contiguous(
     dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, c = values(64, 72, dtype=dtype), np.full((130, 66), 7, dtype)
@@ -379,7 +383,7 @@ def test_pairs_are_aligned_in_every_row_and_whole(
 
 # ---- compiled
 def instructions(kernel: Any, *args: Any, **named: Any) -> dict[str, int]:
-    """How many there are of those that store."""
+    """Return the number of store instructions."""
     sass = kernel.inspect("sass", *args, **named)
     return {
         name: len(re.findall(rf"\b{re.escape(name)}(?![.\w])", sass))
@@ -402,13 +406,15 @@ T16 = numpipe.ArrayType((512, 512), F16)
 def test_tma_writes_what_ends_at_16_bytes_along_the_contiguous_dimension(
     shape: tuple[int, int], order: Any, whole: bool
 ) -> None:
-    """A TMA store writes whole chunks of 16 bytes: behind a column of 130 elements, padded to 136,
-    it would write 6 of others."""
+    """A TMA store writes whole chunks of 16 bytes.
+
+    After a column of 130 elements, padded to 136, it would overwrite 6 elements of others.
+    """
     assert ends_whole(describe(np.zeros(shape, F16, order), "c")) == whole
 
 
 @pytest.mark.thorough
-def test_columns_are_written_from_panels_that_lie_turned() -> None:
+def test_columns_are_written_from_transposed_panels() -> None:
     assert instructions(
         gemm(2), T16, T16, Odd((511, 512), F16, "F"), cfg=Config(128, 128, 64, 3)
     ) == {"STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 0, "STSM.16.MT88.4": 16, "UTMASTG": 0}
@@ -436,7 +442,7 @@ def test_a_kernel_without_room_for_a_panel_stores_what_the_lanes_have() -> None:
 @pytest.mark.variants(0, thorough=1)
 @pytest.mark.parametrize("memory_role", [False, True])
 def test_a_ring_that_is_met_after_a_store_keeps_its_room(memory_role: bool) -> None:
-    """Without a memory role, whose rings are known first, the kernel is compiled once more."""
+    """Without a memory role, whose rings are known first, the kernel is compiled a second time."""
     assert (
         instructions(
             between_rings(memory_role), numpipe.ArrayType((64, 1024), F16), Odd((128, 65), F16)
@@ -447,13 +453,13 @@ def test_a_ring_that_is_met_after_a_store_keeps_its_room(memory_role: bool) -> N
 
 # ---- shared memory
 def unit_with(free: int, *outputs: ArrayArg, **params: Any) -> Unit:
-    """A kernel of two compute warpgroups that has so many bytes of shared memory left."""
+    """Return a kernel of two compute warpgroups with this many free bytes of shared memory."""
     unit = Unit("k", outputs, (), "wg", 2, 40, params=numpipe.CompilerParams(**params))
     unit.plan_scratch("a line", SMEM((unit.target.smem_bytes - 1024 - free,), np.uint8), True)
     return unit
 
 
-def test_a_panel_is_planned_where_it_fits_beside_the_store_ring_of_other_outputs() -> None:
+def test_a_panel_is_planned_where_it_fits_next_to_the_store_ring_of_other_outputs() -> None:
     odd = ArrayArg("c", F16, 2, tma=False)
     aligned = ArrayArg("d", F16, 2)
     work = ArrayArg("w", F32, 2, workspace=True)
@@ -469,7 +475,7 @@ def test_a_panel_is_planned_where_it_fits_beside_the_store_ring_of_other_outputs
         unit = unit_with(free, *arrays, store_slots=slots)
         assert unit.plan_row_stores() == fits and unit.exchange_bytes == 8192 * fits
         assert unit.plan_row_stores() == fits
-        if aligned in arrays:  # the ring has what is left, and all lies inside
+        if aligned in arrays:  # the ring has what is left, and everything fits
             assert (
                 unit.plan_staging(4) == (slots or 1) and unit.smem_bytes <= unit.target.smem_bytes
             )

@@ -1,5 +1,5 @@
-"""numpipe.map_columns: what is computed of a tile strip by strip is what is computed of all of
-it."""
+"""numpipe.map_columns: computing a tile strip by strip gives the same result as computing it
+whole."""
 
 from __future__ import annotations
 

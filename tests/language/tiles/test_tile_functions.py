@@ -1,5 +1,5 @@
-"""Functions of register tiles: NumPy's elements, means and indices; sums in the GPU's order; code
-with a clean gate."""
+"""Functions of register tiles: NumPy's elements, means and indices, sums in the GPU's order, and
+code that passes the build gate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.kernels.tile_function_kernels import (
 )
 
 
-# ---- what an operation says of itself ------------------------------------------------------------
+# ---- lookup of operations ---------------------------------------------------------------------
 def test_an_operation_is_found_by_numpys_function_and_by_its_method() -> None:
     for name in ("sum", "mean", "max", "argmin"):
         assert BY_NUMPY[getattr(np, name)] is BY_METHOD[name]
@@ -59,14 +59,14 @@ def test_users_see_an_operation_without_its_hidden_parameters() -> None:
     }
 
 
-def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_into_one() -> None:
+def test_an_operation_outside_of_a_kernel_raises_an_error_that_says_so() -> None:
     @op(context=True)
     def sorted_tile(np_: Any, tile: Any) -> Any:
         raise AssertionError("not reached")
 
     with pytest.raises(
         RuntimeError,
-        match="^numpipe.sorted_tile works inside a kernel only: call it from a @numpipe.kernel f",
+        match="^numpipe.sorted_tile only works inside a kernel: call it from a @numpipe.kernel f",
     ):
         sorted_tile(np.zeros(3))
 
@@ -83,7 +83,8 @@ def test_means_and_indices_are_numpys(case: Case, target: str, again: range) -> 
         x *= x.dtype.type(2)  # they hardly depend on one element of many
     else:
         x[np.unravel_index(np.argmax(np.abs(x.astype(np.float64))), x.shape)] = 0
-    assert case[0].startswith("arg") or not is_numpys(case, x, y)  # the comparison sees one element
+    # the comparison detects a single element
+    assert case[0].startswith("arg") or not is_numpys(case, x, y)
 
 
 def test_of_equal_elements_the_first_one_is_found_and_of_nan_too() -> None:
@@ -116,8 +117,7 @@ def in_pairs(values: list[np.float32]) -> np.float32:
 
 
 def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, np.float32]:
-    """The sums of a tile as its lanes make them: each its own elements in the order of its
-    registers, then with each other."""
+    """Sum a tile as its lanes do: each its own elements in register order, then with each other."""
     grid = value.reshape(
         *((1, -1) if layout in (ROW, EITHER) else (-1, 1) if layout == COLUMN else value.shape)
     )
@@ -166,7 +166,7 @@ def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, 
         ((64,), EITHER, None),
     ],
 )
-def test_sums_are_those_that_the_lanes_make_to_the_last_bit(
+def test_sums_match_those_of_the_lanes_to_the_last_bit(
     shape: tuple[int, ...], layout: str, axis: int | None
 ) -> None:
     value = (10.0 ** np.random.default_rng(3).uniform(-3, 3, shape)).astype(np.float32)
@@ -195,7 +195,7 @@ def test_running_sums_are_numpys(case: Case, target: str) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its_sign(
+def test_infinities_and_nan_agree_with_numpy_and_a_zero_keeps_its_sign(
     axis: int,
 ) -> None:
     x = drawn((128, 64), "float32")
@@ -212,7 +212,7 @@ def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its
 
 
 def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
-    """The running sums of one row, or of one column, as its lanes make them."""
+    """Compute the running sums of one row, or of one column, as its lanes do."""
 
     def along(sums: list[np.float32]) -> list[np.float32]:
         for distance in (1, 2, 4)[: 2 if axis else 3]:
@@ -241,7 +241,7 @@ def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
 
 
 @pytest.mark.parametrize("shape, axis", [((64, 40), 1), ((192, 8), 0)])
-def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(
+def test_running_sums_match_those_of_the_lanes_to_the_last_bit(
     shape: tuple[int, int], axis: int
 ) -> None:
     x = (10.0 ** np.random.default_rng(5).uniform(-3, 3, (2 * shape[0], shape[1]))).astype(
@@ -281,7 +281,7 @@ def test_a_running_sum_that_int32_cannot_hold_is_an_error_simulated() -> None:
         running(("cumsum", "int32", (64, 8), 1)).simulate(x, np.zeros_like(x))
 
 
-def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(
+def test_barriers_order_the_exchange_of_a_running_sum_between_warps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case: Case = ("cumsum", "int32", (64, 40), 0)
@@ -330,7 +330,7 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
         exactly("square", "int32").simulate(x, np.zeros_like(x))
 
 
-# ---- the code ------------------------------------------------------------------------------------
+# ---- compiled code ---------------------------------------------------------------------------
 @pytest.mark.variants(0, thorough=2)
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
@@ -342,7 +342,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
     if dtype == "float16":
-        # of np.square: two elements an instruction
+        # of np.square: two elements per instruction
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16
 
 

@@ -1,5 +1,5 @@
-"""What is simulated of vectors, parts, atomics, tiles by rows and limits compiles too, and passes
-the build gate."""
+"""Kernels on vectors, parts, atomics, tiles by rows and limits, which other tests simulate, compile
+and pass the build gate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of(dtype: Any, *shapes: tuple[int, ...]) -> tuple[ArrayType, ...]:
 
 
 SQUARE, LINE, I32 = (4096, 4096), (4096,), np.int32
-# of more some registers are spilled
+# with more, some registers are spilled
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "rows": (row_kernels.normalised, of(np.float32, SQUARE, LINE, SQUARE, SQUARE), {}),
     "all atomics": (

@@ -26,11 +26,11 @@ FUNCTIONS = {
     "tan": trigonometry_cuda.tangent,
 }
 ULP = {"sin": 1.6, "cos": 1.6, "tan": 3.1}
-"""below what `mathematics` promises: 2 and 4"""
+"""tighter than what `mathematics` promises: 2 and 4"""
 
 
 def on_the_cpu(emit: Callable[[Any, Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of float32 arrays, from one that emits LLVM IR for an element."""
+    """Return a function of float32 arrays, from one that emits LLVM IR for an element."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     module, array, i64 = ir.Module("trigonometry"), nb.f32.as_pointer(), nb.i64
@@ -62,8 +62,8 @@ def on_the_cpu(emit: Callable[[Any, Any], Any]) -> Callable[[np.ndarray], np.nda
 
 
 def arguments() -> np.ndarray:
-    """Numbers of every size, and those next to multiples of pi / 2, where most of what is
-    subtracted cancels."""
+    """Return numbers of every size, and neighbors of multiples of pi / 2, where most digits
+    cancel."""
     rng = np.random.default_rng(2)
     drawn = rng.integers(0, 0x7F800000, 1 << 20).astype(np.int32).view(np.float32)
     near = (np.arange(1, 1 << 18) * (np.pi / 2)).astype(np.float32)
@@ -75,7 +75,7 @@ def arguments() -> np.ndarray:
 
 
 def error(name: str, x: np.ndarray, y: np.ndarray) -> float:
-    """The largest error in ulp of float32."""
+    """Return the largest error in ulp of float32."""
     true = getattr(np, name)(x.astype(np.float64))
     return float(
         (np.abs(y - true) / np.spacing(np.abs(true.astype(np.float32))).astype(np.float64)).max()

@@ -1,4 +1,4 @@
-"""Blocks, shared arrays and outputs of one dimension, in every element type, with edges."""
+"""1-D blocks, shared arrays and outputs, in every element type, with partial blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kernels.vector_kernels import (
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.variants(4)
-def test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores(
+def test_a_pipeline_of_vectors_reads_zeros_after_the_array_and_clips_its_stores(
     dtype: np.dtype, target: str
 ) -> None:
     for size in (*SIZES, *[100_000] * (target == "gpu")):
@@ -60,7 +60,7 @@ def test_a_part_that_leaves_a_vector_is_a_hazard() -> None:
     assert caught.value.report.hazard == "out-of-bounds"
 
 
-def test_another_warp_sees_what_warp_0_has_stored_behind_a_barrier_only() -> None:
+def test_another_warp_sees_stores_of_warp_0_only_after_a_barrier() -> None:
     x, y = array(1024, np.dtype(np.float32)), np.zeros(1024, np.float32)
     with pytest.raises(PipelineRace) as caught:
         without_barriers(x, y, target="sim")

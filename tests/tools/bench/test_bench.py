@@ -1,4 +1,4 @@
-"""numpipe.bench without a GPU: the statistic, the protocols on a timer with a known answer, the
+"""numpipe.bench without a GPU: the statistics, the protocols on a timer with a known answer, the
 result file."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpipe.tools.bench import timer
 
 
 class FakeGpu:
-    """A timer whose competitors take the time they say, at a clock that load lowers and idleness
+    """A timer whose competitors take a given time, at a clock that load lowers and idleness
     restores."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def samples_of(
     return gpu, {s.protocol: s for s in found}
 
 
-# ---- the statistic
+# ---- statistics
 def test_interval_of_three_processes_is_students_t_on_logarithms() -> None:
     figure = bench.figure([1.00, 1.02, 1.06])
     logs = [math.log(v) for v in (1.00, 1.02, 1.06)]
@@ -123,7 +123,7 @@ def test_ratios_must_be_positive_and_present() -> None:
         bench.figure([1.0, 0.0])
 
 
-# ---- the protocols
+# ---- protocols
 def test_burst_sees_the_boost_clock_and_load_the_settled_one() -> None:
     _, samples = samples_of(0.8e-3, 1e-3)
     assert samples["burst"].ratio("ours") == pytest.approx(1.25)
@@ -158,7 +158,7 @@ def test_interleaved_takes_all_competitors_in_each_round_in_another_order() -> N
     )
 
 
-def test_in_interleaved_rounds_nobody_always_comes_behind_one_that_lets_the_card_cool() -> None:
+def test_in_interleaved_rounds_no_competitor_always_follows_one_that_lets_the_card_cool() -> None:
     gpu, before = FakeGpu(), [""]
 
     def competitor(name: str) -> Callable[[int], None]:
@@ -253,7 +253,9 @@ def test_sensors_are_read_under_each_load() -> None:
 @pytest.mark.parametrize(
     ("bytes_per_call", "sets"), [(240, 1), (120, 1), (119, 3), (60, 3), (10, 13)]
 )
-def test_two_l2_of_other_data_lie_between_uses_of_a_buffer(bytes_per_call: int, sets: int) -> None:
+def test_other_data_of_twice_the_l2_is_used_between_uses_of_a_buffer(
+    bytes_per_call: int, sets: int
+) -> None:
     assert bench.rotation_sets(bytes_per_call, l2_bytes=60) == sets
 
 
@@ -364,7 +366,7 @@ def test_a_file_whose_runs_have_another_form_is_refused(
     (tmp_path / "bad.json").write_text(json.dumps(data | change), encoding="utf8")
     (tmp_path / "deep.json").write_text("[" * 200_000, encoding="utf8")
     for name in ("bad.json", "deep.json"):
-        with pytest.raises(ValueError, match=f"{name} is no result file of numpipe.bench"):
+        with pytest.raises(ValueError, match=f"{name} is not a result file of numpipe.bench"):
             bench.read(tmp_path / name)
     (tmp_path / "r.json.gz").write_bytes(gzip.compress((tmp_path / "r.json").read_bytes()))
     assert (

@@ -1,4 +1,4 @@
-"""numpipe.bench: the SMs' clock, and the part of the limit that was reached."""
+"""numpipe.bench: the SM clock, and the achieved fraction of the limit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.tools.bench.test_bench import FakeGpu
 SMS = 4
 
 
-# ---- the clock
+# ---- clock
 class FakeCuda:
-    """cuda.bindings.driver on host memory: SMs whose counters run at clocks of their own, while
-    `time` (ns) passes.
+    """A fake of cuda.bindings.driver on host memory, whose SMs have counters with clocks of their
+    own.
 
-    A launch reaches the SMs in `reached`.
+    `time` (ns) passes explicitly. A launch reaches the SMs in `reached`.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
+def test_the_clock_is_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
     stamps = timer.Stamps()
     first = stamps.stamp(7)
     cuda.passes(400_000)
@@ -146,7 +146,7 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
     assert stamps.megahertz(first, third) == pytest.approx(1440)
 
 
-def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(
+def test_only_sms_of_both_stamps_count_and_an_overwritten_stamp_gives_none(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer, "KEPT", 4)
@@ -203,7 +203,7 @@ def test_a_hold_waits_for_its_word_and_for_no_other(
     assert [word.value for _, word in cuda.held] == [0, 1]
     for _ in range(3):
         again = holds.hold(7)
-    # a word that is used again holds again
+    # a reused word is kept alive again
     assert again == words[1] and cuda.held[-1][1].value == 0
 
 
@@ -241,7 +241,7 @@ def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_befo
     assert timed.seconds(handle) == pytest.approx(100e-6) and timed.megahertz(
         handle
     ) == pytest.approx(1500)
-    assert not cuda.events  # they are destroyed when the time is known
+    assert not cuda.events  # destroyed once the time is known
 
 
 def test_a_competitor_may_launch_many_at_once() -> None:
@@ -262,7 +262,10 @@ def test_a_competitor_may_launch_many_at_once() -> None:
 
 
 class ClockedGpu(FakeGpu):
-    """Its SMs run at 2000 MHz after a pause, at 1600 under load; a handle is (seconds, MHz)."""
+    """A GPU whose SMs run at 2000 MHz after a pause and at 1600 MHz under load.
+
+    A handle is (seconds, MHz).
+    """
 
     def measure(self, competitor: Any, calls: int, first: int) -> Any:
         mhz = 1600.0 if self.hot > 0.5 else 2000.0
@@ -299,9 +302,11 @@ def run(
     return bench.run_entry(process, {"shape": case}, 2.0, samples, limit=limit)
 
 
-def test_a_row_says_which_part_of_the_limit_was_reached_in_its_own_cycles() -> None:
-    """2 units of work in 0.8 ms, 2e-6 a cycle at best: at 2000 MHz that is 2 / 3.2 of the limit, at
-    1600 MHz 2 / 2.56."""
+def test_a_row_has_the_fraction_of_the_limit_reached_in_its_own_cycles() -> None:
+    """2 units of work take 0.8 ms, with at best 2e-6 units per cycle.
+
+    That is 2 / 3.2 of the limit at 2000 MHz, and 2 / 2.56 at 1600 MHz.
+    """
     burst, interleaved, alone = bench.summarise([run(p, 0.8e-3) for p in range(3)])
     assert burst.fraction == pytest.approx(0.625) and burst.reference_fraction == pytest.approx(0.5)
     assert interleaved.fraction == pytest.approx(
@@ -340,5 +345,5 @@ def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert "1.250 [one process]" in shown and "2.000 [one process]" in shown
     files[0].write_text("[]")
-    assert main(["show", str(files[0])]) == 2 and "no result file" in capsys.readouterr().err
+    assert main(["show", str(files[0])]) == 2 and "not a result file" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none.json")]) == 2

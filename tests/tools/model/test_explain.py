@@ -1,5 +1,5 @@
-"""numpipe.explain: what it counts is what the simulator moves, and what it predicts is what an H200
-measured."""
+"""numpipe.explain: its counts equal what the simulator moves, and its predictions agree with
+measurements on an H200."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ explain = functools.partial(numpipe.explain, compiled=False)
 
 
 def explained() -> Any:
-    """examples/benchmarks/explained.py"""
+    """Return the module examples/benchmarks/explained.py."""
     file = ROOT / "examples" / "benchmarks" / "explained.py"
     spec = importlib.util.spec_from_file_location("explained", file)
     assert spec is not None and spec.loader is not None
@@ -55,7 +55,7 @@ def explained() -> Any:
 CASES = explained().CASES
 
 
-# ---- what is counted
+# ---- counts
 def zeros(*shapes: tuple[int, ...], dtype: Any = F16) -> list[np.ndarray]:
     return [np.zeros(shape, dtype) for shape in shapes]
 
@@ -120,8 +120,11 @@ def test_counts_are_what_the_simulator_moves_and_multiplies(
 
 
 def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
-    """200 x 136 x 72 in tiles of 128 x 64 x 64: two by three tiles, two steps each; every row is
-    loaded once a tile beside it."""
+    """200 x 136 x 72 in tiles of 128 x 64 x 64 has two by three tiles of two steps each.
+
+    Rows of a are loaded for each of three columns of tiles, rows of b for each of two rows of
+    tiles.
+    """
     told = explain(gemm.matmul, ArrayType((200, 72), F16), ArrayType((136, 72), F16), cfg=SMALL)
     assert (told.tiles, told.steps) == (6, 12)
     assert told.loaded == {"a": 3 * 200 * 72 * 2, "b": 2 * 136 * 72 * 2}
@@ -130,9 +133,11 @@ def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
     assert told.flop == 6 * 2 * 128 * 64 * 128
 
 
-def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
-    """1023 tiles on 132 SMs: 99 have 8, 33 have 7; the last tile of each column of tiles reaches
-    over the end."""
+def test_ctas_between_counted_ones_are_inferred_from_them() -> None:
+    """1023 tiles on 132 SMs: 99 have 8 tiles, and 33 have 7.
+
+    The last tile of each column of tiles is partial.
+    """
     told = explain(
         gemm.matmul, ArrayType((33 * 128, 64), F16), ArrayType((31 * 64, 64), F16), cfg=SMALL
     )
@@ -148,7 +153,8 @@ def test_a_host_table_is_read() -> None:
             for _, (tile,) in pipe(a):
                 c[ds(m * 64, 64), ds(n * 64, 64)] = tile[...]
 
-    table = np.array([[0, 0], [1, 1], [3, 3]], np.int32)  # of 4 x 3 blocks: the last one is outside
+    # of 4 x 3 blocks: the last one is out of bounds
+    table = np.array([[0, 0], [1, 1], [3, 3]], np.int32)
     told = explain(diagonal, ArrayType((256, 192), F16), table, ArrayType((256, 192), F16))
     assert told.loaded == {"a": 2 * 64 * 64 * 2}
 
@@ -193,8 +199,8 @@ def test_work_that_depends_on_data_is_counted_given_the_data_and_reported_as_suc
 
 
 @pytest.mark.thorough
-def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
-    """Every CTA has 4 steps but a few: too few for any of them to stand where CTAs are chosen."""
+def test_ctas_that_data_steers_are_not_inferred_from_their_neighbors() -> None:
+    """All CTAs have 4 steps except for a few, which the sampled CTAs may not include."""
     lengths = np.full(450, 4, np.int32)
     lengths[np.random.default_rng(0).choice(np.arange(1, 449), 20, replace=False)] = 0
     told = explain(
@@ -222,7 +228,7 @@ def of_pages(a, pages, scale, c):
 
 @pytest.mark.thorough
 def test_an_index_map_that_reads_an_array_depends_on_data_and_a_mere_factor_does_not() -> None:
-    """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
+    """All CTAs load the same pages, or each its own: the table decides what HBM transfers."""
     a = ArrayType((64 * 1024, 64), F16)
     c = ArrayType((64 * 256, 64), np.float32)
     scale = np.ones(1, np.float32)
@@ -235,7 +241,7 @@ def test_an_index_map_that_reads_an_array_depends_on_data_and_a_mere_factor_does
     ).data == ("pages",)
 
 
-def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> None:
+def test_a_table_without_data_that_may_not_be_zeros_is_refused_with_the_fix() -> None:
     @numpipe.kernel(grid=numpipe.persistent())
     def by_table(table, c):
         for m, n in numpipe.tiles(4, 3, order=table):
@@ -244,7 +250,8 @@ def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> 
     c = ArrayType((256, 192), np.float32)
     with pytest.raises(
         SpecError,
-        match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a",
+        match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros; "
+        "fix: pass a",
     ):
         explain(by_table, ArrayType((12, 2), np.int32), c)
     told = explain(by_table, numpipe.orders.Row().table((4, 3)), c)
@@ -256,7 +263,7 @@ def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> 
 
 
 def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:
-    """And from L2 twice: of an array that does not fit there."""
+    """From L2 it comes twice. The array does not fit there."""
     a, c = ArrayType((64 * 4000, 512), F16), ArrayType((64 * 4000, 64), np.float32)
     told = explain(of_lengths, a, np.full(4000, 8, np.int32), c)
     loaded, stored = 64 * 4000 * 512 * 2, 64 * 4000 * 64 * 4
@@ -283,12 +290,14 @@ def test_a_kernel_prints_nothing_and_stops_nowhere(
 
 
 def test_neighbours_share_what_they_load_at_a_time() -> None:
-    """Tiles in groups of 16 rows: two SMs side by side share a block of b and not of a, all of a
-    wave 16 and 9 blocks."""
+    """In groups of 16 rows of tiles, two neighboring SMs share a block of b and none of a.
+
+    All SMs of a wave share 16 and 9 blocks.
+    """
     told = explain(gemm.matmul, ArrayType((4096, 512), F16), ArrayType((4096, 512), F16))
     loads = told.loaded["a"] + told.loaded["b"] / 2
     assert told.l2_bytes == pytest.approx(loads + told.stored["c"], rel=0.01)
-    # all inputs fit into L2: once
+    # all inputs fit into L2, so they are read once
     assert told.hbm_bytes == 3 * 4096 * 512 * 2 + told.stored["c"] - 4096 * 512 * 2
 
 
@@ -307,7 +316,7 @@ def test_registers_and_shared_memory_are_the_compiled_kernels() -> None:
     assert dataclasses.replace(budgeted.registers, compiled=True) == told.registers
 
 
-def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
+def test_slots_and_the_rows_of_shared_memory_name_their_owner() -> None:
     told = explain(gemm.matmul, ArrayType((512, 256), F16), ArrayType((512, 256), F16))
     [ring] = told.slots
     assert (ring.slots, ring.slot_bytes, ring.fills) == (3, 49152, 8 * 4)
@@ -318,8 +327,10 @@ def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("depth, resident", [(64, 8), (192, 6)])
 def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
-    """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots
-    shared memory lets 6."""
+    """With four times an H200's registers, 8 CTAs of 128 threads fit with 255 registers per lane.
+
+    With three slots, shared memory limits them to 6.
+    """
 
     @numpipe.kernel(grid=lambda a: (a.shape[0] // 64,), grid_names="m", warp_specialized=False)
     def copied(a, c, *, depth: numpipe.Static = 64):
@@ -339,9 +350,9 @@ def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
     assert told.waves == pytest.approx(2000 / (132 * told.ctas_per_sm)) and not told.persistent
 
 
-# ---- the time
+# ---- time
 def measured() -> dict[Any, list[float]]:
-    """Seconds of examples that were measured on an H200, by kernel, shape, configuration and clock:
+    """Return seconds measured on an H200 by kernel, shape, configuration and clock, from
     docs/results."""
     found: dict[Any, list[float]] = {}
     for file in sorted((ROOT / "docs" / "results").glob("gemm_*h200*.json")):
@@ -374,7 +385,7 @@ KERNELS = {"chained": gemm.matmul, "drained": DRAINED}
 
 
 SETTLED = {(4096, 4096, 4096)}
-"""shapes of which both clocks are compared"""
+"""shapes whose times are compared at both clocks"""
 
 
 @pytest.mark.variants(1, thorough=3)
@@ -449,7 +460,7 @@ def test_every_limiter_that_a_case_can_have_has_one() -> None:
 
 
 def rows_summed(grid: Any, slots: int = 3) -> Kernel:
-    """y[i] = sum(x[i, :]), 64 rows a CTA or a tile"""
+    """Compute y[i] = sum(x[i, :]), 64 rows per CTA or tile."""
 
     @numpipe.kernel(grid=grid)
     def summed(x, y):
@@ -509,11 +520,13 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("slots, limiter", [(4, "slots"), (5, "compute role")])
 def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter: str) -> None:
-    """Slots come round about as slowly as the compute role adds up their tiles: without either
-    alone little is saved."""
+    """Slots become free about as slowly as the compute role adds up their tiles.
+
+    Removing either alone saves little.
+    """
 
     @numpipe.kernel(grid=(132,), grid_names="m")
-    def twice(x, y):  # all CTAs load the same blocks: HBM has little to do
+    def twice(x, y):  # all CTAs load the same blocks, so HBM transfers little
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
             grid=(x.shape[1] // 64,),
@@ -573,7 +586,7 @@ def test_more_slots_are_never_slower_and_nothing_saves_more_than_all() -> None:
     assert times == sorted(times, reverse=True) and times[0] > times[2]
 
 
-def test_the_longest_cta_is_what_counts() -> None:
+def test_the_longest_cta_determines_the_time() -> None:
     """133 tiles take as long as 264."""
 
     def seconds(tiles: int) -> float:
@@ -586,8 +599,8 @@ def test_the_longest_cta_is_what_counts() -> None:
     )
 
 
-# ---- beside a run
-def test_measured_seconds_stand_beside_the_prediction() -> None:
+# ---- measured times
+def test_measured_seconds_are_shown_next_to_the_prediction() -> None:
     told = explain(
         gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), measured=1e-4
     )
@@ -598,12 +611,12 @@ def test_measured_seconds_stand_beside_the_prediction() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, True, "1 ms", float("nan")])
-def test_what_is_no_measurement_is_refused(seconds: Any) -> None:
+def test_a_bad_measurement_is_refused(seconds: Any) -> None:
     with pytest.raises(SpecError, match="explain: measured must be a finite number > 0"):
         explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), measured=seconds)
 
 
-# ---- as text and data
+# ---- output as text and data
 def test_all_figures_are_json_and_in_the_table() -> None:
     told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16))
     data = told.as_dict()
@@ -634,7 +647,7 @@ def test_the_page_shows_the_table() -> None:
     assert shown[0].replace("(compiled)", "(from the budget)").rstrip().splitlines() == told
 
 
-# ---- what is refused
+# ---- what is rejected
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -658,12 +671,12 @@ def test_the_page_shows_the_table() -> None:
         ),
     ],
 )
-def test_what_cannot_be_explained_is_refused(call: Any, message: str) -> None:
+def test_an_invalid_call_of_explain_is_refused(call: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         call()
 
 
-def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
+def test_a_mistake_in_a_kernel_is_reported_with_its_line() -> None:
     @numpipe.kernel(grid=(1,))
     def outside(a, c):
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0,)),))

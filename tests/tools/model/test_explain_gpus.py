@@ -1,4 +1,5 @@
-"""numpipe.explain of kernels of several GPUs: bytes over the link, and when it is what limits."""
+"""numpipe.explain for kernels of several GPUs: bytes over the link, and when the link is the
+limiter."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ F32, WORDS = np.dtype(np.float32), np.dtype(np.int32)
 
 @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
 def all_ways(x, y, ready, *, by: numpipe.Static = 1):
-    """Tiles of another GPU's x by a pipeline, to its y by TMA, and a number to its y by a lane;
-    by=0: all of the own GPU."""
+    """Load tiles of another GPU's x by a pipeline, and store to its y by TMA and by a lane.
+
+    With by=0, everything is on the own GPU.
+    """
     other = (numpipe.axis_index("gpu") + by) % numpipe.axis_size("gpu")
     there = numpipe.peer(y, other)
     for (k,), (tile,) in numpipe.pipeline(
@@ -111,8 +114,10 @@ F16 = np.dtype(np.float16)
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
-    """An array stands for those of all GPUs, and so does the first one of a list; copies of
-    operands are told once."""
+    """An array counts as one per GPU, and so does the first array of a list.
+
+    Copies of operands are reported once.
+    """
     a, b, mesh = ArrayType((256, 77), F16), ArrayType((77, 136), F16), Mesh.simulated(gpus)
     found = numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False)
     assert [each.kernel for each in found.kernels] == ["copy_lanes", "all_gather_matmul"] and len(
@@ -134,8 +139,8 @@ def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
 
 
 def test_counts_say_what_an_exchange_moves() -> None:
-    """The figures are those of GPU 0, which reads from each GPU what that one's counts say is for
-    it: the first number."""
+    """The figures are for GPU 0, which reads what each GPU's counts have for it: the first
+    number."""
     for counts, rows in (([0, 64], 0), ([64, 0], 64), ([17, 64], 64)):  # rows come in blocks of 64
         found = numpipe.explain(
             ops.all_to_all,
@@ -152,13 +157,13 @@ def test_counts_say_what_an_exchange_moves() -> None:
 def test_an_op_of_several_gpus_needs_its_mesh_here_too() -> None:
     with pytest.raises(
         SpecError,
-        match=r"explain: all_gather is an op of several GPUs: pass mesh=, "
-        r"numpipe.Mesh.simulated\(2\)",
+        match=r"explain: all_gather is an op of several GPUs; fix: pass "
+        r"mesh=numpipe.Mesh.simulated\(2\)",
     ):
         numpipe.explain(ops.all_gather, ArrayType((128, 64), F16))
 
 
-def test_ops_tell_that_they_copy_an_operand(
+def test_ops_report_copies_of_operands(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "launch")

@@ -39,7 +39,7 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
     assert found.operations == 2 * 200 * 128 * 64
 
 
-def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_said() -> None:
+def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_reported() -> None:
     odd = np.zeros((129, 77), F16)
     found = told(ops.matmul, ArrayType((200, 129), F16), odd)
     assert kernels(found) == ["copy_lanes", "copy_lanes", "matmul"]
@@ -90,9 +90,10 @@ def test_nothing_is_launched_and_no_notes_are_left() -> None:
     assert (ops.matmul(np.ones((64, 64), F16), np.ones((64, 64), F16), target="sim") == 64).all()
 
 
-def test_what_is_no_kernel_and_no_op_is_refused_and_so_is_a_target() -> None:
+def test_neither_a_kernel_nor_an_op_is_refused_and_so_is_a_target() -> None:
     with pytest.raises(
-        SpecError, match="target= is of calls that run, and this one does not: leave it out"
+        SpecError,
+        match="target= is for calls that run, and explain runs nothing; fix: leave it out",
     ):
         told(ops.copy, ArrayType((64, 64), F16), target="sim")
     with pytest.raises(SpecError, match="a kernel, as @numpipe.kernel makes it"):

@@ -1,4 +1,4 @@
-"""numpipe.model.product: in closed form, what numpipe.explain counts."""
+"""numpipe.model.product: a closed form of the counts of numpipe.explain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def options(cfg: Config) -> dict[str, Any]:
     [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)],
     ids=str,
 )
-def test_it_is_what_explain_counts_and_predicts(
+def test_it_agrees_with_explain(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg, works = CASES[name], []
@@ -64,13 +64,14 @@ def test_it_is_what_explain_counts_and_predicts(
     counted, closed = works
 
     def total(work: Any) -> dict[Any, int]:
-        """by key, a ring's name left out"""
+        """Sum by key, without the name of a ring."""
         found: collections.Counter[Any] = collections.Counter()
         for key, amount in work.total.items():
             found[key[:1] if key[0] == "fills" else key] += amount
         return dict(+found)
 
-    whole = m % cfg.tm == n % cfg.tn == 0  # of tiles at the edges explain tells some from others
+    # at the edges explain distinguishes some tiles from others
+    whole = m % cfg.tm == n % cfg.tn == 0
     assert total(closed) == (total(counted) if whole else pytest.approx(total(counted), rel=0.03))
     assert closed.total["store", "c"] == 2 * m * n * (*batches, 1)[0]
     assert (closed.ctas, closed.footprint) == (counted.ctas, counted.footprint)
@@ -83,10 +84,10 @@ def test_it_is_what_explain_counts_and_predicts(
     )
 
 
-def test_what_costs_more_takes_longer() -> None:
+def test_more_work_takes_longer() -> None:
     shape, best = (4096, 4096, 4096), options(gemm_tuned.CONFIGS["cooperative 128x256"])
     seconds = product(shape, **best).seconds
-    assert product(shape, **{**best, "slots": 1}).seconds > 1.3 * seconds  # tiles come late
+    assert product(shape, **{**best, "slots": 1}).seconds > 1.3 * seconds  # tiles arrive late
     assert product(shape, **{**best, "tile": (128, 64)}).seconds > 1.2 * seconds  # L2
     assert product((4096, 4096, 8192), **best).seconds > 1.9 * seconds
     # waves
@@ -103,7 +104,7 @@ def test_what_costs_more_takes_longer() -> None:
 
 def test_a_warpgroup_whose_tile_is_the_only_one_stores_it_with_half_of_the_lanes() -> None:
     def storing(tiles: int) -> float:
-        """Cycles of the longest SM that go to stores."""
+        """Return the cycles of the longest SM that are spent on stores."""
         found = [
             product(
                 (64 * tiles, 256, 640),
@@ -118,7 +119,7 @@ def test_a_warpgroup_whose_tile_is_the_only_one_stores_it_with_half_of_the_lanes
         ]
         return 1e9 * (found[0] - found[1])
 
-    # twice what a warpgroup takes beside another one
+    # twice what a warpgroup takes next to another one
     assert storing(1) == pytest.approx(2 * 64 * 256 * 2 / 64, rel=1e-3)
     assert storing(2) < storing(1)
 
@@ -128,7 +129,7 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
     one, many = product((1024, 1024, 1024), **best), product((1024, 1024, 1024), batches=64, **best)
     assert many.hbm_bytes == pytest.approx(64 * one.hbm_bytes, rel=0.05)
     assert many.limits["tensor cores"] > 60 * one.limits["tensor cores"]
-    # 32 tiles leave most SMs without work, 2048 hardly any
+    # 32 tiles leave most SMs idle, 2048 leave few
     assert many.seconds < 64 * one.seconds * 32 / 132 * 1.1
     with pytest.raises(SpecError, match="batches must be an int >= 1, got 0"):
         product((64, 64, 64), batches=0, **best)
@@ -144,8 +145,8 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
         ),
         (
             {"tile": (64, 256)},
-            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of "
-            r"128",
+            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows must be a multiple "
+            r"of 128",
         ),
         ({"tile": (128, 264)}, "columns of 8, up to 256"),
         ({"depth": 24}, "depth of 16"),
@@ -166,14 +167,14 @@ def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> No
         product(given.pop("shape"), **given)
 
 
-# ---- tiles cut along K
+# ---- tiles split along K
 @pytest.mark.parametrize("split", ["stream", 2, 3])
 @pytest.mark.parametrize("shape", [(128, 192, 640), (200, 192, 320)])
 def test_split_products_are_predicted_as_explained(
     shape: tuple[int, int, int], split: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parts of a CTA are all alike in closed form, so some numbers are near those that are
-    counted, not the same."""
+    """The closed form takes all parts of a CTA as alike, so some numbers only approximate the
+    counts."""
     m, n, k = shape
     kernel, works = split_kernels.split_product(split_kernels.Config(split=split), 5), []
 
@@ -223,7 +224,7 @@ def test_few_tiles_are_quicker_when_they_are_cut() -> None:
         ).seconds
         for split in (None, "stream")
     }
-    assert whole["stream"] == whole[None]  # 132 tiles: nothing to cut
+    assert whole["stream"] == whole[None]  # 132 tiles: nothing to split
 
 
 def test_a_split_that_is_none_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""numpipe.autotune without a GPU: a measure of the test's own stands for it."""
+"""numpipe.autotune without a GPU, with a fake timer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_fastest_wins_and_its_kernel_computes() -> None:
     np.testing.assert_array_equal(tuned.kernel(A, B, target="sim"), A @ B.T)
 
 
-def test_calls_that_are_measured_are_those_of_the_candidates() -> None:
+def test_the_measured_calls_are_of_the_candidates() -> None:
     results = {}
 
     def measure(calls: candidates.Competitors) -> Mapping[str, float]:
@@ -101,18 +101,18 @@ def test_configs_without_names_are_called_by_their_repr() -> None:
         {"narrow": 1.0, "wide": float("nan"), "deep": 1.0},
     ],
 )
-def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
+def test_a_measure_that_omits_a_candidate_or_returns_no_time_is_refused(
     times: dict[str, float], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        SpecError, match="measure= returned .* a positive number of seconds for each of"
+        SpecError, match="measure= returned .*, expected a positive number of seconds for each of"
     ):
         tune(measure=lambda calls: times)
     assert not (tmp_path / "tuning").exists()
 
 
-# ---- what is kept
-def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
+# ---- what is cached
+def test_a_winner_is_remembered_until_a_new_measurement_is_requested() -> None:
     measure = Measured(deep=1e-6)
     first = tune(measure=measure)
     second = tune(measure=measure)
@@ -134,7 +134,7 @@ def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"]
 )
-def test_another_question_is_measured_anew(
+def test_another_question_is_measured_again(
     changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = winners.directory()
@@ -225,7 +225,7 @@ def test_a_corrupt_file_is_warned_of_and_written_again(broken: Any, tmp_path: Pa
         assert not tune(measure=measure).measured
 
 
-def test_where_nothing_can_be_written_the_winner_is_told_and_not_kept(tmp_path: Path) -> None:
+def test_without_a_writable_folder_the_winner_is_reported_and_not_kept(tmp_path: Path) -> None:
     (tmp_path / "tuning").write_text("a file where the folder should be")
     with pytest.warns(RuntimeWarning) as told:
         tuned = tune(measure=Measured(wide=1e-6))
@@ -268,7 +268,7 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
     assert not torn and files(tmp_path) == [file]
 
 
-def test_the_folder_is_the_users_cache_where_nothing_says_another(
+def test_the_folder_is_the_users_cache_by_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(winners.VARIABLE)
@@ -276,8 +276,8 @@ def test_the_folder_is_the_users_cache_where_nothing_says_another(
     assert winners.directory() == tmp_path / "cache" / "numpipe" / "tuning"
 
 
-# ---- what is refused
-def test_candidates_that_cannot_be_are_skipped_and_told(
+# ---- what is rejected
+def test_invalid_candidates_are_skipped_and_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def compiled(
@@ -333,13 +333,13 @@ def test_without_a_gpu_and_a_measure_it_says_so() -> None:
         ),
         (
             lambda: numpipe.autotune(product, {1: Config()}, A, B, measure=Measured()),
-            "names are strings, got 1",
+            "names must be strings, got 1",
         ),
         (
             lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()),
-            "another one in each process",
+            "differs in each process",
         ),
-        (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
+        (lambda: tune(measure=Measured(), key=object()), "key is .*differs in each process"),
         (
             lambda: tune(measure=Measured(), workers=-1),
             "workers must be an int >= 0 or None, got -1",
@@ -359,9 +359,7 @@ def test_what_cannot_be_tuned_is_refused_first(broken: Any, words: str, tmp_path
 
 
 def test_a_factory_of_something_else_is_a_mistake_and_not_a_candidate() -> None:
-    with pytest.raises(
-        TypeError, match="no_kernel.* returned a Config: a factory returns a kernel"
-    ):
+    with pytest.raises(TypeError, match="no_kernel.* returned a Config; fix: return a kernel"):
         numpipe.autotune(tune_kernels.no_kernel, SPACE, A, B, measure=Measured(), progress=False)
 
 
@@ -371,7 +369,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
     monkeypatch.delattr(tune_kernels, "__file__")
     with pytest.raises(
         SpecError,
-        match="is of tests.kernels.tune_kernels, which is no file that worker processes could "
+        match="is of tests.kernels.tune_kernels, which is not a file that worker processes can "
         "import",
     ):
         tune(measure=Measured())
@@ -380,8 +378,10 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
 # ---- compiling
 @pytest.mark.soak  # and on a GPU: tests/gpu/test_tune_on_gpu.py
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One compiles, the other has more shared memory than there is: in a process of its own, this
-    one compiles nothing."""
+    """One candidate compiles, the other exceeds shared memory.
+
+    Compiles run in worker processes; this process compiles nothing.
+    """
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
@@ -411,7 +411,7 @@ def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
         candidates.compiled(product, found, 1, print)
 
 
-def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dead(concurrent.futures.ThreadPoolExecutor):
         def __init__(self, *_: Any) -> None:
             super().__init__(1)
@@ -425,15 +425,15 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
     found, _ = candidates.describe(product, SPACE, (A, B), {})
     with pytest.raises(
         numpipe.CompileError,
-        match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0",
+        match="autotune: a worker process died: .*tune_kernels.*__main__.*workers=0",
     ):
         candidates.compiled(product, found, None, print)
 
 
-# ---- on a GPU, which is pretended
+# ---- on a fake GPU
 class Pretended(FakeDriver):
-    """Refuses the machine code that `broken` names, when it is launched; `launched` has what was,
-    in order."""
+    """A driver that rejects the machine code named by `broken` at launch; `launched` lists the
+    others."""
 
     broken = b""
 
@@ -445,8 +445,10 @@ class Pretended(FakeDriver):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
-    """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without
-    plans of other tests."""
+    """Install a fake GPU and a compiler whose code is the candidate's name.
+
+    Kernels are created anew, without plans of other tests.
+    """
     found = current_gpu.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     state = current_gpu.GpuState("ok", found, "", gpus=(found,))
     monkeypatch.setattr(current_gpu, "gpu_state", lambda: state)
@@ -517,7 +519,7 @@ def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(
     gpu: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
-    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was asked for"):
+    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was requested"):
         tune()
     tuned = tune(measure=lambda calls: {name: float(call(0)[0, 0]) for name, call in calls.items()})
     assert set(tuned.seconds.values()) == {64.0} and not gpu.calls

@@ -1,4 +1,4 @@
-"""`numpipe.verify` reports nothing in any kernel of numpipe.ops and of the examples."""
+"""`numpipe.verify` reports nothing for any kernel of numpipe.ops and of the examples."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def steered() -> None:
     cfg, shape = module.Config(tm=128, tn=64, tk=64, slots=2), (256, 128, 192)
     for name, table in module.steering(shape, cfg).items():
         module.KERNELS[name](halves(256, 192), halves(128, 192), table, target="sim", cfg=cfg)
+
+
+def store_role() -> None:
+    module = example("store_role")
+    for stores in (False, True):
+        module.product(stores)(
+            halves(128, 136), halves(256, 136), np.zeros((128, 256), np.float32), target="sim"
+        )
+        module.reductions(stores)(
+            halves(256, 128), halves(128, 128), np.zeros((256, 128), np.float32), target="sim"
+        )
+        module.copy(stores)(halves(200, 136), np.zeros((200, 136), np.float16), target="sim")
 
 
 def explained() -> None:
@@ -98,6 +110,13 @@ def products() -> None:
         ops.matmul(halves(130, 328), halves(328, 200), config=config, target="sim")
 
 
+def weights() -> None:
+    module = example("w4a16")
+    w, scales = module.quantized(np.random.default_rng(0).standard_normal((128, 512), np.float32))
+    for config in (module.Config(), module.Config(slots=4, groups=2)):
+        module.kernel(config)(w, scales, halves(16, 512), target="sim")
+
+
 def copies() -> None:
     x = halves(40, 40)
     for array in (x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17]):
@@ -146,6 +165,8 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {"copy"},
     ),
     "steered": (steered, {"ordered", "looked_up", "counted"}),
+    "w4a16": (weights, {"w4a16"}),
+    "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
@@ -162,11 +183,11 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         },
     ),
 }
-"""calls -> the functions of the kernels that they come to"""
+"""calls -> the functions of the kernels that they run"""
 
 
 def written() -> set[str]:
-    """The functions that are kernels, by their decorators."""
+    """Return the functions that are kernels, by their decorators."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
@@ -189,8 +210,8 @@ PARTS = {
     "reduce_scatter": "room",
     "all_to_all": "out",
 }
-"""of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is
-written by nobody"""
+"""the output of a multi-GPU kernel in which a GPU's own part, or rows that nothing is sent to, are
+not written"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`numpipe.testing.mutate`: which synchronisations of a kernel nobody misses."""
+"""`numpipe.testing.mutate`: which synchronizations of a kernel no schedule misses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CFG = Config(64, 64, 64, 2)
 
 @numpipe.kernel(grid=1)
 def differences(x, y, *, late: numpipe.Static = 1):
-    """y[t] = x[t] - x[t - 1], by a block that is kept for a step."""
+    """Compute y[t] = x[t] - x[t - 1], with a block that is kept for a step."""
     pipe = numpipe.pipeline(
         grid=(x.shape[0],),
         max_concurrent_steps=3,
@@ -47,7 +47,7 @@ def frames(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def mutants_of_differences() -> Mutation:
-    """Return what several tests look at."""
+    """Return the mutants of `differences`, for several tests."""
     return mutate(differences, *frames(5), schedules=2)
 
 
@@ -81,7 +81,7 @@ def test_inputs_that_come_to_everything_leave_no_mutant() -> None:
     )
 
 
-def test_one_tile_leaves_what_orders_it_with_the_next_one() -> None:
+def test_with_one_tile_the_order_with_the_next_one_survives_mutation() -> None:
     a, b = operands(64, 64, 64)
     found = mutate(gemm(1, ctas=1), a, b, cfg=CFG, schedules=2)
     names = [mutant.place.name for mutant in found.survivors]
@@ -90,7 +90,8 @@ def test_one_tile_leaves_what_orders_it_with_the_next_one() -> None:
     )
     with pytest.raises(
         AssertionError,
-        match=r"kernels_for_tests\.py:\d+: bulk_wait, left out: survived: nobody needs it, or the",
+        match=r"kernels_for_tests\.py:\d+: bulk_wait, left out: survived: the operation is not "
+        "needed, or the",
     ):
         found.raise_if_survived()
 
@@ -141,10 +142,10 @@ def test_signals_and_waits_of_several_gpus_have_mutants_too() -> None:
 def test_a_kernel_without_products_has_none_to_wait_for() -> None:
     found = mutants_of_differences()
     [rule] = {mutant.rule for mutant in found.redundant if mutant.place.operation == "wgmma_wait"}
-    assert "the kernel makes none" in rule
+    assert "the kernel has none" in rule
 
 
-def test_a_kernel_that_is_wrong_by_itself_is_no_kernel_to_mutate() -> None:
+def test_a_wrong_kernel_is_not_mutated() -> None:
     with pytest.raises(PipelineRace, match="may still be writing|released"):
         mutate(differences, *frames(6), late=0, schedules=6)
     with pytest.raises(
@@ -162,7 +163,7 @@ def test_arrays_and_the_machine_are_left_as_they_were() -> None:
     assert all(getattr(Warpgroup, name) is method for name, method in methods.items())
 
 
-def test_another_result_tells_and_what_changes_nothing_is_no_mutant() -> None:
+def test_a_changed_result_is_detected_and_an_edit_without_effect_is_not_a_mutant() -> None:
     class Given:
         def run(self, call: object, seed: int | None) -> dict[str, np.ndarray]:
             return {"y": np.full(3, 7)}
@@ -177,7 +178,7 @@ def test_another_result_tells_and_what_changes_nothing_is_no_mutant() -> None:
         )  # type: ignore[arg-type]
 
 
-def test_a_command_line_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = mutants_of_differences()
     status = main(
         [

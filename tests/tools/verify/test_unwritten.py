@@ -1,5 +1,5 @@
-"""numpipe.verify on outputs that the kernel leaves in part as they were, on more CTAs than two, and
-on loops that never end."""
+"""numpipe.verify on outputs that the kernel leaves partly unwritten, on more than two CTAs, and on
+loops that never end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_of_an_output_that_the_call_allocates_it_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("out", [None, Y])
-def test_what_is_meant_is_said(out: Any) -> None:
+def test_an_intended_partial_output_is_not_reported(out: Any) -> None:
     result = numpipe.verify(half, X, out=out, schedules=2, partial="y")
     assert result.ok and not result.warnings and not result.failures
     with pytest.raises(
@@ -79,9 +79,9 @@ def test_a_simulated_call_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("kernel", [in_place, added])
-def test_an_array_that_is_changed_in_place_is_no_output_to_fill(kernel: Any) -> None:
+def test_an_array_changed_in_place_is_not_an_output_to_fill(kernel: Any) -> None:
     result = numpipe.verify(kernel, Y, schedules=2)
-    # what is added to it may be all that it is for
+    # the output may exist only to be added to
     assert result.ok and len(result.warnings) == (kernel is added)
 
 
@@ -117,14 +117,14 @@ def test_all_schedules_may_have_so_many() -> None:
         (
             in_place,
             4,
-            r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how "
-            r"many",
+            r"ctas=4 requires grid=numpipe.persistent\(\), but this kernel's grid sets the "
+            r"number of CTAs",
         ),
         (by_five, 0, "ctas must be an int of at least 1, got 0"),
         (
             numpipe.kernel(cluster=2, **PERSISTENT)(by_five.function),
             5,
-            r"ctas=5 is no multiple of the 2 CTAs of a cluster .*up to 6",
+            r"ctas=5 is not a multiple of the 2 CTAs of a cluster .*up to 6",
         ),
     ],
 )
@@ -153,7 +153,7 @@ def long_loop(y, n):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + at
 
 
-def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_loop_is_not_reported_as_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(livelocks, "MOST", 5000)
     y = np.zeros((64, 64), F32)
     long_loop.simulate(y, 5000)
@@ -199,7 +199,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
 
 
 def test_a_loop_may_round() -> None:
-    """Operations have names in the rewritten source as the count of rounds has."""
+    """The rewritten source names its operations and its loop counter, which must not clash."""
 
     @numpipe.kernel
     def rounds_off(x, y):

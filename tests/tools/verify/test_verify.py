@@ -1,5 +1,5 @@
-"""numpipe.verify: what it says of correct kernels, of racing ones, and of those whose bug only some
-schedules show."""
+"""numpipe.verify: its result for correct kernels, for races, and for bugs that only some schedules
+show."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ ROOT = Path(__file__).parents[3]
 # ---- kernels
 @numpipe.function
 def steps(barrier, count):
-    """So many phases of a barrier of the warpgroup's own: moments at which another may run."""
+    """Pass this many phases of the warpgroup's own barrier, at each of which another warpgroup may
+    run."""
     for _ in range(count):
         numpipe.barrier_arrive(barrier)
         numpipe.barrier_wait(barrier)
 
 
 def unlucky(then: str) -> Any:
-    """What a warpgroup does that finds the schedule it did not expect."""
+    """Run when a warpgroup finds the schedule that it did not expect."""
 
     @numpipe.function
     def writes(y, never):
@@ -76,7 +77,7 @@ def unlucky(then: str) -> Any:
 
 
 def overtaken(then: str, head: int = 20) -> Any:
-    """Bug of depth 1: warpgroup 1 believes that 0 has arrived by the time it has taken `head` steps
+    """A bug of depth 1: warpgroup 1 assumes that 0 has arrived once it has taken `head` steps
     itself."""
     fail = unlucky(then)
 
@@ -95,8 +96,10 @@ def overtaken(then: str, head: int = 20) -> Any:
 
 
 def inverted(then: str, head: int = 25, window: int = 30, work: int = 20) -> Any:
-    """Bug of depth 2: warpgroup 0 is through `head` before 1 begins, then 1 through its work before
-    0 is through `window`."""
+    """A bug of depth 2, an inversion of the order of two warpgroups.
+
+    Warpgroup 0 passes `head` before 1 begins, then 1 finishes its work before 0 passes `window`.
+    """
     fail = unlucky(then)
 
     @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
@@ -127,7 +130,8 @@ def inverted(then: str, head: int = 25, window: int = 30, work: int = 20) -> Any
 
 @numpipe.kernel(grid=4)
 def sums(x, y):
-    """y += x[i] of each CTA i, by TMA: right in every order, and rounded differently in each."""
+    """Compute y += x[i] of each CTA i by TMA: right in every order, and rounded differently in
+    each."""
     i = numpipe.program_id(0)
     tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[i, ds(0, 64), ds(0, 32)], tile, landed)
@@ -281,7 +285,7 @@ def test_a_failing_seed_fails_again_with_the_same_words(
         assert str(raised.value) == failure.text
 
 
-def test_failures_at_different_lines_are_told_apart() -> None:
+def test_failures_at_different_lines_are_distinguished() -> None:
     result = numpipe.verify(two_guesses, SQUARE, schedules=40)
     lines = {failure.lines[0].line for failure in result.failures}
     assert (
@@ -334,9 +338,11 @@ def test_sums_that_tma_makes_of_floats_may_differ() -> None:
 
 
 # ---- schedules
-def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
-    """Depth 1: one of two warpgroups takes 20 steps before the other takes one. Uniform choices
-    never come there."""
+def test_priorities_find_bugs_that_need_one_warpgroup_far_ahead() -> None:
+    """Depth 1: one of two warpgroups takes 20 steps before the other takes one.
+
+    Uniform choices never get there.
+    """
     kernel = overtaken("writes")
     found = {
         name: sum(differs(kernel, seed) for seed in range(120) if kind(seed) == name)
@@ -346,7 +352,7 @@ def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
 
 
 @pytest.mark.thorough
-def test_priorities_find_what_needs_an_inversion() -> None:
+def test_priorities_find_bugs_that_need_an_inversion() -> None:
     """Depth 2: one warpgroup leads, and in the right one of its steps the other takes over."""
     kernel = inverted("writes")
     assert not any(differs(kernel, seed) for seed in range(0, 450, 3))
@@ -388,7 +394,7 @@ def test_jitter_changes_how_long_copies_and_products_take() -> None:
     assert len(taken["mma"]) > 3
 
 
-def test_ctas_behind_the_first_run_in_another_order_with_a_seed() -> None:
+def test_ctas_after_the_first_run_in_another_order_with_a_seed() -> None:
     def order(seed: int | None) -> list[Any]:
         trace = Trace()
         Gemm(m=256, n=256, k=64).run(seed, trace)
@@ -402,7 +408,7 @@ def test_ctas_behind_the_first_run_in_another_order_with_a_seed() -> None:
     )
 
 
-# ---- what is not a hazard
+# ---- errors that are not hazards
 def test_other_errors_are_raised_and_say_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
@@ -436,7 +442,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         numpipe.verify(taken, SQUARE)
 
 
-def test_copies_lie_in_memory_as_their_arrays_do() -> None:
+def test_copies_have_the_memory_order_of_their_arrays() -> None:
     base = np.arange(60, dtype=np.int32).reshape(6, 10)
     views = [
         base,
@@ -463,9 +469,9 @@ def test_copies_lie_in_memory_as_their_arrays_do() -> None:
     assert copies[6][2, 4] == base[2, 4] == 24
 
 
-# ---- what is written of it
+# ---- memory use
 def resident() -> int:
-    """Bytes of memory that this process has touched."""
+    """Return the bytes of memory that this process has touched."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -479,19 +485,19 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
         )(a):
             c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32) * np.float32(2)
 
-    # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
+    # bytes between rows: 63 of them are more than 2 GiB, of which 64 pages are touched
     step = (1 << 25) + (1 << 20)
     view = np.zeros((64, step // 2), np.float16)[:, :64]
     view[...] = np.arange(64)
     before = resident()
     (copy,) = duplicates([view])
     assert copy.strides == view.strides == (step, 2) and (copy == view).all()
-    assert resident() - before < 1 << 28  # a row is a page, maybe of 2 MiB
+    assert resident() - before < 1 << 28  # a row touches a page, which may have 2 MiB
     found = numpipe.verify(doubled, view, schedules=2)
     assert found.ok, found
 
 
-def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place() -> None:
+def test_repeated_elements_are_copied_once_and_all_keep_their_place() -> None:
     row = np.arange(4, dtype=np.int32)
     many = np.broadcast_to(row, (3, 4))
     windows = np.lib.stride_tricks.sliding_window_view(row, 2)

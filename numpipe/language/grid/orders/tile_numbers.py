@@ -1,10 +1,10 @@
-"""Helpers that find tile number t under each order; kernels, the simulator and the host run the
-same ones.
+"""Helpers that compute the indices of tile number t in each order. Kernels, the simulator and the
+host run the same code.
 
-An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by
-one of them is a product and a correction (`arith.divide`), where plain divisions cost 3 % of a GEMM
-at K = 512. ``place`` runs for each tile. Numbers are int32: Numba would compile Python's operators,
-int32 - int32, as int64. Rows and columns are counted in tiles::
+Each order has two helpers. ``begin`` runs once, before a loop, and prepares divisors: dividing by
+one of them takes a product and a correction (`arith.divide`), where plain divisions cost 3 % of a
+GEMM at K = 512. ``place`` runs for each tile. Numbers are int32 and computed by functions, because
+Numba would compile Python's operators on int32 as int64. Rows and columns are counted in tiles::
 
     begun = begin_grouped(rows, columns, group)
     m, n = place_grouped(t, begun, group)
@@ -43,16 +43,17 @@ def place_column(t, begun):
 
 @helper
 def in_strip(t, rows, group, by_strip):
-    """Return (strip, row, column) of tile t where `rows` are cut into strips of `group`, each
-    walked column by column.
+    """Return (strip, row, column) of tile t, where `rows` are cut into strips of `group` and each
+    strip is walked column by column.
 
-    `by_strip` is the `divisor` of a whole strip's tiles. The last strip may be narrower.
+    `by_strip` is the `divisor` for the number of tiles in a whole strip. The last strip may be
+    narrower.
     """
     strip = divide(t, by_strip)
     inside = sub(t, mul(strip, by_strip[0]))
     first = mul(strip, group)
     left = sub(rows, first)
-    if left >= group:  # all strips but the last: the divisor is a constant
+    if left >= group:  # in all strips but the last, the divisor is precomputed
         return strip, add(first, remainder(inside, group)), quotient(inside, group)
     return strip, add(first, remainder(inside, left)), quotient(inside, left)
 
@@ -83,14 +84,16 @@ def begin_hilbert(rows, columns):
 
 @helper
 def place_hilbert(t, begun):
-    """A Hilbert curve over a plane of any size, by halving it: as many turns of the loop as its
-    longer side has bits, about twice.
+    """Return the indices of tile t along a Hilbert curve over a plane of any size.
+
+    The plane is halved repeatedly: the loop runs about twice for each bit of the longer side.
 
     A block is `long` by `short` tiles from a corner (m, n), along directions (lm, ln) and (sm, sn).
     The curve enters at the corner and leaves at the other end of the long side. A block that is
-    much longer than wide is two of them behind each other; another is three: a turned one, one
-    along the long side, and one turned the other way. Halves are even where they can be, so that
-    the curve has no jumps (a step in a block with odd sides may be diagonal).
+    much longer than wide is divided into two, one after the other. Any other block is divided into
+    three: one rotated, one along the long side, and one rotated the other way. Halves are even
+    where possible, so that the curve has no jumps (a step in a block with odd sides may be
+    diagonal).
     """
     zero, one = np.int32(0), np.int32(1)
     m, n = zero, zero
@@ -131,14 +134,14 @@ def place_hilbert(t, begun):
 # ---- a first index outside a plane
 @helper
 def in_plane(t, by_plane):
-    """Return (plane, tile of the plane)."""
+    """Return (plane, tile number within the plane)."""
     plane = divide(t, by_plane)
     return plane, sub(t, mul(plane, by_plane[0]))
 
 
 @helper
 def only_plane(place):
-    """Return the indices in a grid of one plane."""
+    """Return the indices in a grid with a single plane."""
     return np.int32(0), place[0], place[1]
 
 
@@ -149,5 +152,5 @@ def with_plane(plane, place):
 
 @helper
 def place_line(t):
-    """Return the index in a grid of one dimension: the tile's number."""
+    """Return the index in a one-dimensional grid: the tile's number."""
     return (t,)

@@ -1,4 +1,5 @@
-"""Orders as objects: frozen, so that a Static may hold one; their host tables and pictures."""
+"""Tile orders as objects, with their host tables and pictures. They are frozen, so that a Static
+may hold one."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Order:
     """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake`, `Hilbert`
     and `Table`.
 
-    A grid is (rows, columns), in tiles, or (planes, rows, columns): planes one after the other,
-    each in the order.
+    A grid is (rows, columns), in tiles, or (planes, rows, columns). Planes come one after the
+    other, and each is walked in the order.
 
     >>> from numpipe.orders import Grouped
     >>> [Grouped(2).coordinates(t, (4, 3)) for t in range(4)]
@@ -54,8 +55,8 @@ class Order:
         return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
 
     def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a
-        grid that there is not."""
+        """Return the indices of tile number `t` of a grid of `shape`. Raises SpecError if the tile
+        number or the shape is invalid."""
         shape = checked(shape)
         if not is_int(t) or not 0 <= t < math.prod(shape):
             raise SpecError(
@@ -78,8 +79,8 @@ class Order:
         return tuple(tile_numbers.with_plane(plane, place(inside, begun[0], *self.parameters)))
 
     def table(self, shape: Sequence[int]) -> np.ndarray:
-        """Return all tiles of a grid in this order: int32, a row of indices each. A host table for
-        any kernel; read-only.
+        """Return the indices of all tiles of a grid in this order: a read-only int32 array with one
+        row per tile. Any kernel takes it as a host table.
 
         >>> from numpipe.orders import Column
         >>> Column().table((2, 2)).tolist()
@@ -88,8 +89,8 @@ class Order:
         return _table(self, checked(shape))
 
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
-        """Return how many panels of A and of B, (rows, columns), the tiles of each wave read:
-        `ctas` tiles run at the same time."""
+        """Return, for each wave of `ctas` tiles that run at the same time, how many panels of A and
+        of B the wave reads, as pairs (rows, columns)."""
         require(str(self), locals(), ctas=whole(1))
         every = self.table(shape).tolist()
         return [
@@ -109,17 +110,18 @@ class Order:
         itemsize: int = 2,
         ctas: int = 132,
     ) -> int:
-        """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a
-        wave share their panels, and no wave finds panels of an earlier one.
+        """Return the bytes of A and B that are loaded from memory into L2 for C = A B, assuming
+        that the tiles of a wave share their panels and that no wave reuses panels of an earlier
+        one.
 
-        shape     of the grid of C's tiles
+        shape     the grid of C's tiles
         tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B
                   columns x k
         k         depth, elements
         itemsize  bytes of an element of A and B
-        ctas      tiles that run at the same time; each CTA is taken to keep up with the others
+        ctas      tiles that run at the same time; all CTAs are assumed to run at the same speed
 
-        Under an order in which neighbours in time are neighbours in the grid it is less:
+        Orders that keep consecutive tiles close together in the grid load fewer bytes:
 
         >>> from numpipe.orders import Grouped, Row
         >>> [
@@ -146,15 +148,15 @@ class Order:
         wave: int = 0,
         path: str | Path | None = None,
     ) -> Any:
-        """Draw the order over a grid of two dimensions: its path, its waves in two colors, and one
-        wave in a third; the title says how many panels it reads.
+        """Draw the order over a two-dimensional grid: its path, its waves in two alternating
+        colors, and one wave in a third color. The title says how many panels that wave reads.
 
         ctas  tiles that run at the same time
         wave  number of the wave that has its own color
         path  an .svg or .png file to write
 
-        Returns a `matplotlib.figure.Figure`. Raises SpecError where matplotlib is not installed
-        (``pip install 'numpipe[plot]'``).
+        Returns a `matplotlib.figure.Figure`. Raises SpecError if matplotlib is not installed (``pip
+        install 'numpipe[plot]'``).
 
         >>> from numpipe.orders import Hilbert
         >>> figure = Hilbert().plot((16, 16), ctas=32)
@@ -196,7 +198,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Row(Order):
-    """The last index fastest."""
+    """Row-major order: the last index changes fastest."""
 
     name = "row"
     begin, place = tile_numbers.begin_row, tile_numbers.place_row
@@ -204,7 +206,7 @@ class Row(Order):
 
 @dataclass(frozen=True)
 class Column(Order):
-    """The first index fastest."""
+    """Column-major order: the first index changes fastest."""
 
     name = "column"
     begin, place = tile_numbers.begin_column, tile_numbers.place_column
@@ -212,8 +214,8 @@ class Column(Order):
 
 @dataclass(frozen=True)
 class Grouped(Order):
-    """Strips of `group` rows of tiles, each walked column by column. 1000 to 2000 rows of C in a
-    strip are a good size."""
+    """Strips of `group` rows of tiles, each walked column by column. Strips of 1000 to 2000 rows of
+    C work well."""
 
     group: int = 16
 
@@ -230,8 +232,8 @@ class Grouped(Order):
 
 @dataclass(frozen=True)
 class Snake(Grouped):
-    """`Grouped`, but each second strip backwards, so that a strip begins where the one before has
-    ended."""
+    """`Grouped`, but every second strip is walked backwards, so that each strip begins where the
+    previous one ended."""
 
     name = "snake"
     begin, place = tile_numbers.begin_strips, tile_numbers.place_snake
@@ -239,13 +241,13 @@ class Snake(Grouped):
 
 @dataclass(frozen=True)
 class Hilbert(Order):
-    """A Hilbert curve, for a grid of any size: tiles that are near in time are near in both
+    """A Hilbert curve over a grid of any size: consecutive tiles are close together in both
     indices.
 
-    In a kernel its place is found by halving the grid until one row or column is left: a loop of 70
-    machine instructions, run once for each bit of the two counts, where the other orders take 10 to
-    40 in all. That is some hundreds of cycles before a tile's first load. For small K pass
-    ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
+    A kernel finds a tile by halving the grid until one row or column is left. This loop of 70
+    machine instructions runs once for each bit of the two counts; the other orders take 10 to 40
+    instructions in total. It delays a tile's first load by some hundreds of cycles. For small K,
+    pass ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
     """
 
     name = "hilbert"
@@ -254,12 +256,12 @@ class Hilbert(Order):
 
 @dataclass(frozen=True, eq=False)
 class Table(Order):
-    """A host table as an order on the host: what a kernel takes as ``order=table`` is the array
-    itself, an argument.
+    """A host table as an order on the host. A kernel takes the array itself as an argument, and as
+    ``order=table``.
 
-    array  2-D, int32, a row of indices for each tile, none negative
+    array  2-D, int32, a row of non-negative indices for each tile
 
-    Raises SpecError for another array; `check` looks at a grid too.
+    Raises SpecError for any other array; `check` also compares it with a grid.
 
     >>> import numpy as np
     >>> table = Table(np.array([[0, 0], [1, 1], [0, 1], [1, 0]], np.int32))
@@ -276,7 +278,8 @@ class Table(Order):
             raise SpecError(f"Table: {wrong}")
 
     def check(self, shape: Sequence[int]) -> Table:
-        """Return the table itself if it visits each tile of a grid once; SpecError if not."""
+        """Return the table itself. Raises SpecError unless it visits each tile of a grid exactly
+        once."""
         if (wrong := misfit(self.array, checked(shape))) is not None:
             raise SpecError(f"Table: {wrong}")
         return self
@@ -292,11 +295,11 @@ class Table(Order):
 
 
 NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Grouped, Snake, Hilbert)}
-"""the orders that have a name in a kernel"""
+"""Orders that a kernel may give by name."""
 
 
 def named(name: str, group: int = 16) -> Order:
-    """Return the order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an
+    """Return the order that ``tiles(order=name, group=group)`` uses. Raises SpecError for an
     unknown name.
 
     >>> named("snake", 8)
@@ -308,8 +311,8 @@ def named(name: str, group: int = 16) -> Order:
 
 
 def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> str | None:
-    """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices
-    a row; None for nothing."""
+    """Return what is wrong with a host table, or None. It is checked against the grid `shape`, or
+    for at least `columns` indices per row."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype != np.int32:
         found = (
             f"{array.ndim}-D {array.dtype}"
@@ -354,7 +357,7 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of a grid; SpecError for other values."""
+    """Return a validated grid shape. Raises SpecError for any other value."""
     if not SHAPE.holds(shape) or len(shape) not in (2, 3):
         raise SpecError(
             "a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got "

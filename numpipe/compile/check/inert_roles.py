@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.symbols import symbol
 from ...diagnostics.errors import CompileError
-from ...plan.roles import ROLES, Role
+from ...plan.roles import Role
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from ..lift.nodes import walk
@@ -99,7 +99,7 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
     if not unit.warp_specialized:
         return
     bodies = functions(library)
-    for role in (role for role in ROLES if not role.computes):
+    for role in (role for role in unit.roles if not role.computes):
         own = f"{symbol(unit.kernel)}{SUFFIX.format(role)}"
         for path in reachable(bodies, next(name for name in bodies if own in name)):
             found = violation(bodies[path[-1]])

@@ -1,5 +1,5 @@
-"""The memory role: what may reach it, what it does not have, and what the check of its code knows
-(misuse: tests/misuse)."""
+"""The memory role: values that may reach it, code that it does not have, and the check of its
+machine code (misuse: tests/misuse)."""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import cuda
 
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, ds
-from numpipe.compile.check import roles
+from numpipe.compile.check import inert_roles
 from numpipe.plan.roles import MEMORY
 from tests.kernels.refusals import EXECUTIONS, A, B, C, marked
 
@@ -28,7 +28,7 @@ def pure(x):
     return x + 1
 
 
-# ---- what is no violation ------------------------------------------------------------------------
+# ---- allowed code ---------------------------------------------------------------------------
 @numpipe.kernel
 def named_like_one(a, c):
     def atomic_rows(n):
@@ -53,18 +53,22 @@ def atomic_gemm(a, c):
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", [named_like_one, atomic_gemm], ids=lambda kernel: kernel.name)
-def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
+def test_helpers_local_arrays_and_names_are_allowed(kernel: Any) -> None:
     kernel.compiled(A, C)
 
 
 def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
-    """The store ring synchronises its warpgroup: the check reads the memory role's instance, which
-    has no store."""
+    """The store ring synchronizes its warpgroup; the check reads the memory role's instance, which
+    has no stores."""
     library = named_like_one.compiled(A, C).kernel._codelibrary
-    bodies = roles.functions(library)
-    assert any(roles.violation(body) for body in bodies.values())
-    root = next(name for name in bodies if f"named_like_one{roles.SUFFIX.format(MEMORY)}" in name)
-    assert not any(roles.violation(bodies[path[-1]]) for path in roles.reachable(bodies, root))
+    bodies = inert_roles.functions(library)
+    assert any(inert_roles.violation(body) for body in bodies.values())
+    root = next(
+        name for name in bodies if f"named_like_one{inert_roles.SUFFIX.format(MEMORY)}" in name
+    )
+    assert not any(
+        inert_roles.violation(bodies[path[-1]]) for path in inert_roles.reachable(bodies, root)
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,12 +96,12 @@ def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
         ),
     ],
 )
-def test_what_the_check_knows(line: str, what: str | None) -> None:
-    found = roles.violation(f"define void @f() {{\n{line}\n  ret void\n}}")
+def test_values_known_to_the_check(line: str, what: str | None) -> None:
+    found = inert_roles.violation(f"define void @f() {{\n{line}\n  ret void\n}}")
     assert (found and found[0]) == what
 
 
-# ---- what may depend on the axis -----------------------------------------------------------------
+# ---- code that may depend on the axis --------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=2)
 def steered_rightly(a, c):
     wg = numpipe.axis_index("wg")
@@ -193,10 +197,9 @@ def test_after_a_wait_it_may_be_read(execution: str) -> None:
     EXECUTIONS[execution](waited_for, A, B, C)
 
 
-# ---- a loop of one step is none ------------------------------------------------------------------
+# ---- a loop of one step is not a loop --------------------------------------------------------
 def _one_of_many(drain: bool, count: int | None) -> Any:
-    """A block that `count` steps of a loop have in common (None: known at the call), with a loop in
-    its body."""
+    """Load a block once for `count` steps of a loop in the body (None: known at the call)."""
 
     @numpipe.kernel(compiler_params=numpipe.CompilerParams(drain=drain))
     def product(a, b, c, n):  # type: ignore[no-untyped-def]
@@ -219,7 +222,7 @@ def _one_of_many(drain: bool, count: int | None) -> Any:
 
 
 def _loops_of_the_memory_role(ptx: str) -> int:
-    """Branches back, in PTX that has the memory role in front of the other one."""
+    """Return the backward branches in PTX that has the memory role before the other role."""
     role = ptx[ptx.index("setmaxnreg.dec") : ptx.index("setmaxnreg.inc")]
     places = {found[1]: found.start() for found in re.finditer(r"^(\$\w+):", role, re.M)}
     return sum(
@@ -233,8 +236,11 @@ def _loops_of_the_memory_role(ptx: str) -> int:
 def test_the_memory_role_has_no_loop_around_the_loads_of_one_step(
     drain: bool, count: int | None
 ) -> None:
-    """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's
-    loads to be used, and a loop of unknown length is one."""
+    """The loops over tiles and inner steps remain.
+
+    With drain=True the end of the step waits until the body's loads are used, and a loop of unknown
+    length is kept.
+    """
     loops = _loops_of_the_memory_role(_one_of_many(drain, count).compiled(A, B, C, 1).ptx)
     assert (loops == 2) == (not drain and count == 1)
 

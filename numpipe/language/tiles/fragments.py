@@ -1,0 +1,66 @@
+"""Which bytes of shared memory each lane loads for a product of warps: the fragments of A and B.
+
+Warp w of a warpgroup has rows 16 w … 16 w + 15 of each 64 rows of A, and all of B. One instruction
+multiplies 16 rows of A and 8 columns of B over `Product.k_bytes` bytes of K. How operands are
+loaded:
+
+============  ===========  =======================================================================
+loads         order        what an instruction loads
+============  ===========  =======================================================================
+ldmatrix      K-major      matrices of 8 rows x 16 bytes: four are the A of a step, or the B of two
+                           groups of 8 columns
+ldmatrix      MN-major     the same with ``.trans``, of 16-bit elements
+ld.shared.v2  K-major      lane 4 g + t has elements 4 t … 4 t + 3 of 16 along K, of row g: two
+                           loads of 16 bytes. The order along K is the same in A and B, so that the
+                           sum is the same
+============  ===========  =======================================================================
+
+ldmatrix serves 8 rows of 16 bytes at a time, which the swizzle of 128, 64 or 32 bytes spreads over
+all banks. Lanes that one phase of ld.shared.v2 serves are of two adjacent rows: chunks 0, 2, 4, 6
+of one and 1, 3, 5, 7 of the other, after the swizzle of 128 bytes.
+
+An address is ``((tile + start) ^ xor) + add``, as in `addresses`: only `start` depends on the lane.
+`start` takes ints, NumPy arrays (in tests) and LLVM values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ...plan.layout import Layout, swizzled
+
+Side = Literal["a", "b"]
+
+
+def start(layout: Layout, side: Side, loads: str, thread: Any) -> Any:
+    """Return the swizzled byte offset at which a lane's loads of an operand begin.
+
+    layout  of rows along M or N, and columns along K
+    thread  the lane's number in the warpgroup, 0 … 127
+    """
+    lane = thread & 31
+    first = (thread >> 5) * 16 if side == "a" else 0
+    if loads == "ldmatrix":
+        near, far = (lane >> 3) & 1, lane >> 4
+        rows, chunk = (near, far) if side == "a" else (far, near)
+        if layout.inner == 1:
+            return _swizzled(layout, (lane & 7) + rows * 8 + first, chunk * 16)
+        return _swizzled(layout, (lane & 7) + chunk * 8, rows * 16 + first * layout.itemsize)
+    return _swizzled(layout, (lane >> 2) + first, (lane & 3) * 32)
+
+
+def _swizzled(layout: Layout, line: Any, inside: Any) -> Any:
+    """Return the swizzled offset of a byte of a line of memory."""
+    shift = layout.width.bit_length() - 1
+    panel = (inside >> shift) * layout.panel_stride
+    return panel + swizzled(line * layout.width + (inside & (layout.width - 1)), layout.width)
+
+
+def moved(layout: Layout, row: int, column: int) -> tuple[int, int]:
+    """Return (xor, add) that moves a load from element (0, 0) to another one.
+
+    >>> moved(Layout((64, 128), 2, 1, 128, 64 * 128), 8, 80)
+    (32, 9216)
+    """
+    distance = layout.offset(row, column)
+    return distance % layout.width, distance // layout.width * layout.width

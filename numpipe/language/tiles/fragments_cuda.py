@@ -1,0 +1,128 @@
+"""Products of warps on the GPU: fragments are loaded some instructions ahead, and multiplied."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ...arch.products import Product
+from ...arch.register_layouts import LANES
+from ...core import numba as nb
+from ...core.formula_cuda import Value
+from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
+from ...plan.layout import Layout
+from . import fragments as source
+from .layouts import GROUP
+from .refs_cuda import SmemType
+from .tile_cuda import TileType, registers
+from .words_cuda import load_words
+
+AHEAD = 3
+"""loads of B that are issued before the first of them is used"""
+
+
+class _Loads:
+    """The loads of an operand in shared memory; `layout` has rows along M or N, columns along K."""
+
+    def __init__(
+        self, builder: Any, product: Product, side: source.Side, layout: Layout, address: Any
+    ) -> None:
+        self.builder, self.product, self.layout = builder, product, layout
+        thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(LANES - 1)))
+        start = builder.add(address, source.start(layout, side, product.loads, thread).value)
+        self.bases = {0: start}
+
+    def _at(self, row: int, column: int) -> Any:
+        xor, add = source.moved(self.layout, row, column)
+        base = self.bases.setdefault(xor, self.builder.xor(self.bases[0], nb.const(xor)))
+        return self.builder.add(base, nb.const(add))
+
+    def load(self, row: int, step: int, rows: int) -> list[Any]:
+        """Return the registers of 16 rows of A, or of 8 or 16 columns of B, in a step along K."""
+        column = step * self.product.k_bytes // self.layout.itemsize
+        if self.product.loads == "ldmatrix":
+            transposed = self.layout.inner == 0
+            words: list[Any] = ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
+            return words
+        # of A, rows g and g + 8 in turn
+        groups = [
+            load_words(self.builder, nb.f64, "f64", self._at(row + down, column), 2)
+            + load_words(self.builder, nb.f64, "f64", self._at(row + down, column + 2), 2)
+            for down in range(0, rows, GROUP)
+        ]
+        return [word for words in zip(*groups, strict=True) for word in words]
+
+
+def multiplied(
+    builder: Any,
+    product: Product,
+    result: TileType,
+    sums: list[Any],
+    a: SmemType | TileType,
+    b: SmemType,
+    values: tuple[Any, Any],
+) -> list[Any]:
+    """Return the registers of ``sums + a @ b``, for `sums` in the order of an accumulator."""
+    rows, columns = result.shape
+    blocks, steps = rows // product.rows, b.layout.shape[0] * b.dtype.itemsize // product.k_bytes
+    together = 2 * GROUP if product.loads == "ldmatrix" else GROUP
+    right = _Loads(builder, product, "b", b.layout.T, values[1])
+    left = _Loads(builder, product, "a", a.layout, values[0]) if isinstance(a, SmemType) else None
+    held = registers(builder, a, values[0]) if isinstance(a, TileType) else []
+    kind = result.machine.element
+    text, constraints = _statement(product, a, b)
+
+    def loads() -> Iterator[tuple[int, list[list[Any]], list[Any]]]:
+        for step in range(steps):
+            own = [
+                left.load(product.rows * i, step, 16)
+                if left
+                else held[4 * (i * steps + step) :][:4]
+                for i in range(blocks)
+            ]
+            for first in range(0, columns, together):
+                yield first, own, right.load(first, step, min(together, columns - first))
+
+    def multiply(first: int, own: list[list[Any]], words: list[Any]) -> None:
+        each = len(own[0]) // 2
+        for n, block in itertools.product(range(0, len(words), each), range(blocks)):
+            at = (block * columns + first) // 2 + 4 * (n // each)
+            found = nb.emit_asm(
+                builder,
+                nb.ir.LiteralStructType([kind] * 4),
+                [*own[block], *words[n : n + each], *sums[at : at + 4]],
+                text,
+                constraints,
+            )
+            sums[at : at + 4] = [builder.extract_value(found, i) for i in range(4)]
+
+    waiting: list[tuple[int, list[list[Any]], list[Any]]] = []
+    for loaded in loads():
+        waiting.append(loaded)
+        if len(waiting) > AHEAD:
+            multiply(*waiting.pop(0))
+    for loaded in waiting:
+        multiply(*loaded)
+    return sums
+
+
+def _statement(product: Product, a: Any, b: Any) -> tuple[str, str]:
+    """Return the instruction for two types of operands, and the constraints of its registers: the
+    sums, A, B, and the sums again."""
+    left, right = product.operand(a.dtype), product.operand(b.dtype)
+    assert left is not None and right is not None and product.tile is not None
+    sums, register, operand, count = {
+        "float32": ("f32", "=f", "r", 4),
+        "float64": ("f64", "=d", "d", 8),
+        "int32": ("s32", "=r", "r", 4),
+    }[left.sums.name]
+    names = [f"${i}" for i in range(4 + count + count // 2)]
+    parts = names[:4], names[4 : 4 + count], names[4 + count :], names[:4]
+    shape = "m{}n{}k{}".format(*product.tile, product.k(a.dtype))
+    return (
+        f"{product.statement}.{shape}{product.order}.{sums}.{left.name}.{right.name}.{sums} "
+        + ", ".join("{" + ", ".join(part) + "}" for part in parts)
+        + ";",
+        ",".join([register] * 4 + [operand] * (count + count // 2) + list("0123")),
+    )
