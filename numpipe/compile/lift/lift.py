@@ -186,7 +186,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
         ast.Return: (Arithmetic.returned,),
-        ast.Expr: (Bodies.not_called, Calls.unused_product),
+        ast.Expr: (Bodies.not_called, Calls.unused_product, Calls.predicated),
         ast.Assert: (Statements.assertion,),
         ast.With: (Statements.with_block,),
         ast.For: (Loops.own_loop, Loops.plain_loop),
