@@ -42,6 +42,7 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import warpgroup_order
 from ...language.tiles import (  # noqa: F401  # they give tiles and references their methods
     array_views,
+    concatenate,
     elementwise,
     load,
     shared_tiles,
