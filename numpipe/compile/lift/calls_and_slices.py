@@ -16,7 +16,8 @@ import numpy as np
 
 from ...core.op import Helper, Op, does
 from ...language.grid import partials, tile_loop
-from ...language.pipeline import body_form, pipelines
+from ...language.memory import copies
+from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
 from ...plan.kernel_shape import GPU_AXIS
@@ -25,6 +26,10 @@ from .loops import PIPELINE, Loops
 from .nodes import located, names, parameters_of, reads
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
+
+PREDICATED = operand_barriers.barrier_arrive, copies.async_prefetch
+"""Operations whose `predicate` is a branch around them. A copy's predicate is not: the copy arrives
+on its barrier in either case."""
 
 
 def plain(function: Any) -> str:
@@ -53,6 +58,18 @@ class Calls(Loops):
                 f"acc = {ast.unparse(node.value)}",
             )
         return NOT_MINE
+
+    def predicated(self, node: ast.Expr) -> Any:
+        """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
+        call = node.value
+        called = self.value(call.func) if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
+            return NOT_MINE
+        *call.args, predicate = self.bind(called, call)
+        call.keywords = []
+        if self.value(predicate) is True:
+            return NOT_MINE
+        return self.visit(located(ast.If(predicate, [node], []), node))
 
     # ---- calls that need more than the operation says of itself
     def axis(self, node: ast.Call, function: Any) -> Any:

@@ -42,6 +42,7 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import warpgroup_order
 from ...language.tiles import (  # noqa: F401  # they give tiles and references their methods
     array_views,
+    concatenate,
     elementwise,
     load,
     shared_tiles,
@@ -186,7 +187,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
         ast.Return: (Arithmetic.returned,),
-        ast.Expr: (Bodies.not_called, Calls.unused_product),
+        ast.Expr: (Bodies.not_called, Calls.unused_product, Calls.predicated),
         ast.Assert: (Statements.assertion,),
         ast.With: (Statements.with_block,),
         ast.For: (Loops.own_loop, Loops.plain_loop),

@@ -480,10 +480,11 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
 
 
 @op(context=True)
-def async_prefetch(np_: Context, src: Any) -> None:
+def async_prefetch(np_: Context, src: Any, *, predicate: Any = True) -> None:
     """Prefetch a view of an array into the L2 cache, inside a kernel, for a copy that follows.
 
-    src  ``array.at[ds(i, rows), ds(j, columns)]``
+    src        ``array.at[ds(i, rows), ds(j, columns)]``
+    predicate  a run-time bool, the same in all lanes: False prefetches nothing
 
     Nothing waits for it. All lanes of a warpgroup call it; one lane issues (PTX ISA,
     "cp.async.bulk.prefetch.tensor"). Raises SpecError for arrays that the TMA cannot address.

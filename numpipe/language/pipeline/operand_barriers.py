@@ -246,7 +246,7 @@ def barrier_wait(barrier: Any) -> None:
 
 
 @op
-def barrier_arrive(barrier: Any) -> None:
+def barrier_arrive(barrier: Any, predicate: Any = True) -> None:
     """Release the tile of a consumed barrier: this warpgroup no longer reads it, and the memory
     role may overwrite it.
 
@@ -269,6 +269,8 @@ def barrier_arrive(barrier: Any) -> None:
     `num_arrivals`. Warpgroups that wait for the phase see what this one wrote before (call
     `commit_smem` first to make it visible to the TMA and wgmma). The previous phase must be over:
     this warpgroup has waited for it, or has been signaled by one that has.
+
+    ``barrier_arrive(barrier, predicate=p)`` is ``if p: barrier_arrive(barrier)``.
 
     Raises SpecError for anything but a consumed barrier, or one barrier of a `numpipe.Barrier`.
     """
