@@ -1,4 +1,4 @@
-"""Words of shared memory on the GPU: the instructions that move them."""
+"""Loads and stores of words of shared memory on the GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REGISTERS = {
     str(nb.i64): "l",
     str(nb.i16): "h",
 }
-"""constraints of registers, by their types"""
+"""Constraints of registers, by their types."""
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type
+    """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, in PTX `kind`."""
     register = REGISTERS[str(machine)]
     if count == 1:
@@ -50,8 +50,8 @@ def store_words(
     chosen: Any = None,
     space: str = "shared",
 ) -> None:
-    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an
-    int32, is not 0."""
+    """Store registers to adjacent places in memory with one instruction, in lanes where `chosen`,
+    an int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
     names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
