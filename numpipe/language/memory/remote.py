@@ -1,4 +1,4 @@
-"""Stores to the shared memory of another CTA of the cluster, straight from registers.
+"""Stores from registers to the shared memory of another CTA of the cluster.
 
 ::
 
@@ -9,11 +9,11 @@
     total = sums + buffer[...]
     numpipe.barrier_arrive(free)  # a ClusterBarrier: the buffers may be written again
 
-An allocation lies at the same place in all CTAs, so a CTA names its own tile and barrier, and the
-CTA whose they are to be. The sender announces its bytes where they land, with the arrival of each
-of its warps; who waits there needs to know of nothing else. ``st.async`` is an ordinary store that
-completes on an mbarrier: what has come is read with ordinary loads, and the TMA and wgmma do not
-see it (`reduce_scatter` exchanges partial sums in the same way).
+An allocation has the same address in all CTAs, so a CTA passes its own tile and barrier, and the
+index of the receiving CTA. The sender's warps arrive on the receiver's barrier and announce the
+bytes there, so a receiver only waits on its barrier. ``st.async`` is an ordinary store that
+completes on an mbarrier: the data is read with ordinary loads, and is not visible to the TMA and
+wgmma (`reduce_scatter` exchanges partial sums in the same way).
 
 PTX ISA, "st.async"; "mbarrier.arrive": .shared::cluster; "Memory Consistency Model: Proxies".
 """
@@ -44,8 +44,8 @@ SEND = "async_store_smem"
 
 
 def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a tile is sent; SpecError for what st.async
-    cannot send."""
+    """Return the dimension of the cluster along which a tile is sent. Raises SpecError for tiles
+    that st.async cannot send."""
     check_landing(SEND, dst, barrier)
     form = form_of(src, SEND)
     if form is None:
@@ -82,8 +82,8 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a CTA is named, given values or types;
-    SpecError where none is."""
+    """Return the dimension of the cluster that `name` names, given values or types. Raises
+    SpecError if there is none, and for an index that is not an integer."""
     axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
         raise SpecError(
@@ -101,8 +101,8 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
 
 
 def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, does: str) -> int:
-    """Return the rank of the CTA at a place along a dimension of the cluster; SimulationError where
-    there is none."""
+    """Return the rank of the CTA with this index along a dimension of the cluster. Raises
+    SimulationError if there is none."""
     dims = np_.unit.cluster
     place = list(place_of(current().cta, dims))
     if not 0 <= index < dims[axis]:
@@ -125,24 +125,25 @@ def async_store_smem(
 ) -> None:
     """Start storing a register tile to the shared memory of a CTA of the cluster, inside a kernel.
 
-    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element,
-                 or of 16; or a vector of 32 bits that lies along the rows, as ``tile.sum(axis=1)``
-                 does
-    dst          a tile in shared memory of its shape and type, or a part of one that `tile.at`
-                 gives (`numpipe.scratch`, `numpipe.run_scoped`); of 16 bits its rows are
-                 contiguous. The CTA that gets `src` has it at the same place.
-    barrier      one of a `numpipe.Barrier`, of that CTA too. The store counts as an arrival of its
-                 phase there, which is over when the bytes have come.
-    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other
-                 axes it is where this one is. This CTA's own place is allowed.
+    src          a register tile (64 j, columns) in accumulator layout, of 32-bit or 16-bit
+                 elements; or a vector of 32-bit elements along the rows, as ``tile.sum(axis=1)``
+                 returns it
+    dst          a tile in shared memory of the same shape and type (`numpipe.scratch`,
+                 `numpipe.run_scoped`), or a part of one (`tile.at`). For 16-bit elements its rows
+                 are contiguous. The data is stored at the same address in the other CTA.
+    barrier      one barrier of a `numpipe.Barrier`; the other CTA's barrier at the same address is
+                 used. The store counts as an arrival of its phase, which ends when the bytes have
+                 landed.
+    cluster_idx  the index of the receiving CTA along the axis, a non-negative run-time integer; it
+                 may be this CTA's own index. Along other axes, the CTAs have the same index
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
-    What the other CTA's warpgroups did with the tile is over: they have told this warpgroup, with a
-    `numpipe.ClusterBarrier`. There the tile is read with ``tile[...]`` behind `barrier_wait`; the
-    TMA and wgmma do not see what has come.
+    Before the call, the other CTA's warpgroups must be done with the tile, and must have signaled
+    that to this warpgroup with a `numpipe.ClusterBarrier`. There, read the tile with ``tile[...]``
+    after `barrier_wait`; the data is not visible to the TMA and wgmma.
 
-    By all lanes of a warpgroup, each with its own elements (PTX ISA, "st.async"). Raises SpecError
-    where shapes or types differ, and for axes that the cluster has not.
+    All lanes of a warpgroup call it, and each stores its own elements (PTX ISA, "st.async"). Raises
+    SpecError if shapes or types differ, and for axes that the cluster does not have.
     """
     check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     src = cast_to_store(src, dst.dtype)

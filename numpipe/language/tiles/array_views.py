@@ -1,9 +1,8 @@
-"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write,
-and atomics change.
+"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, used by copies and atomics.
 
-Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its
-rows and columns. A view of a single element, which atomics change, has none. Starts are run-time
-values and may lie outside the array.
+A view has ``ds(start, size)`` along one or two dimensions, and integers along the others; two `ds`
+are its rows and columns. A view with integers only is a single element, for atomics. Starts are
+run-time values and may lie outside the array.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from .tile import TileLike
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those
-    along `axes`; `placed`: whether this role knows the start.
+    """A part of an array. `start` has one entry for each dimension of the array; `shape` has the
+    sizes along `axes`. `placed`: whether this role knows the start.
 
-    Its Numba type is a subclass, as those of references are.
+    Its Numba type is a subclass, as for references.
     """
 
     operand = "view"
@@ -47,7 +46,8 @@ method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref)))
 
 
 def placed(parts: Sequence[Any]) -> bool:
-    """Return whether a role knows where the parts of an index, or their Numba types, start."""
+    """Return whether the starts of an index's parts, given as values or Numba types, are known in
+    this role."""
     return not any(
         isinstance(of, NoValue) or getattr(of, "inert", False)
         for part in parts
@@ -56,7 +56,7 @@ def placed(parts: Sequence[Any]) -> bool:
 
 
 def check_placed(ref: Any, known: bool, what: str) -> None:
-    """Raise SpecError where a role that stores tiles for another one does not know the place."""
+    """Raise SpecError if a role that stores tiles for another one does not know their place."""
     if ref.takes_over and not known:
         raise SpecError(
             f"{what}: the {ref.np.role} role, which follows the kernel's control flow without "
@@ -66,13 +66,13 @@ def check_placed(ref: Any, known: bool, what: str) -> None:
 
 
 def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """Return where each part of an index starts; an integer is its own start."""
+    """Return the start of each part of an index; an integer is its own start."""
     return tuple(part.start if isinstance(part, Ds) else part for part in parts)
 
 
 def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return where each dimension of an array ends for an index: where the array does, or before it
-    at the stop of a `ds`."""
+    """Return the end of each dimension of an array for an index: the array's end, or the stop of a
+    `ds` before it."""
     return tuple(
         max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
         for part, size in zip(parts, ref.array.shape, strict=True)
@@ -88,8 +88,8 @@ def check_inside(
     beyond: str,
     does: str,
 ) -> None:
-    """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below`
-    under 0, `beyond` at the end."""
+    """Raise SimulationError for an integer index outside its dimension. `below` and `beyond` say
+    what the GPU does with a negative index, and with one past the end."""
     for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
         if axis not in axes and not 0 <= int(part) < size:
             raise failure(

@@ -1,49 +1,31 @@
 """Which elements of a register tile each lane of the warpgroup holds.
 
-Lane ``4 g + t`` of warp w has row ``16 w + g`` and column ``2 t`` as its own; where its other
-elements lie does not depend on the lane. So a layout is a list of (row, column) distances, one for
-each element of a lane, in the order of its registers:
+Lane ``4 g + t`` of warp w has its first element at row ``16 w + g`` and column ``2 t``. The
+distances to its other elements do not depend on the lane, so a layout is a list of (row, column)
+distances, one for each element of a lane, in register order:
 
-===========  ============  ==================================================================  =====
-layout       shape         elements of a lane                                                  held
-                                                                                               by
-===========  ============  ==================================================================  =====
-accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one
-                                                                                               lane
-row          (N,), (1, N)  8 j + o, along the columns                                          32
-                                                                                               lanes:
-                                                                                               all
-                                                                                               g,
-                                                                                               all
-                                                                                               warps
-column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4
-                                                                                               lanes:
-                                                                                               a
-                                                                                               quad,
-                                                                                               all t
-either       (n,)          those of a row, then those of a column                              what
-                                                                                               is
-                                                                                               not
-                                                                                               used
-                                                                                               is
-                                                                                               not
-                                                                                               computed
-coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one
-                                                                                               lane
-rows L, …    (M, N)        see `by_row`                                                        one
-                                                                                               lane,
-                                                                                               or
-                                                                                               some
-===========  ============  ==================================================================  =====
+===========  ============  ==============================================  =========================
+layout       shape         elements of a lane                              lanes that hold each
+===========  ============  ==============================================  =========================
+accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j,   one
+                           half h, odd o
+row          (N,), (1, N)  8 j + o, along the columns                      32: all g, all warps
+column       (M,), (M, 1)  64 b + 8 h, along the rows                      4: a quad, all t
+either       (n,)          those of a row, then those of a column          as above; unused elements
+                                                                           are not computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel   one
+                           p, step s, i < v
+rows L, …    (M, N)        see `row_layouts`                               one or several
+===========  ============  ==============================================  =========================
 
-In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``:
-v elements side by side, 16 bytes where it was made, which one instruction loads or stores; the L
-lanes of a row (8, or as many as it needs) have 128 bytes. Warps have the rows that they have in an
-accumulator.
+In a coalesced layout, the first element of lane l of warp w is at row ``16 w + l / L`` and column
+``v (l % L)``. A lane has v adjacent elements (16 bytes of the type that was loaded), which one
+instruction loads or stores. The L lanes of a row (8, or fewer for short rows) have 128 bytes. Each
+warp has the same rows as in an accumulator.
 
-The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma").
+"accumulator" is the layout of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma").
 Packed to 16 bits, registers ``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th
-k16 step, as they are.
+k16 step, without any movement.
 """
 
 from __future__ import annotations
@@ -61,34 +43,34 @@ from . import row_layouts
 from .row_layouts import ROWS, lanes_for, lanes_of, word_of
 
 FRAGMENTS = WGMMA.accumulator
-"""the record of the layout that tiles of two dimensions have unless they are cast or small"""
+"""layout record of two-dimensional tiles, unless they are cast or small"""
 ACCUMULATOR, ROW, COLUMN, EITHER = FRAGMENTS.name, "row", "column", "either"
 COALESCED = "coalesced"
 BLOCK, GROUP = FRAGMENTS.units
-"""rows and columns after which an accumulator's layout repeats"""
+"""the numbers of rows and columns after which an accumulator's layout repeats"""
 WIDEST = WGMMA.widest
-"""columns of an accumulator, at most"""
+"""the largest number of columns of an accumulator"""
 
 
 def coalesced(vector: int) -> str:
-    """Return the coalesced layout whose lanes have `vector` elements side by side."""
+    """Return the name of the coalesced layout whose lanes have `vector` adjacent elements."""
     return f"{COALESCED} {vector}"
 
 
 def vector_of(layout: str) -> int:
-    """Return how many elements a lane has side by side in a coalesced layout; 0 for all others."""
+    """Return the number of adjacent elements of a lane in a coalesced layout; 0 for other
+    layouts."""
     return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
 
 
 def lanes_across(columns: int, vector: int) -> int:
-    """Return how many lanes share a row of a coalesced tile, of at most 128 bytes where it was
-    made."""
+    """Return how many lanes share a row of a coalesced tile; together they have at most 128 bytes
+    of the type that was loaded."""
     return min(8, columns // vector)
 
 
 def coalesced_form(form: Form, what: str) -> Form:
-    """Return a tile's form in the coalesced layout of its type; raise SpecError where it has
-    none."""
+    """Return a tile's form in the coalesced layout of its type. Raises SpecError if it has none."""
     if form.dtype.itemsize == 1:
         raise SpecError(
             f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in "
@@ -108,8 +90,7 @@ def coalesced_form(form: Form, what: str) -> Form:
 
 
 def only_accumulator(form: Form, what: str) -> None:
-    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
-    elements."""
+    """Raise SpecError for a coalesced tile, for operations that require an accumulator's layout."""
     if vector_of(form.layout) or lanes_of(form.layout):
         fix = (
             f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
@@ -125,7 +106,7 @@ def only_accumulator(form: Form, what: str) -> None:
 
 
 def fits(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape of two dimensions is that of an accumulator."""
+    """Return whether an accumulator can have this two-dimensional shape."""
     return (
         len(shape) == 2
         and shape[0] >= BLOCK
@@ -136,10 +117,10 @@ def fits(shape: tuple[int, ...]) -> bool:
 
 
 def by_rows(form: Form, layout: str, what: str) -> Form:
-    """Return a tile's form in a layout in which lanes share rows, "rows", "rows 32", of a vector
-    "row 32", "column 32".
+    """Return a tile's form in a layout by rows: "rows" or "rows 32" for a tile, "row 32" or "column
+    32" for a vector.
 
-    Raises SpecError for layouts that there are not, and for shapes that do not lie so.
+    Raises SpecError for unknown layouts, and for shapes that the layout does not support.
     """
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
@@ -167,12 +148,12 @@ class Form:
 
     @property
     def record(self) -> RegisterLayout:
-        """The record of its layout: `record`."""
+        """The record of the form's layout; see `record`."""
         return record(self.shape, self.layout)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The elements of a lane: `places`."""
+        """The elements of a lane; see `places`."""
         return places(self.shape, self.layout)
 
     def __str__(self) -> str:
@@ -182,7 +163,7 @@ class Form:
 
 
 def said(shape: object, dtype: object, layout: str) -> str:
-    """Return a tile's type as messages say it, with the layout where the shape does not tell.
+    """Return a tile's type as messages print it, with the layout unless the shape determines it.
 
     >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
     ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
@@ -194,7 +175,7 @@ def said(shape: object, dtype: object, layout: str) -> str:
 
 
 def cast_for(one: str, other: str) -> str:
-    """Return the layout that one of two tiles is best cast to, so that both have it.
+    """Return the layout to which one of two tiles should be cast so that both have the same.
 
     >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'accumulator')
@@ -205,8 +186,8 @@ def cast_for(one: str, other: str) -> str:
 
 
 def joined(one: Form, other: Form) -> Form | None:
-    """Return the form that two tiles both take at no cost: the other's, of a vector in either
-    layout; None where there is none.
+    """Return the form that two tiles can both take at no cost, or None. A vector in either layout
+    takes the other tile's form.
 
     >>> vector, row, column = (
     ...     Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN)
@@ -223,7 +204,7 @@ def joined(one: Form, other: Form) -> Form | None:
 
 
 def layout_of(shape: tuple[int, ...]) -> str:
-    """Return the layout of a shape of two dimensions.
+    """Return the default layout of a two-dimensional shape.
 
     >>> layout_of((64, 1)), layout_of((1, 128)), layout_of((64, 128))
     ('column', 'row', 'accumulator')
@@ -232,8 +213,8 @@ def layout_of(shape: tuple[int, ...]) -> str:
 
 
 def vector_layout(size: int, what: str) -> str:
-    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise
-    SpecError for neither."""
+    """Return the layout of a vector of `size` elements: "either" if both a row and a column support
+    the size. Raises SpecError if neither does."""
     row = size % GROUP == 0 and GROUP <= size <= WIDEST
     column = size % BLOCK == 0 and size >= BLOCK
     if not row and not column:
@@ -246,8 +227,8 @@ def vector_layout(size: int, what: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
-    """Return the record of the layout of a tile of this shape; of a vector in either layout, that
-    of its row.
+    """Return the layout record of a tile of this shape. For a vector in either layout, it is the
+    record of a row.
 
     >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
     ((64, 64), (0,))
@@ -270,14 +251,14 @@ def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
 
 
 def panel_width(form: Form) -> int:
-    """Return the bytes of a row that the lanes of a coalesced tile have side by side."""
+    """Return the number of adjacent bytes that the lanes of a coalesced tile hold of a row."""
     vector = vector_of(form.layout)
     return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
 
 
 def run_offset(form: Form, thread: Any, down: int) -> Any:
-    """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has
-    `down` rows below its own."""
+    """Return the unswizzled byte offset, in a coalesced tile's panel, of the row `down` rows below
+    a lane's first row."""
     row, column = form.record.own(thread)
     return (row + down) * panel_width(form) + column * form.dtype.itemsize
 
@@ -298,12 +279,12 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
-    """Return, for each element of a lane of a result, which element of an operand (shape `have`,
-    layout `of`) it is computed from.
+    """Return, for each element of a lane of a result, the index of the element of an operand (shape
+    `have`, layout `of`) that it is computed from.
 
-    An operand in either layout is read as the row or the column that the result needs: as a row for
-    a tile. All arithmetic is written on this and on `places`, so broadcasting moves nothing. What
-    of a vector in either layout is not used is dropped.
+    An operand in either layout is read as the row or the column that the result needs; as a row for
+    a tile. All arithmetic uses this function and `places`, so broadcasting moves nothing. Unused
+    elements of a vector in either layout are dropped.
 
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
@@ -322,8 +303,8 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
-    """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise
-    SpecError if they do not fit."""
+    """Return (shape, layout) of the result of an operation on tiles of these forms, broadcast as in
+    NumPy. Raises SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
     if any(vector_of(form.layout) for form in forms):
         if len({(form.shape, form.layout) for form in forms}) > 1:
@@ -373,8 +354,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
 
 
 def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
-    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where
-    they lie otherwise."""
+    """Return the layout of an operation on tiles of which some have layouts by rows. Raises
+    SpecError if the others cannot be combined with them."""
     words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
     if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
         lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
@@ -392,8 +373,8 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
-    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts;
-    raise SpecError for others."""
+    """Return the form of ``v[:, None]`` or ``v[None, :]``, given the index's parts. Raises
+    SpecError for other indices."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError(

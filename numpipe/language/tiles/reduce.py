@@ -285,7 +285,7 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 # ---- a vote in an `if`
 @op(context=True)
 def chosen(np_: Context, test: Any) -> Any:
-    """Return the condition of an `if` that a vote decides. The memory role skips such an `if`,
+    """Return the condition of an `if` that depends on a vote. The memory role skips such an `if`,
     which contains no loads."""
     return False if not np_.computes and isinstance(test, Inert) else bool(test)
 

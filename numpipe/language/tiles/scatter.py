@@ -107,10 +107,10 @@ def scatter(
     what: str,
     moded: bool = False,
 ) -> None:
-    """Store a tile that fits. Elements that a `ds` selects beyond the end of the array are dropped.
+    """Store a tile that fits. Elements that a `ds` selects past the end of the array are dropped.
 
-    `moded`: an index of the vector outside the array is dropped too; it has a mode, which has been
-    applied.
+    `moded`: the vector of indices has a mode, which has been applied, so indices outside the array
+    are dropped too.
     """
     along = scattered(parts)
     assert along is not None
