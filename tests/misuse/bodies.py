@@ -500,7 +500,7 @@ refused(
     "emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), "
     "max_concurrent_steps=None, delay_release=None, compute_context=None, "
     "carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
-    "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
+    "manual_produced_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
     "memory_thread_idx=None, steps_of=None): it has no argument 'slots'",
     fix={"slots=2": "max_concurrent_steps=2"},
 )

@@ -168,7 +168,7 @@ refused(
     def body(indices, x, ready):
         pass
 
-    emit(body, grid=(1,), manual_ready_barriers=True, in_specs=(spec,))(a)
+    emit(body, grid=(1,), manual_produced_barriers=True, in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and "

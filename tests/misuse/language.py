@@ -476,7 +476,7 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, "
-    "delay_release=None, steps_of=None, manual_ready_barriers=False, "
+    "delay_release=None, steps_of=None, manual_produced_barriers=False, "
     "manual_consumed_barriers=False): it has no argument 'slots'",
     fix={"slots=2": "max_concurrent_steps=2"},
 )

@@ -445,12 +445,14 @@ class Calls(Loops):
                 node,
                 f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out",
             )
+        for keyword in node.keywords:
+            keyword.arg = operand_barriers.RENAMED.get(str(keyword.arg), keyword.arg)
         return self._in_order(function.__name__, inspect.signature(function), node)
 
     def _in_order(self, name: str, signature: inspect.Signature, node: ast.Call) -> list[ast.expr]:
         """Return the arguments of a call of `name` in the order of a signature's parameters."""
         keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(signature, len(node.args), list(keywords))
+        wrong = mismatch(signature, len(node.args), [str(k.arg) for k in node.keywords])
         if wrong is not None:
             self.error(node, f"{name}{spelled(signature)}: {wrong}")
         bound = signature.bind(*node.args, **keywords)

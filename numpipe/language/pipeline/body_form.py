@@ -111,7 +111,7 @@ def emit_pipeline_warp_specialized(
     num_compute_wgs: int | None = None,
     wg_axis: str | None = None,
     memory_registers: int | None = None,
-    manual_ready_barriers: bool = False,
+    manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
     pipeline_state: Any = None,
     memory_thread_idx: int | None = None,
@@ -132,7 +132,7 @@ def emit_pipeline_warp_specialized(
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
     num_compute_wgs, wg_axis, memory_registers
                           the kernel's options, for kernels that do not set them
-    manual_ready_barriers the body receives a ready barrier for each array, after the tiles, and
+    manual_produced_barriers the body receives a ready barrier for each array, after the tiles, and
                           waits for each tile before it uses it: ``numpipe.barrier_wait(barrier)``.
                           So it can start when the first tile has landed.
     manual_consumed_barriers

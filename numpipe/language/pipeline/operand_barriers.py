@@ -3,7 +3,7 @@ separately.
 
 ::
 
-    pipe = numpipe.pipeline(…, manual_ready_barriers=True, manual_consumed_barriers=True)
+    pipe = numpipe.pipeline(…, manual_produced_barriers=True, manual_consumed_barriers=True)
     for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
         …
 
@@ -15,7 +15,7 @@ separately.
         numpipe.barrier_arrive(b_consumed)
         return acc
 
-    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True,
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_produced_barriers=True,
     manual_consumed_barriers=True)(a, b)
 
 If specs are nested, the barriers come in the same tuples: for a NamedTuple w of specs,
@@ -49,6 +49,8 @@ __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 PASSED = {row.option: row for row in BARRIERS.values() if row.option}
 MANUAL = tuple(PASSED)
 """Options of a pipeline."""
+RENAMED = {"manual_ready_barriers": "manual_produced_barriers"}
+"""The names of options in Pallas before JAX 0.12, which are accepted too."""
 
 
 class StepBarrier:
@@ -230,8 +232,8 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`),
-    all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
+    In pipelines with ``manual_produced_barriers=True`` (`pipeline`,
+    `emit_pipeline_warp_specialized`), all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
     costs a test and has no effect. Using a tile without waiting for it is a race, which the
     simulator reports (PTX ISA, "mbarrier.try_wait").
 

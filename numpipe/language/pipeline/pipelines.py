@@ -235,7 +235,7 @@ def pipeline(
     max_concurrent_steps: int | None = None,
     delay_release: int | None = None,
     steps_of: Callable[[Any], Any] | None = None,
-    manual_ready_barriers: bool = False,
+    manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
 ) -> NoReturn:
     """Create a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in
@@ -262,7 +262,7 @@ def pipeline(
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs only that many
                           steps, the first ones, and releases the tiles of the others unused.
                           Everything is loaded.
-    manual_ready_barriers, manual_consumed_barriers
+    manual_produced_barriers, manual_consumed_barriers
                           With ready barriers, the loop has one for each array that is loaded, after
                           the tiles, and waits for each tile itself. With consumed barriers, it has
                           one for each after those, and every compute warpgroup releases each tile

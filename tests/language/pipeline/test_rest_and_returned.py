@@ -69,7 +69,7 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
         numpipe.emit_pipeline_warp_specialized(
             body,
             grid=(3,),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             max_concurrent_steps=slots,
             compute_context=compute,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),

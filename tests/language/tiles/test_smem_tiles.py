@@ -278,7 +278,7 @@ def early(wait: bool) -> Any:
         numpipe.emit_pipeline_warp_specialized(
             body,
             grid=(cdiv(a.shape[1], 64),),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
         )(a)
 
