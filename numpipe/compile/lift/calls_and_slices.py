@@ -21,6 +21,7 @@ from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
 from ...plan.kernel_shape import GPU_AXIS
+from ...plan.plans import ArrayArg
 from .constants import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import located, names, parameters_of, reads
@@ -467,16 +468,32 @@ class Calls(Loops):
         return result
 
     def view(self, node: ast.Subscript) -> Any:
-        view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        """Rewrite the slices of an index, and ``array[...]``, as views.
+
+        A single slice stays Python's where the value may be a tuple.
+        """
+        array = self._parameter(node.value)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if view or (
-            isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)
+        sliced = any(isinstance(part, ast.Slice) for part in parts)
+        if array is not None and [getattr(part, "value", None) for part in parts] == [...]:
+            parts = [located(ast.Slice(), node.slice) for _ in range(array.ndim)]
+        elif not (
+            (isinstance(node.value, ast.Attribute) and node.value.attr == "at")
+            or (sliced and (isinstance(node.slice, ast.Tuple) or array is not None))
+            or (sliced and isinstance(node.ctx, ast.Store))
         ):
-            new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
-            node.slice = (
-                ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
-            )
+            return NOT_MINE
+        new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
+        node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
         return NOT_MINE
+
+    def _parameter(self, node: ast.expr) -> ArrayArg | None:
+        """Return the array that a name of the kernel's source means; None for all else."""
+        if not self.lifts_kernel or not isinstance(node, ast.Name):
+            return None
+        if any(node.id in names for _, names in self.scopes[1:]):  # of a nested function
+            return None
+        return next((array for array in self.unit.arrays if array.name == node.id), None)
 
     def _index(self, part: ast.Slice) -> ast.expr:
         if part.lower is None and part.upper is None and part.step is None:

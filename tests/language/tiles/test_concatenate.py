@@ -27,7 +27,7 @@ def swapped(x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda x: ArrayType((96,), x.dtype))
 def of_vectors(x, y):
-    y[ds(0, 96)] = np.concatenate((x[ds(64, 32)], x[ds(0, 64)]))
+    y[:] = np.concatenate((x[64:96], x[:64]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
