@@ -10,9 +10,8 @@ from tests.kernels.refusals import A, B, C, Cases
 A3, C3 = np.ones((2, 128, 128), np.float16), np.zeros((2, 64, 64), np.float32)
 THREE = A3, B, C3
 REFUSED_INDEX = (
-    "array 'c' has 3 dimensions: c[…] is a block of one or two of them, ds(start, size), with "
-    "an integer along the "
-    "others, got "
+    "array 'c' has 3 dimensions: expected c[…] with ds(start, size) along one or two "
+    "of them and an integer along each of the others, got "
 )
 refused = Cases()
 
@@ -172,8 +171,8 @@ refused(
         _ = x[ds(8, 64)]
     #       ^^^^^^^^^^^^
 """,
-    compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 "
-    "… 63",
+    compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory; fix: select "
+    "elements in 0 … 63",
     kind=SpecError,
 )
 refused(
@@ -459,7 +458,7 @@ refused(
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the index selects (64,), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (64,), but the tile is (64, 64)",
     kind=SpecError,
     args=(A, B, np.zeros(64, np.float32)),
 )

@@ -100,8 +100,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns nothing: it takes the carry and must "
-    "return the next one",
+    ", pipeline at {file}:{line}: body 'body' returns nothing, but it takes a carry; fix: return "
+    "the next carry",
     kind=SpecError,
     fix={"n = n + 1": "return n + 1"},
 )
@@ -114,7 +114,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give a "
+    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry; fix: pass a "
     "compute_context that calls pipeline(initial carry), or return nothing",
     kind=SpecError,
     fix={"return 1": "pass"},
@@ -323,8 +323,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: compute_context 'compute' returns a value, which nothing "
-    "receives: store results through the kernel's output references",
+    ", pipeline at {file}:{line}: compute_context 'compute' returns a value, which is not used; "
+    "fix: store results through the kernel's output references",
     kind=SpecError,
     fix={"return pipeline(0)": "pipeline(0)"},
 )
@@ -446,7 +446,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), carry_coroutine=carry)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: 'carry' has no 'yield': give it as compute_context=",
+    ", pipeline at {file}:{line}: 'carry' has no 'yield'; fix: pass it as compute_context=",
     kind=SpecError,
 )
 refused(
@@ -486,8 +486,8 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 3",
     kind=SpecError,
     fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )

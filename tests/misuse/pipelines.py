@@ -149,8 +149,8 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 3",
     kind=SpecError,
     fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )
@@ -171,8 +171,8 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 4",
     kind=SpecError,
     compiler_params=numpipe.CompilerParams(delay_release=3),
     fix={"max_concurrent_steps=2": "max_concurrent_steps=4"},
@@ -195,8 +195,8 @@ refused(
     pipe = numpipe.pipeline(grid=(1.5,), in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
-    compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)",
+    simulated=", pipeline at {file}:{line}: grid must contain integers, got (1.5,)",
+    compiled=", pipeline at {file}:{line}: grid must contain integers, got (float64,)",
     kind=SpecError,
     fix={"1.5": "1"},
 )
@@ -206,7 +206,7 @@ refused(
     pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1",
+    ", pipeline at {file}:{line}: the sizes in grid must be at least 0, got 2, -1",
     kind=SpecError,
     fix={"-1": "1"},
 )
@@ -216,7 +216,7 @@ refused(
     pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72",
+    simulated=", pipeline at {file}:{line}: the sizes in grid must be at least 0, got -72",
     kind=SpecError,
 )
 refused(
@@ -260,12 +260,12 @@ refused(
         pass
 """,
     simulated=(
-        ", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's "
-        "array parameters"
+        ", pipeline at {file}:{line-1}: called on (int), but a pipeline must be called on the "
+        "kernel's array parameters"
     ),
     compiled=(
-        ", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's "
-        "array parameters"
+        ", pipeline at {file}:{line-1}: called on (int32), but a pipeline must be called on the "
+        "kernel's array parameters"
     ),
     kind=SpecError,
     fix={"pipe(3)": "pipe(a)"},
@@ -395,9 +395,9 @@ refused(
 
     run(numpipe.pipeline(grid=(1,), in_specs=(spec,)))
 """,
-    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) "
-    "in pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every "
-    "return of the function is a pipeline",
+    "a pipeline must be called in a `for` of the function that creates it, for (indices), (tiles) "
+    "in pipe(arrays):, or of a function that binds it to a name, pipe = function(…), where "
+    "function returns a pipeline in every return",
 )
 refused(
     "tiles_outside_a_loop",
@@ -459,7 +459,8 @@ refused(
     #                         ^^^^
         pass
 """,
-    "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple",
+    "a loop over tiles takes its counts as separate arguments, got a tuple; fix: numpipe.tiles(m, "
+    "n)",
     kind=SpecError,
     fix={"tiles((n,))": "tiles(n)"},
 )
@@ -480,7 +481,7 @@ refused(
     #                                     ^^^^^^^^^^
         pass
 """,
-    "numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
+    "numpipe.tiles: order= must be 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
     "numpipe.orders, or a host table (a 2-D int32 array argument); got a run-time int32",
     kind=SpecError,
     fix={"a.shape[0]": '"snake"'},
@@ -492,7 +493,7 @@ refused(
     #                                  ^
         pass
 """,
-    "tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16",
+    "tiles(order='b'): a host table must be a 2-D int32 array, got 2-D float16",
     kind=SpecError,
 )
 refused(

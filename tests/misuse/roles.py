@@ -65,8 +65,8 @@ refused(
     cuda.syncwarp()
   # ^^^^^^^^^^^^^^^
 """,
-    "cuda.syncwarp is code for a lane: it stands in the body of a body-form pipeline, in a "
-    "kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
+    "cuda.syncwarp is per-lane code, which is supported only in the body of a body-form pipeline, "
+    "in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
     "the warpgroup's",
     kind=SpecError,
 )
@@ -106,9 +106,9 @@ refused(
     x = cuda.shfl_sync(0xFFFFFFFF, 1, 0)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cuda.shfl_sync is code for a lane: it stands in the body of a body-form pipeline, in a "
-    "kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
-    "the warpgroup's",
+    "cuda.shfl_sync is per-lane code, which is supported only in the body of a body-form "
+    "pipeline, in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here "
+    "the code is the warpgroup's",
     kind=SpecError,
 )
 refused(

@@ -18,9 +18,9 @@ refused(
     emit_ws(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: emit_pipeline_warp_specialized needs the memory role, "
-    "which warp_specialized=False leaves out: use emit_pipeline, whose loads every compute "
-    "warpgroup issues for itself",
+    ", pipeline at {file}:{line}: emit_pipeline_warp_specialized needs a memory role, which "
+    "warp_specialized=False removes; fix: use emit_pipeline, in which each compute warpgroup "
+    "issues its own loads",
     kind=SpecError,
     warp_specialized=False,
     fix={"emit_ws(": "emit("},
@@ -96,7 +96,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give "
+    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry; fix: pass "
     "init_carry, or return nothing",
     kind=SpecError,
     fix={"return 3": "pass"},
@@ -130,8 +130,8 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got "
-    "max_concurrent_steps=1: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=1: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 2",
     kind=SpecError,
     fix={"delay_release=1": "delay_release=1, max_concurrent_steps=2"},
 )
@@ -153,9 +153,9 @@ refused(
     one(a, one.get_allocations(a))
     #      ^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line-1}: allocations are what emit_pipeline_warp_specialized "
-    "uses, and all warpgroups share; a single-stream pipeline has slots and barriers for "
-    "each warpgroup: call it without them",
+    ", pipeline at {file}:{line-1}: allocations belong to emit_pipeline_warp_specialized, whose "
+    "slots all warpgroups share, but a single-stream pipeline has slots and barriers for each "
+    "warpgroup; fix: leave out allocations=",
     kind=SpecError,
     fix={"a, one.get_allocations(a)": "a"},
 )
@@ -167,9 +167,9 @@ refused(
     emit(body, grid=(1,), in_specs=specs)(a, shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: allocations are what emit_pipeline_warp_specialized uses, "
-    "and all warpgroups share; a single-stream pipeline has slots and barriers for each "
-    "warpgroup: call it without them",
+    ", pipeline at {file}:{line}: allocations belong to emit_pipeline_warp_specialized, whose "
+    "slots all warpgroups share, but a single-stream pipeline has slots and barriers for each "
+    "warpgroup; fix: leave out allocations=",
     kind=SpecError,
     fix={"(a, shared)": "(a)"},
 )

@@ -30,7 +30,8 @@ def tiled_a_value_of_another_type(a, b, c):  # called
     c[...] = a[...]
   # ^^^^^^
 """,
-    "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
+    "tile[…] = value: the tile is int32, but the value is float16; fix: store "
+    "value.astype(tile.dtype)",
     **TILES,
     args=(A, B, C.astype(np.int32)),
     fix={"a[...]": "a[...].astype(c.dtype)"},
@@ -42,7 +43,7 @@ def tiled_a_store_to_an_input(a, b, c):  # called
     a[...] = b[...]
   # ^^^^^^
 """,
-    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array",
     **TILES,
     fix={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"},
 )

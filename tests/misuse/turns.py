@@ -117,9 +117,9 @@ in_turns(
         for (k,), (a_tile,) in pipe(a):
             pass
 """,
-    ", pipeline at {file}:{line}: steps_of with schedule='pingpong': one compute warpgroup "
-    "runs all steps of a tile, and none is shared: leave it out, or make the grid the steps "
-    "that the tile has",
+    ", pipeline at {file}:{line}: steps_of with schedule='pingpong', in which one compute "
+    "warpgroup runs all steps of a tile; fix: leave out steps_of, or set grid to the number of "
+    "steps of the tile",
     kind=SpecError,
     fix={", steps_of=lambda wg: 1": ""},
 )
@@ -132,9 +132,9 @@ in_turns(
         for (k,), (c_tile,) in pipe(c):
             pass
 """,
-    ", pipeline at {file}:{line}: out_specs with schedule='pingpong': the slots of outputs "
-    "are written by all compute warpgroups together, and here each has a tile of its own: "
-    "store from registers, c[…] = tile, or use schedule='cooperative'",
+    ", pipeline at {file}:{line}: out_specs with schedule='pingpong', in which each compute "
+    "warpgroup has its own tile, but all of them write an output's slot together; fix: store from "
+    "registers, c[…] = tile, or use schedule='cooperative'",
     kind=SpecError,
 )
 
@@ -232,10 +232,9 @@ refused(
             with numpipe.turn("x"):
                 pass
 """,
-    ", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the "
-    "same blocks of numpipe.turn(…): the steps that a warpgroup leaves out take and pass "
-    "their turns too; let these blocks stand in the loop itself, in no branch, inner loop or "
-    "function, and no 'continue' before them",
+    ", pipeline at {file}:{line-2}: steps_of, but the steps may execute different blocks of "
+    "numpipe.turn(…), and a skipped step takes and passes their turns too; fix: put these blocks "
+    "in the loop itself, not in a branch, an inner loop or a function, and not after a 'continue'",
     kind=SpecError,
     num_compute_wgs=2,
     fix={
@@ -256,7 +255,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are "
     "warpgroups', but with CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is "
-    "code for each lane: use LoweringSemantics.Warpgroup",
+    "per-lane code; fix: use LoweringSemantics.Warpgroup",
     kind=SpecError,
     num_compute_wgs=2,
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),

@@ -93,20 +93,21 @@ def check(acc: Any, work: Any) -> None:
     form = form_of(acc, "numpipe.combine")
     if form is None:
         raise SpecError(
-            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}"
+            "numpipe.combine(acc, part, work): acc must be a float32 register tile, got "
+            f"{called(acc)}"
         )
     only_accumulator(form, "numpipe.combine")
     if work is None:
         return
     if not getattr(getattr(work, "arg", None), "workspace", False):
         raise SpecError(
-            "numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
-            "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace"
+            "numpipe.combine(acc, part, work): work must be the kernel's workspace, its last "
+            "parameter; fix: declare it with @numpipe.kernel(workspace=numpipe.Workspace(…))"
         )
     if form.dtype != FLOAT32:
         raise SpecError(
-            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {form.dtype}: "
-            "combine before astype"
+            "numpipe.combine(acc, part, work): acc must be a float32 register tile, got "
+            f"{form.dtype}; fix: combine before astype"
         )
 
 
@@ -120,7 +121,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"numpipe.combine: a tile of {wanted} elements and a workspace for "
+            f"numpipe.combine: a tile of {wanted} elements, but the workspace has room for "
             f"{size - FLAGS}: {fix}",
             fix,
             "hands a part over",
@@ -134,7 +135,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"numpipe.combine: slot {slot} of a workspace of {slots}: {fix}",
+            f"numpipe.combine: slot {slot}, but the workspace has {slots} slots: {fix}",
             fix,
             "hands a part over",
         )

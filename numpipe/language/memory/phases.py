@@ -43,8 +43,9 @@ def check_test(barrier: Any) -> None:
     visible."""
     if barrier.wide:
         raise SpecError(
-            f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are "
-            "there behind a wait: call barrier_wait, or test a ClusterBarrier beside it"
+            f"barrier_test: the barrier is {barrier.plan.kind}, and only a wait makes the stores "
+            "of other CTAs visible; fix: call barrier_wait, or also allocate a ClusterBarrier "
+            "and test that"
         )
 
 

@@ -54,28 +54,29 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     if len(form.shape) == 1:
         if form.layout != COLUMN or form.dtype.itemsize != 4:
             raise SpecError(
-                f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of "
-                "a tile's rows do, "
-                f"got {form.dtype} {form.shape} in {form.layout} layout: send "
+                f"{SEND}: a vector must have 32-bit elements along rows, as tile.sum(axis=1) "
+                f"returns them, got {form.dtype} {form.shape} in {form.layout} layout; fix: send "
                 f'numpipe.layout_cast(v, "{COLUMN}")'
             )
     else:
         only_accumulator(form, SEND)
     if form.shape != layout.sides:
         raise SpecError(
-            f"{SEND}: src is {form.shape}, dst {layout.sides}: both must be of one shape"
+            f"{SEND}: src is {form.shape}, but dst is {layout.sides}: they must have the same shape"
         )
     if form.dtype != dst.dtype:
-        raise SpecError(f"{SEND}: src is {form.dtype}, dst {dst.dtype}: send src.astype(dst.dtype)")
+        raise SpecError(
+            f"{SEND}: src is {form.dtype}, but dst is {dst.dtype}; fix: send src.astype(dst.dtype)"
+        )
     if layout.itemsize * (2 if layout.inner == 1 else 1) < 4:
         share = "two adjacent columns" if layout.inner == 1 else "one element of a row"
         raise SpecError(
-            f"{SEND}: st.async stores 4 bytes at least, and a lane has {share} of {dst.dtype}: "
-            "send "
+            f"{SEND}: st.async stores at least 4 bytes, but a lane has only {share} of "
+            f"{dst.dtype}; fix: send "
             + (
                 "a tile of 16 or 32 bits, src.astype(…)"
                 if layout.itemsize == 1
-                else "to a tile whose rows are contiguous, or one of 32 bits"
+                else "to a tile whose rows are contiguous, or to one of 32 bits"
             )
         )
     return dimension_of(SEND, np_, index, name)
@@ -92,8 +93,8 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
         )
     if not (arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
-            f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA "
-            f"that is meant, got {called(index)}"
+            f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "
+            f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
     np_.unit.reaches = True
@@ -109,10 +110,10 @@ def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, d
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"{operation}: cluster_idx={index}, and the cluster has {dims[axis]} CTAs "
-            f"along {name!r}; the GPU would {does} memory that is nobody's",
-            f"a place in 0…{dims[axis] - 1}",
-            "reaches for another CTA's tile",
+            f"{operation}: cluster_idx={index}, but the cluster has {dims[axis]} CTAs along "
+            f"{name!r}; the GPU would {does} memory outside the cluster",
+            f"an index in 0…{dims[axis] - 1}",
+            "accesses another CTA's tile",
         )
     place[axis] = int(index)
     rank: int = rank_of(place, dims)

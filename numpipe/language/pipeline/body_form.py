@@ -259,9 +259,9 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     the kernel's."""
     if not unit.warp_specialized:
         raise SpecError(
-            f"{where}: emit_pipeline_warp_specialized needs the memory role, which "
-            "warp_specialized=False leaves out: use emit_pipeline, whose loads every compute "
-            "warpgroup issues for itself"
+            f"{where}: emit_pipeline_warp_specialized needs a memory role, which "
+            "warp_specialized=False removes; fix: use emit_pipeline, in which each compute "
+            "warpgroup issues its own loads"
         )
     for name, have in (
         ("num_compute_wgs", unit.compute_wgs),
@@ -270,8 +270,8 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     ):
         if options[name] is not None and options[name] != have:
             raise SpecError(
-                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA "
-                "has one split into roles; say it once, on the kernel"
+                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}; fix: set "
+                "it once, on the kernel"
             )
     index = options["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
@@ -301,7 +301,9 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
-        raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
+        raise SpecError(
+            f"{where}: body '{body.name}' has a 'yield', which only a carry_coroutine may have"
+        )
     wanted = 1 + tiles + barriers * len(manual) + carry
     if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
@@ -320,14 +322,14 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
         )
     if carry and not body.returns:
         raise SpecError(
-            f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the "
-            "next one"
+            f"{where}: body '{body.name}' returns nothing, but it takes a carry; fix: return the "
+            "next carry"
         )
     if body.returns and not carry:
         fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
         raise SpecError(
-            f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or "
-            "return nothing"
+            f"{where}: body '{body.name}' returns a value, but there is no carry; fix: pass "
+            f"{fix}, or return nothing"
         )
     return body
 
@@ -340,8 +342,8 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
         raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
     if compute.coroutine is not coroutine:
         raise SpecError(
-            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it "
-            f"as {'carry_coroutine' if compute.coroutine else 'compute_context'}="
+            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield'; fix: "
+            f"pass it as {'carry_coroutine' if compute.coroutine else 'compute_context'}="
         )
     if compute.parameters != 1:
         raise SpecError(
@@ -353,7 +355,7 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
     if compute.returns:
         raise SpecError(
-            f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store "
+            f"{where}: {option} '{compute.name}' returns a value, which is not used; fix: store "
             "results through the kernel's output references"
         )
     return compute
@@ -375,7 +377,7 @@ def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
     `bound` to an `EmittedPipeline`."""
     pipe = bound.pipe if isinstance(bound, EmittedPipeline) else pipeline
     if not isinstance(pipe, PipelineBase):
-        raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
+        raise SpecError(f"get_allocations(…) expects a pipeline, got {called(pipeline)}")
     check_shared(pipe.where, pipe.single)
     return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs)[0], None)))
 

@@ -65,7 +65,7 @@ class StepBarrier:
 
     def no_value(self) -> CompileError:
         """Return the error for a barrier that is used as a number."""
-        return CompileError(f"{self.what} has no value: it is passed to {use(self.kind)}")
+        return CompileError(f"{self.what} has no value; fix: pass it to {use(self.kind)}")
 
 
 class Barrier(StepBarrier):
@@ -150,8 +150,8 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
         if value and single:
             raise SpecError(
                 f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads "
-                "its tiles itself, all of a step at once: leave it out, or let a memory role "
-                "load (warp_specialized=True)"
+                "all tiles of a step itself; fix: leave it out, or use a memory role, "
+                "warp_specialized=True"
             )
         kinds += [row.name] * value
     return tuple(kinds)
@@ -169,7 +169,7 @@ def check_groups(
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
         raise SpecError(
             f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has "
-            f"{2 + len(manual)}: write `for {groups} in pipe(arrays):`; barriers come with "
+            f"{2 + len(manual)}; fix: write `for {groups} in pipe(arrays):`; barriers come with "
             f"{' and '.join(f'{name}=True' for name in MANUAL)}"
         )
     for kind, count in zip(manual, unpacked, strict=True):
@@ -298,7 +298,7 @@ def barrier_test(barrier: Any) -> Any:
 def check_tested(barrier: Any) -> None:
     if getattr(barrier, "operand", "") != "barrier":
         raise SpecError(
-            "barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
-            f"{name_of(barrier)}"
+            "barrier_test expects one barrier of a numpipe.Barrier(…) that the kernel allocates, "
+            f"got {name_of(barrier)}"
         )
     one_barrier("barrier_test", barrier.shape)

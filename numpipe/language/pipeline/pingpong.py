@@ -192,13 +192,13 @@ def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single
         return
     if steps_of:
         raise SpecError(
-            f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of "
-            "a tile, and none is shared: leave it out, or make the grid the steps that the tile "
-            "has"
+            f"{where}: steps_of with schedule='pingpong', in which one compute warpgroup runs all "
+            "steps of a tile; fix: leave out steps_of, or set grid to the number of steps of the "
+            "tile"
         )
     if outputs:
         raise SpecError(
-            f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by "
-            "all compute warpgroups together, and here each has a tile of its own: store from "
+            f"{where}: out_specs with schedule='pingpong', in which each compute warpgroup has "
+            "its own tile, but all of them write an output's slot together; fix: store from "
             "registers, c[…] = tile, or use schedule='cooperative'"
         )

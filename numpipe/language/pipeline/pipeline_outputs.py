@@ -210,17 +210,17 @@ def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None
             continue
         if spec.block[5]:
             raise SpecError(
-                f"{where}: {label}: collective_axes={spec.block[5]} is for inputs, which CTAs of "
-                "a cluster load for each other; each stores blocks of its own: leave "
-                "collective_axes out"
+                f"{where}: {label}: collective_axes={spec.block[5]} is only for inputs, which "
+                "CTAs of a cluster load for each other; fix: leave out collective_axes"
             )
         if spec.delay_release is not None:
             raise SpecError(
-                f"{where}: {label}: delay_release={spec.delay_release} is for inputs; a slot of "
-                "an output is free as soon as its TMA store has read it: leave delay_release out"
+                f"{where}: {label}: delay_release={spec.delay_release} is only for inputs: a slot "
+                "of an output is free as soon as its TMA store has read it; fix: leave out "
+                "delay_release"
             )
         if spec.block[1] != "zeros":
             raise SpecError(
-                f"{where}: {label}: oob_fill={spec.block[1]!r} is for inputs: what lies outside "
-                "the array is not stored; leave oob_fill out"
+                f"{where}: {label}: oob_fill={spec.block[1]!r} is only for inputs: elements "
+                "outside the array are not stored; fix: leave out oob_fill"
             )

@@ -62,9 +62,10 @@ __all__ = ["pipeline"]
 
 SLOTS = 2
 IN_A_FOR = (
-    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in "
-    "pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every return of "
-    "the function is a pipeline"
+    "a pipeline must be called in a `for` of the function that creates it, for (indices), (tiles) "
+    "in "
+    "pipe(arrays):, or of a function that binds it to a name, pipe = function(…), where function "
+    "returns a pipeline in every return"
 )
 
 
@@ -163,7 +164,7 @@ class PipelineBase:
                 if not alone:
                     raise CompileError(f"{self.where}: grid: {size.what} {REASON}")
             elif not is_integer(size):
-                raise SpecError(f"{self.where}: grid must hold integers, got {grid}")
+                raise SpecError(f"{self.where}: grid must contain integers, got {grid}")
         # sizes that are not written in the call are unknown
         sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)
         numbers = [
@@ -173,7 +174,7 @@ class PipelineBase:
         # the product of two negative sizes would be a positive number of steps
         if any(number < 0 for number in numbers):
             raise SpecError(
-                f"{self.where}: grid must hold numbers of steps, 0 or more, got "
+                f"{self.where}: the sizes in grid must be at least 0, got "
                 f"{', '.join(map(str, numbers))}"
             )
         return sizes
@@ -198,14 +199,14 @@ class PipelineBase:
         if outputs:
             raise SpecError(
                 f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in "
-                "storing an output's blocks; store from registers in the body, c[…] = tile, or "
-                "let all warpgroups run all steps"
+                "storing an output's blocks; fix: store from registers in the body, c[…] = tile, "
+                "or leave out steps_of"
             )
         function = facts_of(steps_of)
         if function is None:
             raise SpecError(
-                f"{self.where}: steps_of must be a function nested in the kernel, of one "
-                f"argument, the warpgroup, got {called(steps_of)}"
+                f"{self.where}: steps_of must be a function nested in the kernel with one "
+                f"parameter, the warpgroup, got {called(steps_of)}"
             )
         if function.parameters != 1:
             raise SpecError(
@@ -305,10 +306,10 @@ def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> N
     steps: skipped steps take and pass their turns too."""
     if steps_of and turns is None:
         raise SpecError(
-            f"{where}: steps_of, but not every step is sure to go through the same blocks of "
-            "numpipe.turn(…): the steps that a warpgroup leaves out take and pass their turns "
-            "too; let these blocks stand in the loop itself, in no branch, inner loop or "
-            "function, and no 'continue' before them"
+            f"{where}: steps_of, but the steps may execute different blocks of numpipe.turn(…), "
+            "and a skipped step takes and passes their turns too; fix: put these blocks in the "
+            "loop itself, not in a branch, an inner loop or a function, and not after a "
+            "'continue'"
         )
 
 
@@ -445,8 +446,8 @@ def arrays_of(
     arrays = [array for ref in given for array in leaves(ref)]
     if not all(isinstance(array, pipe.array) for array in arrays):
         raise SpecError(
-            f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on "
-            "the kernel's array parameters"
+            f"{pipe.where}: called on ({', '.join(map(called, arrays))}), but a pipeline must be "
+            "called on the kernel's array parameters"
         )
     wrong = mismatch(
         pipe.tree,
@@ -458,8 +459,8 @@ def arrays_of(
     # warpgroups that skip steps would also skip the steps of the inner pipeline
     if pipe.unequal and nested:
         raise SpecError(
-            f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued "
-            "for all steps: give steps_of to the inner one, or run all steps"
+            f"{pipe.where}: steps_of, but its body contains another pipeline, whose loads are "
+            "issued for all steps; fix: pass steps_of to the inner one, or leave it out"
         )
     return arrays, shared
 

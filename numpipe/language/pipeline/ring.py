@@ -236,7 +236,7 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
     did, harm = (
         ("arrives twice", "the tile would be loaded over while another warpgroup reads it")
         if again
-        else ("did not arrive", "the memory role would wait for ever")
+        else ("did not arrive", "the memory role would wait forever")
     )
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
     fix = (

@@ -130,7 +130,8 @@ def grouped(
             )
             raise SpecError(
                 f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the "
-                "slot of step k is still held when step k + delay_release waits for its own"
+                "slot of step k is still in use when step k + delay_release waits for its own; "
+                f"fix: set the number of slots to at least {kept + 1}"
             )
         sizes = known[:dims]
         if buffers is None and None not in sizes:

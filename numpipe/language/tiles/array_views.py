@@ -59,9 +59,9 @@ def check_placed(ref: Any, known: bool, what: str) -> None:
     """Raise SpecError if a role that stores tiles for another one does not know their place."""
     if ref.takes_over and not known:
         raise SpecError(
-            f"{what}: the {ref.np.role} role, which follows the kernel's control flow without "
-            "tiles, issues the store, and the place depends on tile data: fix: compute the place "
-            f"from integers, or leave out CompilerParams({ref.np.role.option}=True)"
+            f"{what}: the {ref.np.role} role issues this store, and has no tile data, but the "
+            "place depends on tile data; fix: compute the place from integers, or leave out "
+            f"CompilerParams({ref.np.role.option}=True)"
         )
 
 
@@ -123,8 +123,9 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
             for part in parts
         )
         raise SpecError(
-            f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here "
-            f"an index has ds(start, size) and integers: write {what.replace('…', instead)}"
+            f"{what}: a vector of indices is supported only in loads (gather) and stores "
+            "(scatter); here an index has ds(start, size) and integers; fix: write "
+            f"{what.replace('…', instead)}"
         )
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
@@ -134,9 +135,10 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
         or not all(isinstance(p, NoValue) or is_integer(p) for p in others)
     ):
         raise SpecError(
-            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or "
-            f"two of them, ds(start, size), with an integer along the others, got {parts}"
+            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: expected {what} with "
+            "ds(start, size) along one or two of them and an integer along each of the others, "
+            f"got {parts}"
         )
     if any(isinstance(part, All) for part in parts):
-        raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")
+        raise SpecError(f"{what}: ':' has no compile-time size here; fix: write ds(start, size)")
     return axes

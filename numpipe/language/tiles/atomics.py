@@ -79,8 +79,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     """Raise SpecError unless a tile fits a view, and its type supports the reduction."""
     if not isinstance(dst, GmemView):
         raise SpecError(
-            f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
-            f"got {called(dst)}"
+            f"{name}(dst, tile): dst must be a view of an array, got {called(dst)}; fix: pass "
+            "array.at[ds(i, 64), ds(j, 64)]"
         )
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
     if not dst.axes and form is None and is_number(tile):
@@ -88,7 +88,7 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
         return
     if form is None:
         raise SpecError(
-            f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}"
+            f"{name}(dst, tile): the second argument must be a register tile, got {called(tile)}"
         )
     array = ref.arg
     ref.unit.check_output(
@@ -110,8 +110,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
         else ""
     )
     raise SpecError(
-        f"{name}: {form.dtype} has no such reduction in global memory: it takes "
-        f"{', '.join(_LANES[reduction])}{instead}"
+        f"{name}: expected {', '.join(_LANES[reduction])} for this reduction in global memory, "
+        f"got {form.dtype}{instead}"
     )
 
 
@@ -126,8 +126,8 @@ def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> Non
     )
     if array.dtype.name not in known:
         raise SpecError(
-            f"{name}: {array.dtype} has no such reduction in global memory: it takes "
-            f"{', '.join(known)}"
+            f"{name}: expected {', '.join(known)} for this reduction in global memory, got "
+            f"{array.dtype}"
         )
     check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
 

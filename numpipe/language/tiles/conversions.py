@@ -107,7 +107,7 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
     known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(
-            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of "
+            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} must be one of "
             f"{', '.join(map(repr, known))}, got {layout!r}"
         )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
@@ -128,17 +128,16 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
     """Implement `plan_cast` for a cast from or to a layout by rows."""
     if vector_of(form.layout) or layout == COALESCED or 1 in form.shape:
         raise SpecError(
-            f"{CAST}: {form} is cast as a vector: x.reshape(-1)"
+            f"{CAST}: {form} is cast as a vector; fix: cast x.reshape(-1)"
             if 1 in form.shape
-            else (
-                f"{CAST}: from {form} to {layout!r} there is no way in one step: cast to "
-                f'"{ACCUMULATOR}" first'
-            )
+            else f"{CAST}: {form} cannot be cast to {layout!r} in one step; fix: cast to "
+            f'"{ACCUMULATOR}" first'
         )
     flat = len(form.shape) == 1
     if layout == ACCUMULATOR and not fits(form.shape):
         raise SpecError(
-            f"{CAST}: an accumulator has 64 x j rows and at most 256 columns, got {form}"
+            f"{CAST}: an accumulator has a multiple of 64 rows, and a multiple of 8 columns up to "
+            f"256, got {form}"
         )
     result = (
         by_rows(form, layout, CAST)
@@ -160,8 +159,8 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
 def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
     if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
         raise SpecError(
-            f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along "
-            "columns there are 8 x i elements, at most 256, along rows 64 x j"
+            f"{CAST}: a vector of {form.shape[0]} elements has no {layout} layout: a row layout "
+            "has a multiple of 8 elements up to 256, a column layout a multiple of 64"
         )
     return Form(form.shape, form.dtype, layout), 0 if form.layout in (
         layout,
@@ -172,8 +171,8 @@ def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
 def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
         raise SpecError(
-            f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are "
-            "made of"
+            f"{CAST}: expected a tile (M, N) of 16 or 32 bits, got {form}; fix: cast the values "
+            "it is computed from"
         )
     plain = Form(form.shape, form.dtype)
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
@@ -184,7 +183,8 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if panel_width(form) > 128:
         raise SpecError(
             f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
-            f"{panel_width(form) // 8} bytes side by side, and 16 are moved: cast before astype"
+            f"{panel_width(form) // 8} adjacent bytes, but the cast moves 16 at a time; fix: cast "
+            "before astype"
         )
     return plain, BLOCK * panel_width(form)
 

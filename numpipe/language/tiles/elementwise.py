@@ -102,12 +102,12 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
             raise SpecError(
                 f"'{symbol}' of {'a' if dtype.kind == 'u' else 'an'} {dtype} tile and "
                 + (
-                    "a float: use .astype(np.float32) first"
+                    "a float; fix: convert the tile, .astype(np.float32)"
                     if fraction
-                    else f"{arith.spelled(number)}: convert the number with int(x)"
+                    else f"{arith.spelled(number)}; fix: convert the number, int(x)"
                     if dtype == INT32
                     else (
-                        f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or "
+                        f"{arith.spelled(number)}; fix: convert the tile, .astype(np.int32), or "
                         "write full(tile.shape, number, tile.dtype)"
                     )
                 )
@@ -115,13 +115,14 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
         # numba may have typed a float literal as float64
         if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):
             raise SpecError(
-                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: "
-                "use .astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)"
+                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which would be "
+                "rounded; fix: use .astype(np.float32) on the tile, or full(tile.shape, number, "
+                "tile.dtype)"
             )
         if dtype == BOOL and number is not bool:
             raise SpecError(
-                f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks "
-                "and bools"
+                f"'{symbol}' of a mask and {arith.spelled(number)}: the other operand of a mask "
+                "must be a mask or a bool"
             )
 
 
@@ -163,11 +164,11 @@ def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
     if dtype.kind == "i" and np.any(outside):
         raise SimulationError(
             f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, "
-            "which wraps silently on the GPU"
+            "and the GPU wraps silently"
             + (
-                ": where that is meant, compute in uint32, x.astype(np.uint32)"
+                "; fix: if wrapping is intended, compute in uint32, x.astype(np.uint32)"
                 if dtype == INT32
-                else ": compute in int32, x.astype(np.int32)"
+                else "; fix: compute in int32, x.astype(np.int32)"
             )
         )
     return np.asarray(found).astype(dtype)[()]
@@ -215,12 +216,12 @@ class Operator:
                 raise SpecError(
                     f"'{symbol}' takes tiles of {' or '.join(kinds)}, got "
                     f"{'a mask' if dtype == BOOL else dtype}"
-                    + (": use .astype(np.float32) first" if "f" in takes else "")
+                    + ("; fix: use .astype(np.float32) first" if "f" in takes else "")
                 )
         if len(types) > 1:
             raise SpecError(
-                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, "
-                "e.g. x.astype(np.float32)"
+                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: operands must have one "
+                "type; fix: convert one of them, such as x.astype(np.float32)"
             )
         _check_numbers(symbol, operands, types[0])
         return Plan(
@@ -269,7 +270,8 @@ def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
 def _divisor(b: Any) -> Any:
     if np.asarray(b).dtype.kind == "i" and np.any(b == 0):
         raise SimulationError(
-            "an integer tile // or % 0: integer division by zero is undefined on the GPU"
+            "integer division by zero in an integer tile // or %: the result is undefined on the "
+            "GPU"
         )
     return b
 
@@ -277,7 +279,7 @@ def _divisor(b: Any) -> Any:
 def _counts(b: Any) -> Any:
     if np.any((b < 0) | (b > 31)):
         raise SimulationError(
-            "a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU"
+            "a shift count outside 0 … 31 for 32-bit integers: the result is undefined on the GPU"
         )
     return b
 
@@ -321,25 +323,26 @@ def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
         and not (isinstance(mask, Form) and mask.dtype == BOOL)
     ) or any(part is None for part in every):
         raise SpecError(
-            "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+            "np.where(mask, x, y) takes a mask, such as x < y, and two tiles or numbers, got "
             f"({', '.join(map(called, values))})"
         )
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
         raise SpecError(
-            f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them"
+            f"np.where of tiles of {' and '.join(map(str, types))}: x and y must have one type; "
+            "fix: convert one of them, such as x.astype(np.float32)"
         )
     if types and not packing(types[0]).computed:
         raise SpecError(
-            f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose "
-            "before astype"
+            f"np.where of {types[0]} tiles, which can only be converted, loaded and stored; fix: "
+            "select before astype"
         )
     of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
     if not tiles:
         return Plan(of, Form((), of))
     if not types and of not in (FLOAT32, INT32, BOOL):
         raise SpecError(
-            f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} "
+            f"np.where selects between tiles, or numbers of float32, int32 or bool, got {of} "
             "numbers"
         )
     if types:
@@ -367,11 +370,12 @@ def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
 def full_form(shape: Any, value: Any, dtype: Any) -> Form:
     number = operands_of("full", (value,))
     if number[0] is None or isinstance(number[0], Form):
-        raise SpecError("full(shape, value, dtype): the value must be a number")
+        raise SpecError("full(shape, value, dtype): value must be a number")
     form = check_form(constant("full", "shape", shape), dtype_of(dtype), "full")
     if not packing(form.dtype).computed:
         raise SpecError(
-            f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32"
+            f"full: a tile of {form.dtype} cannot be created directly; fix: create one of float32 "
+            "or int32, and convert it with astype"
         )
     if form.dtype not in HALVES:  # a 16-bit `dtype` states explicitly that the number is rounded
         _check_numbers("full", number, form.dtype)

@@ -73,17 +73,17 @@ def coalesced_form(form: Form, what: str) -> Form:
     """Return a tile's form in the coalesced layout of its type. Raises SpecError if it has none."""
     if form.dtype.itemsize == 1:
         raise SpecError(
-            f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in "
-            "it, with astype"
+            f"{what}: {form.dtype} has no coalesced layout; fix: cast a tile of 16 or 32 bits, "
+            "then convert it with astype"
         )
     vector = 16 // form.dtype.itemsize
     columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
     if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
         raise SpecError(
-            f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got "
-            f"{form.dtype} {form.shape}, rows of {row} bytes"
+            f"{what}: the rows of a coalesced tile (M, N) have 32, 64 or a multiple of 128 bytes, "
+            f"got {form.dtype} {form.shape}, rows of {row} bytes"
             if form.layout == ACCUMULATOR
-            else f"{what}: tiles of two dimensions have a coalesced layout, got {form}"
+            else f"{what}: only two-dimensional tiles have a coalesced layout, got {form}"
         )
     assert columns % vector == 0
     return Form(form.shape, form.dtype, coalesced(vector))
@@ -97,11 +97,11 @@ def only_accumulator(form: Form, what: str) -> None:
             if fits(form.shape)
             else f'numpipe.layout_cast(v, "{word_of(form.layout)}")'
             if len(form.shape) == 1
-            else "tiles of 64 x j rows and at most 256 columns"
+            else "use a tile of 64 x j rows and at most 256 columns"
         )
         raise SpecError(
-            f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in "
-            f"{form.layout} layout: write {fix}"
+            f"{what}: expected a tile in accumulator layout, got {form.shape} in {form.layout} "
+            f"layout; fix: {fix}"
         )
 
 
@@ -126,14 +126,15 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
     if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
         raise SpecError(
-            f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is "
+            f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
+            "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
-            + f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}"
+            + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
         )
     if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
         raise SpecError(
-            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, "
-            "two for each lane that shares a row, and rows of 8"
+            f"{what}: {shape} has no layout {layout!r}, which needs a multiple of {2 * lanes} "
+            "columns (two for each lane that shares a row) and a multiple of 8 rows"
         )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
@@ -219,8 +220,8 @@ def vector_layout(size: int, what: str) -> str:
     column = size % BLOCK == 0 and size >= BLOCK
     if not row and not column:
         raise SpecError(
-            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a "
-            f"tile, or 64 x j along its rows, got {size}"
+            f"{what}: a vector has a multiple of 8 elements up to 256 (along the columns of a "
+            f"tile), or a multiple of 64 (along its rows), got {size}"
         )
     return EITHER if row and column else ROW if row else COLUMN
 
@@ -312,9 +313,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
                 dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
             )
             raise SpecError(
-                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-                "numpipe.layout_cast(x, "
-                '"accumulator") of what is coalesced'
+                f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: convert the "
+                'coalesced tile, numpipe.layout_cast(x, "accumulator")'
             )
         return forms[0].shape, forms[0].layout
     flat = [form for form in forms if len(form.shape) == 1]
@@ -322,7 +322,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
         raise SpecError(
-            f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine"
+            f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} cannot be broadcast "
+            "together"
         ) from None
     lanes = {lanes_of(form.layout) for form in forms}
     if lanes != {0}:
@@ -332,23 +333,23 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
             if form.layout == COLUMN:
                 raise SpecError(
                     f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, "
-                    "as in NumPy, but "
-                    "this one lies along rows (column layout): write v[:, None], or "
-                    'numpipe.layout_cast(v, "row")'
+                    "as in NumPy, but this vector is along rows (column layout); fix: write v[:, "
+                    'None], or numpipe.layout_cast(v, "row")'
                 )
         layout = layout_of(shape)
         if layout == ACCUMULATOR and not fits(shape):
             raise SpecError(
-                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
-                f"of {shape}, which is none: (64 x j, 8 x i) with at most 256 columns"
+                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would result in "
+                f"shape {shape}, which no tile has: expected a multiple of 64 rows and a multiple "
+                "of 8 columns up to 256"
             )
         return shape, layout
     kinds = {form.layout for form in flat} - {EITHER}
     if len(kinds) > 1:
         raise SpecError(
-            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), "
-            "one along rows (column "
-            'layout): no lane has both; cast one: numpipe.layout_cast(v, "row")'
+            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout) "
+            "and one along rows (column layout): no lane has the elements of both; fix: "
+            'numpipe.layout_cast(v, "row")'
         )
     return shape, kinds.pop() if kinds else EITHER
 
@@ -361,10 +362,9 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
         lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
         most = max(lanes)
         raise SpecError(
-            f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, '
-            "or "
-            f'"column {most}" along the rows and then v[:, None]'
+            f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: "
+            f'numpipe.layout_cast(x, "rows {most}"); for a vector along the columns "row {most}", '
+            f'for one along the rows "column {most}", then v[:, None]'
         )
     if len(shape) == 1:
         return f"{words[0]} {max(lanes)}"
@@ -378,33 +378,34 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError(
-            "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], "
-            "x[64:128, :], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a "
-            "dimension; elements are those of a tile in shared memory, or of an array"
+            "tile[…]: an index of a register tile has a slice for each dimension, x[:, 0:32], "
+            "x[64:128, :], v[ds(8, 16)]; or it adds a dimension to a vector, v[:, None], v[None, "
+            ":]. Single elements can be read from arrays and, in per-lane code, from tiles in "
+            "shared memory"
         )
     if len(form.shape) != 1:
-        raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
+        raise SpecError(
+            f"tile[{index}]: a dimension can be added only to a vector, got a tile {form.shape}"
+        )
     want = COLUMN if index == ":, None" else ROW
     if lanes_of(form.layout):
         want = f"{want} {lanes_of(form.layout)}"
     if form.layout not in (want, EITHER):
         if lanes_of(form.layout):
-            raise SpecError(
-                f'v[{index}] of {form}: write numpipe.layout_cast(v, "{want}")[{index}]'
-            )
+            raise SpecError(f'v[{index}] of {form}; fix: numpipe.layout_cast(v, "{want}")[{index}]')
         lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
         fix = (
-            f'write numpipe.layout_cast(v, "{want}")[{index}]'
+            f'numpipe.layout_cast(v, "{want}")[{index}]'
             if vector_layout(form.shape[0], "v") == EITHER
             else (
-                "there, vectors have 64 x j elements"
+                "use a vector of a multiple of 64 elements"
                 if want == COLUMN
-                else "there, vectors have 8 x i elements, at most 256"
+                else "use a vector of a multiple of 8 elements, at most 256"
             )
         )
         raise SpecError(
-            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies "
-            f"{lies[form.layout]}: {fix}"
+            f"v[{index}] needs a vector {lies[want]}, but this one of {form.shape[0]} elements is "
+            f"{lies[form.layout]}; fix: {fix}"
         )
     return Form(
         (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want

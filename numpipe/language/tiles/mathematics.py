@@ -108,7 +108,7 @@ class Function(Operator):
             raise SpecError(wrong + " and ".join(map(called, values)))
         dtype = arith.common(*kinds)
         if self.numbers and dtype not in self.numbers:
-            raise SpecError(f"{wrong}{dtype}: convert it with float(x)")
+            raise SpecError(f"{wrong}{dtype}; fix: convert it with float(x)")
         return Plan(dtype, Form((), np.dtype(bool) if self.compares else dtype))
 
 

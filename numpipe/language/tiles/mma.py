@@ -36,7 +36,7 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
         or not isinstance(b, SmemLike)
     ):
         raise SpecError(
-            f"{what}(acc, a, b): acc is a register tile or None, a a shared-memory tile of a "
+            f"{what}(acc, a, b): acc must be a register tile or None, a a shared-memory tile of a "
             "pipeline or a register tile, b a shared-memory tile, got "
             f"({', '.join(map(called, (acc, a, b)))})"
         )
@@ -47,27 +47,27 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
     one, other = product.operand(a.dtype), product.operand(b.dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(
-            f"{what}: a and b must be of one kind: {'; '.join(product.kinds)}; got {a.dtype} and "
+            f"{what}: a and b must be of one kind, {'; '.join(product.kinds)}; got {a.dtype} and "
             f"{b.dtype}"
         )
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"{what}: the accumulator must be {one.sums}, got {acc.dtype}")
     if depth != k:
         raise SpecError(
-            f"{what}: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T "
-            "for a tile loaded as (N, K)"
+            f"{what}: a {left} has K = {depth}, but b {right} has K = {k}; fix: b is (K, N), so "
+            "write b_tile.T for a tile loaded as (N, K)"
         )
     if acc is not None:
         only_accumulator(acc.form, what)
         if acc.shape != (m, n):
             raise SpecError(
-                f"{what}: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
+                f"{what}: the accumulator is {acc.shape}, but a {left} x b {right} is {(m, n)}"
             )
     step = product.k(a.dtype)
     if k % step or m % product.rows or n not in one.widths:
         raise SpecError(
-            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K of {step}, "
-            f"N of {one.unit} and at most {one.widths[-1]}"
+            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K a multiple "
+            f"of {step}, and N a multiple of {one.unit} up to {one.widths[-1]}"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
@@ -81,8 +81,8 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
                 else "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile"
             )
             raise SpecError(
-                f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
-                f"along K contiguous: {what} has no other order for it; fix: pass {fix}"
+                f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major (contiguous along "
+                f"K), the only order that {what} supports for this type; fix: pass {fix}"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
@@ -98,15 +98,14 @@ def _check_registers(a: Form, product: Product, what: str) -> None:
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
         raise SpecError(
-            f"{what}: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
-            "accumulator's layout, packed: combine it with a tile first"
+            f"{what}: a {a.shape} lies along {lies} layout), but the A operand must be a 16-bit "
+            "tile (M, K) in accumulator layout; fix: broadcast it to a tile first"
         )
     kind = product.operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(
-            f"{what}: a is a {a.dtype} register tile in the accumulator's layout, and the A "
-            "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which "
-            "moves nothing between lanes, with b of float16 or bfloat16"
+            f"{what}: a is a {a.dtype} register tile, but an A operand in registers must have 16 "
+            "bits; fix: write a.astype(b.dtype), with b of float16 or bfloat16"
         )
 
 
@@ -207,8 +206,8 @@ def chosen(unit: Unit, a: Any) -> Product:
         else "pass a and b as one of these"
     )
     raise SpecError(
-        f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(each.name for each in known))} of "
-        f"{target.name} does not multiply: it takes "
+        f"mma: a is {dtype}, but {' and '.join(dict.fromkeys(each.name for each in known))} of "
+        f"{target.name} multiplies only "
         f"{'; '.join(kind for each in known for kind in each.kinds)}; fix: {fix}"
     )
 

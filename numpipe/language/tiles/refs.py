@@ -40,8 +40,8 @@ from .tile import TileLike
 
 __all__ = ["ds"]
 
-ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value stores"
-READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
+ASSIGNED = "tile.at[…] is a view and cannot be assigned to; fix: write tile[…] = value"
+READ_ONLY = "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array"
 
 
 _F = TypeVar("_F")
@@ -98,8 +98,8 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
 def no_stop(stop: Any) -> SpecError:
     """Return the error for the stop of a `ds` that is not an integer."""
     return SpecError(
-        f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a "
-        "float"
+        f"ds(start, size, stop): stop must be an integer, got {called(stop)}; fix: int(x) "
+        "truncates a float"
     )
 
 
@@ -108,8 +108,8 @@ def unlimited(parts: Sequence[Any], what: str) -> None:
     `what` does not support."""
     if any(isinstance(part, Ds) and part.limited for part in parts):
         raise SpecError(
-            f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, "
-            "array[…] = tile; here leave out stop="
+            f"{what}: stop= of ds(…) is supported only in loads from arrays, array[…], and stores "
+            "to them, array[…] = tile; fix: leave out stop="
         )
 
 
@@ -123,7 +123,7 @@ def ds_size(size: Any) -> int:
 def no_start(start: Any) -> SpecError:
     """Return the error for the start of a `ds` that is not an integer."""
     return SpecError(
-        f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a "
+        f"ds(start, size): start must be an integer, got {called(start)}; fix: int(x) truncates a "
         "float, // divides integers"
     )
 
@@ -253,11 +253,11 @@ def check_start(
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"{text}; the GPU takes whatever lies there",
+            f"{text}; the GPU accesses whatever is there",
             f"a start in 0…{last}",
-            "touches what lies beside a tile",
+            "accesses memory next to a tile",
         )
-    raise SpecError(f"{text}: take some of 0 … {layout.shape[axis] - 1}")
+    raise SpecError(f"{text}; fix: select elements in 0 … {layout.shape[axis] - 1}")
 
 
 def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
@@ -288,7 +288,8 @@ class At:
 
 
 ELEMENT = (
-    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form "
+    "tile[i, j], an element of a tile, is per-lane code, which is supported only in the body of a "
+    "body-form "
     "pipeline, in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a "
     "tile is indexed by two of ds(start, size) and ':', or by ..."
 )
@@ -300,8 +301,9 @@ def bounded(parts: tuple[Any, ...]) -> None:
     for part in parts:
         if isinstance(part, Span):
             raise SpecError(
-                f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, "
-                "from 0 on, at compile time: write 0:64, or ds(start, size) for a run-time start"
+                f"'{part}': a slice of an array, or of a tile in shared memory, must have two "
+                "compile-time bounds that are not negative; fix: write 0:64, or ds(start, size) "
+                "for a run-time start"
             )
 
 

@@ -55,7 +55,7 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
     form = check_form(sides, tile.dtype, what)
     if len(form.shape) == 2 and 1 in form.shape:
         raise SpecError(
-            f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, "
+            f"{what}: a part of a two-dimensional tile must have at least 8 rows and 8 columns, "
             f"got {sides}"
         )
     return form
@@ -92,12 +92,13 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
         only_accumulator(form, what)
     if form.shape != have.shape:
         raise SpecError(
-            f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
+            f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "
+            "part of it, "
             f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value"
         )
     if form.dtype != have.dtype:
         raise SpecError(
-            f"{what}: the tile is {have.dtype}, the value {form.dtype}: store "
+            f"{what}: the tile is {have.dtype}, but the value is {form.dtype}; fix: store "
             "value.astype(tile.dtype)"
         )
     return form

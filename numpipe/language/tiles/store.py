@@ -69,7 +69,7 @@ def check(
     """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and a type
     that can be stored there. `known`: the types of tiles."""
     if sizes != form.shape:
-        raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
+        raise SpecError(f"{what}: the index selects {sizes}, but the tile is {form.shape}")
     if form.dtype == BOOL:
         number = (
             "mask.astype(np.int32)"
@@ -78,12 +78,11 @@ def check(
         )
         convert = "" if str(dtype) in ("int32", "float32") else f".astype({name}.dtype)"
         raise SpecError(
-            f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, "
-            "np.where(mask, x, y)"
+            f"{what}: the tile is a mask; fix: store {number}{convert}, or np.where(mask, x, y)"
         )
     if dtype != form.dtype:
         raise SpecError(
-            f"{what}: the array is {dtype}, the tile {form.dtype}: "
+            f"{what}: the array is {dtype}, but the tile is {form.dtype}; fix: "
             + (
                 f"store tile.astype({name}.dtype)"
                 if str(dtype) in known
@@ -215,9 +214,9 @@ def write_out(
             + (
                 "a TMA store stops the kernel there"
                 if through
-                else "the GPU writes what lies inside"
+                else "the GPU writes only elements inside the array"
             ),
-            "starts from 0 on: what sticks out at the end is clipped",
+            "starts of 0 or more: elements past the end are clipped",
             f"stores to '{ref.name}'",
         )
     check_inside(
@@ -235,7 +234,7 @@ def write_out(
         if column % 16:
             raise SpecError(
                 f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a "
-                f"{('column', 'row')[number]}; TMA stores start at multiples of 16 B"
+                f"{('column', 'row')[number]}, but TMA stores must start at a multiple of 16 B"
             )
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)

@@ -46,7 +46,7 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
     """Raise SpecError for a type that tiles do not support."""
     if dtype not in TILES:
         raise SpecError(
-            f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array "
+            f"{what}: a tile's dtype must be {listed(TILES, 'or')}, got {dtype}: convert an array "
             f"before the call{packed_fix(dtype)}"
         )
 
@@ -56,7 +56,7 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     unsupported shapes."""
     shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
     if not isinstance(shape, tuple) or not all(is_int(n) and abs(n) <= MOST for n in shape):
-        raise SpecError(f"{what}: a shape is a tuple of ints up to {MOST}, got {told(shape)}")
+        raise SpecError(f"{what}: a shape must be a tuple of ints up to {MOST}, got {told(shape)}")
     if dtype != BOOL:
         check_dtype(dtype, what)
     if len(shape) == 1:
@@ -65,8 +65,8 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         size, layout = max(shape), layout_of(shape)
         if vector_layout(size, what) not in (layout, "either"):
             raise SpecError(
-                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j "
-                f"rows, got {shape}"
+                f"{what}: a tile (1, n) has a multiple of 8 columns up to 256, and a tile (m, 1) "
+                f"has a multiple of 64 rows, got {shape}"
             )
         return Form((int(shape[0]), int(shape[1])), dtype, layout)
     return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
@@ -83,8 +83,8 @@ def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
         or shape[0] * shape[1] > MOST
     ):
         raise SpecError(
-            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} "
-            f"elements, all registers of a warpgroup, got {shape}"
+            f"{what}: the rows and the columns of a tile must be multiples of 8, with at most "
+            f"{MOST} elements (all registers of a warpgroup), got {shape}"
         )
     return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
 
@@ -173,7 +173,8 @@ def zeros_form(shape: Any, dtype: Any) -> Form:
     form = check_form(constant("zeros", "shape", shape), kind, "zeros")
     if kind not in (FLOAT32, INT32):
         raise SpecError(
-            f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards"
+            f"zeros: accumulators are float32 or int32, got {kind}; fix: create one of these, and "
+            "convert it with .astype"
         )
     return form
 
@@ -211,7 +212,7 @@ def astype_form(form: Form, dtype: Any) -> Form:
         if {kind, form.dtype} - {FLOAT64} <= set(FLOATS):
             return Form(form.shape, kind, form.layout)
         raise SpecError(
-            f"astype: a {form.dtype} tile to {kind}: float64 is converted from and to "
+            f"astype from a {form.dtype} tile to {kind}: float64 converts only from and to "
             f"{listed(FLOATS)}; fix: .astype(np.float32).astype(…)"
         )
     if kind != form.dtype:
@@ -287,13 +288,13 @@ def bitcast_form(tile: Any, dtype: Any) -> Form:
     if form.dtype == BOOL or kind not in sized:
         raise SpecError(
             f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: "
-            "the same bits are "
             + (
-                "of no number: use .astype(np.int32)"
+                "a mask has no bits of its own; fix: use .astype(np.int32)"
                 if form.dtype == BOOL
                 else (
-                    f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; "
-                    "astype converts"
+                    f"expected a type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; "
+                    "fix: "
+                    "use astype to convert"
                 )
             )
         )

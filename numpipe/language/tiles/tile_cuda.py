@@ -68,9 +68,9 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def settled(self, what: str) -> NoReturn:
         raise CompileError(
-            f"{what}: the accumulator is in flight: wgmma may still be writing it; write acc = "
-            "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products "
-            "in flight"
+            f"{what}: the accumulator is in flight, because a wgmma may still be writing it; fix: "
+            "write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves "
+            "newer products in flight"
         )
 
 
@@ -91,7 +91,7 @@ def _dtype_of(ty: Any) -> np.dtype:
         return np.dtype(str(ty.literal_value))
     if isinstance(ty, nb.types.NumberClass):
         return np.dtype(str(ty.dtype))
-    raise SpecError(f"a dtype is needed here, known at compile time: got {ty}")
+    raise SpecError(f"expected a dtype that is known at compile time, got {ty}")
 
 
 def undefined(tile: TileType) -> Any:

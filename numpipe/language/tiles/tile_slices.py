@@ -67,7 +67,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     if len(parts) != len(form.shape):
         raise SpecError(
             f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} "
-            f"slice{'s' * (len(form.shape) > 1)}, got {len(parts)}: write ':' for all of a "
+            f"slice{'s' * (len(form.shape) > 1)}, got {len(parts)}; fix: write ':' for a whole "
             "dimension"
         )
     slices = []
@@ -76,22 +76,22 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
             raise SpecError(
-                f"tile[…]: a part{along} starts at a run-time value, but registers are named at "
-                "compile time: write a constant, or store the tile to shared memory and load a "
-                "part of that"
+                f"tile[…]: a part{along} starts at a run-time value, but instructions name "
+                "registers at compile time; fix: use a constant, or store the tile to shared "
+                "memory and load a part of that"
             )
         if start < 0 or count < 1 or start + count > size:
             raise SpecError(
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
-                f"{form.shape}: take some of 0 … {size - 1}"
+                f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
         if (start % step or count % step) and count != size:
             raise SpecError(
-                f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what "
-                f"lanes have: a part of a tile {form} starts at a multiple of {step} and has a "
-                f"multiple of {step}: take "
-                f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a "
-                "tile in shared memory"
+                f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
+                f"of a part of a tile {form} must be multiples of {step}, because lanes keep "
+                "their elements; fix: write "
+                f"{start // step * step}:{-(-(start + count) // step) * step}, or load a part of "
+                "a tile in shared memory"
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
@@ -155,7 +155,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         )
     except (TypeError, ValueError):
         raise SpecError(
-            f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}"
+            f"reshape: a tile {form.shape} has {size} elements, which do not fit {tuple(wanted)}"
         ) from None
     if found == form.shape:
         return form
@@ -166,15 +166,15 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
     ):
         raise SpecError(
             f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; "
-            "vectors (n,), (1, n) and (n, 1) become each other, all else goes through shared "
-            "memory: tile[...] = x, then a part of it"
+            "only (n,), (1, n) and (n, 1) can be reshaped to each other; fix: go through shared "
+            "memory, tile[...] = x, and load a part of it"
         )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
     if len(found) == 2:
         raise SpecError(
-            f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
-            'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+            f"reshape of a tile {form.shape} to {found}: a row and a column are in different "
+            'lanes; fix: numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
         )
     return Form(found, form.dtype, form.layout)
 
@@ -182,7 +182,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
 def check_tile(tile: Any) -> None:
     """Raise SpecError for a reshape of a value that is not a register tile."""
     if form_of(tile, "'reshape'") is None:
-        raise SpecError(f"reshape(…) of register tiles: got {called(tile)}")
+        raise SpecError(f"reshape(…) expects a register tile, got {called(tile)}")
 
 
 @method_of(Tile, "reshape")
@@ -197,7 +197,7 @@ def check_turned(form: Form) -> None:
     if len(form.shape) == 1:
         return
     raise SpecError(
-        f"x.T of a register tile {form.shape}: other lanes would have its elements: "
+        f"x.T of a register tile {form.shape}: other lanes would have its elements; fix: "
         + (
             'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
             if 1 in form.shape

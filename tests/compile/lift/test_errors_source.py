@@ -84,8 +84,8 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
             execution(twice_as_wide, A, C)
         told.append(str(caught.value))
     first = (
-        f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects (64, "
-        "128), the tile is (64, 64)"
+        f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects "
+        "(64, 128), but the tile is (64, 64)"
     )
     assert (
         told[0]

@@ -384,7 +384,7 @@ def unknown_axis(a, b, c):
         (
             copied,
             r"copy_gmem_to_smem: barrier is ClusterBarrier\('pair', num_barriers=1, "
-            r"num_arrivals=1\), whose phases count",
+            r"num_arrivals=1\), which counts",
         ),
         (
             unknown_axis,

@@ -268,7 +268,8 @@ def test_a_loop_is_in_no_other_one() -> None:
     )
     refused(
         called,
-        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: runs inside that of test_dynamic.py:\d+",
+        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: it runs inside the loop of "
+        r"test_dynamic.py:\d+",
         error=SpecError,
     )
 

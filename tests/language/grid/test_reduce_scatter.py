@@ -286,14 +286,14 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
         ),
         (
             halves,
-            r"axis='k'\): acc is a float32 register tile \(rows, columns\), got float16 \(64, "
-            r"64\): combine before",
+            r"axis='k'\): acc must be a float32 register tile \(rows, columns\), got float16 "
+            r"\(64, 64\); fix: combine before",
             {},
         ),
         (
             narrow,
-            r"2 CTAs along 'k' keep a share each of a tile's columns, a multiple of 8, and this "
-            r"one has 8: .* of 16",
+            "2 CTAs along 'k' each keep a share of a tile's columns, a multiple of 8, but this "
+            "tile has 8; fix: .* of 16",
             {},
         ),
         (

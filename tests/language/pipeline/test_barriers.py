@@ -338,7 +338,7 @@ READ_EARLY = (
     f"|{NOT_DRAINED}"
 )
 OPERAND = r" on consumed\[{slot}\] for in_specs\[1\] 'b' of a, b @ \S+:\d+ for step {step}: "
-NEVER = f"did not arrive{OPERAND}the memory role would wait for ever"
+NEVER = f"did not arrive{OPERAND}the memory role would wait forever"
 TWICE = f"arrives twice{OPERAND}the tile would be"
 
 

@@ -266,7 +266,7 @@ def test_allocations_of_as_many_rings_that_load_what_this_one_stores() -> None:
         shared = emit(reads, grid=(2,), in_specs=(block, block)).get_allocations(a, a)
         emit(writes, grid=(2,), out_specs=(block,))(o, allocations=shared)
 
-    with pytest.raises(SpecError, match="have 0 rings of outputs, but this pipeline has 1"):
+    with pytest.raises(SpecError, match="have 0 output rings, but this pipeline has 1"):
         other_way.simulate(np.zeros((64, 128), F16), np.zeros((64, 128), F32))
 
 

@@ -243,7 +243,8 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
         for run in (kernel.simulate, kernel.compiled):
             with pytest.raises(
                 CompileError,
-                match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a "
-                r"name: pipe = function\(…\), where every return of the function is a pipeline",
+                match=r"test_rest_and_returned.py:\d+: kernel .* or of a function that binds it "
+                r"to a name, pipe = function\(…\), where function returns a pipeline in "
+                "every return",
             ):
                 run(A, out())
