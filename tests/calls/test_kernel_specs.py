@@ -226,8 +226,9 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     with pytest.raises(
         SpecError,
         match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is "
-        r"sequential: write program_id\(1\), with the number, in the kernel itself, and pass "
-        r"its value to functions\n +return numpipe.program_id\(1\)",
+        r"sequential, so only the kernel function itself can read it; fix: write "
+        r"program_id\(1\) there, with a literal number, and pass its value to functions\n "
+        r"+return numpipe.program_id\(1\)",
     ):
         getattr(asks, run)(np.zeros((64, 128), np.float32), np.zeros((64, 128), np.float32))
 

@@ -573,8 +573,8 @@ a_pipeline_chosen_at_run_time = refused(
         pass
 """,
     compiled=(
-        "`pipe(a)` cannot be compiled: 'pipe' is not of one type here (pipeline and pipeline): "
-        "bind it in one place, or to one type in each"
+        "`pipe(a)` cannot be compiled: 'pipe' has two types here (pipeline and pipeline); fix: "
+        "assign it in one place, or the same type everywhere"
     ),
 )
 refused(
@@ -736,7 +736,7 @@ refused(
         previous = numpipe.zeros((64, 64), np.float32)
 """,
     compiled=(
-        "`previous` cannot be compiled: 'previous' may have no value here yet: give it one "
+        "`previous` cannot be compiled: 'previous' may have no value here yet; fix: assign it "
         "before the loop"
     ),
     fix={

@@ -41,7 +41,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
-    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B; fix: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 4)": "(64, 8)"},

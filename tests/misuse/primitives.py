@@ -30,7 +30,7 @@ refused(
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves "
-    "multiples of 16 B: make that side a multiple of 8 elements",
+    "multiples of 16 B; fix: make that side a multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 30)": "(64, 32)"},
 )
@@ -521,7 +521,7 @@ refused(
     _ = numpipe.program_id(3)
     #   ^^^^^^^^^^^^^^^^^^^^^
 """,
-    "program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3",
+    "program_id(axis): axis must be a dimension of the grid, a compile-time int in 0…2, got 3",
     kind=SpecError,
     fix={"program_id(3)": "program_id(2)"},
 )

@@ -260,7 +260,10 @@ def test_it_must_be_a_constant(execution: str) -> None:
         (Config(0), "num_compute_wgs must be 1…7"),
         (Config(2.0), "num_compute_wgs must be an int, got 2.0"),  # type: ignore[arg-type]
         (Config(registers=30), "memory_registers must be a multiple of 8 in 24…256, got 30"),
-        (Config(axis="m"), "wg_axis 'm' is also a grid axis ('m',)"),
+        (
+            Config(axis="m"),
+            "wg_axis='m' is also the name of a grid axis, ('m',); fix: give wg_axis another name",
+        ),
     ],
 )
 def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str) -> None:
@@ -273,7 +276,8 @@ def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str)
 def test_the_default_axis_must_not_be_one_of_the_grid(execution: str) -> None:
     """Unless a pipeline gives it another name, which is known only then."""
     made = kernel(grid=(1,), grid_names="wg")
-    assert "wg_axis 'wg' is also a grid axis ('wg',)" in said(
-        SpecError, execution, made, A, cfg=Config(emits=False)
+    assert (
+        "wg_axis='wg' is also the name of a grid axis, ('wg',); fix: give wg_axis another name"
+        in said(SpecError, execution, made, A, cfg=Config(emits=False))
     )
     EXECUTIONS[execution](made, A, cfg=Config(axis="group"))
