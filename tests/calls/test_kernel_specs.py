@@ -126,7 +126,7 @@ def test_a_lambda_without_source_is_refused() -> None:
 
     with pytest.raises(
         SpecError,
-        match="the source of the lambda on line 1 of <string> is not there: write a 'def'",
+        match="the source of the lambda on line 1 of <string> is not available; fix: write a 'def'",
     ):
         copied(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 

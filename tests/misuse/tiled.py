@@ -63,7 +63,7 @@ refused(
     return a[...]
   # ^^^^^^^^^^^^^
 """,
-    "a kernel returns nothing: store results to its output tiles",
+    "a kernel must not return a value; fix: store results to its output tiles",
     **tiles(kind=numpipe.CompileError),
     fix={"return a[...]": "c[...] = a[...].astype(c.dtype)"},
 )

@@ -198,8 +198,8 @@ def test_a_pipeline_and_its_kernel_that_say_different_things(
 ) -> None:
     told = said(SpecError, execution, kernel(**options), A, cfg=cfg).splitlines()
     assert told[0].endswith(
-        f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel "
-        f"says {own}: a CTA has one split into roles, so say it in one of the two"
+        f"kernel asks: emit_pipeline_warp_specialized has {name}={asked}, but @numpipe.kernel has "
+        f"{own}: a CTA has only one split into roles; fix: set {name} in only one of them"
     )
     assert told[0].startswith(__file__) and set(told[2].strip()) == {"^"}
 
@@ -213,11 +213,12 @@ def test_two_pipelines_with_different_options(execution: str) -> None:
 
     told = said(SpecError, execution, twice, A)
     assert (
-        "kernel twice: emit_pipeline_warp_specialized says num_compute_wgs=1, but the one of line "
+        "kernel twice: emit_pipeline_warp_specialized has num_compute_wgs=1, but the call at line "
         in told
     )
     assert (
-        "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
+        "has 2: a CTA has only one split into roles; fix: give both the same value, or make two "
+        "kernels" in told
     )
 
 
@@ -248,8 +249,8 @@ def test_it_must_be_a_constant(execution: str) -> None:
 
     told = said(CompileError, execution, asks_at_run_time, A)
     assert (
-        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and "
-        "registers are given out" in told
+        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant, because warps "
+        "and registers are assigned" in told
     )
 
 

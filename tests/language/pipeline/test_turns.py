@@ -436,7 +436,7 @@ def test_a_kernel_without_tiles_is_refused() -> None:
     with pytest.raises(
         CompileError,
         match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, "
-        r"and the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`",
+        r"but the kernel has no loop over tiles; fix: write `for m, n in numpipe.tiles\(…\):`",
     ):
         numpipe.kernel(without_tiles, schedule="pingpong").simulate(a, b, np.zeros((64, 64), F16))
 
