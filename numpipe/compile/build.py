@@ -98,7 +98,8 @@ def front_end(
     missing = toolchain()
     if missing:
         raise TargetError(
-            f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'"
+            f"kernel {unit.kernel}: kernels cannot be compiled in this process: {missing}, or use "
+            "target='sim'"
         )
     with uninterrupted():  # an interrupted import would register only some of a module's meanings
         from ..core import numba as nb
@@ -214,8 +215,9 @@ def _fits(unit: Unit) -> None:
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
         raise SpecError(
             f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs "
-            f"take {unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh "
-            "of fewer GPUs, or fewer arrays and shapes of blocks that the TMA moves"
+            f"take {unit.table_bytes} B, but the parameters of a launch can have at most "
+            f"{PARAMETER_BYTES} B; fix: use a mesh of fewer GPUs, or fewer arrays and block "
+            "shapes that the TMA moves"
         )
 
 
@@ -235,7 +237,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     except RuntimeError as error:
         if (refused := _too_few_registers(unit, str(error))) is None:
             raise CompileError(
-                f"kernel {unit.kernel}: the code made of it is refused by {error}"
+                f"kernel {unit.kernel}: its code cannot be compiled: {error}"
             ) from error
         raise error_lines.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
@@ -269,7 +271,7 @@ def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
         return None
     return SpecError(
         f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} "
-        "registers each, which do not hold the accumulator of its largest wgmma and the "
-        "addresses beside it: a tile of 64 x N float32 takes N / 2 registers of a warpgroup's "
-        "lanes; use fewer columns or a smaller num_compute_wgs"
+        "registers each, too few for the accumulator of its largest wgmma and for addresses: a "
+        "64 x N float32 tile takes N / 2 registers per lane of a warpgroup; fix: use fewer "
+        "columns or a smaller num_compute_wgs"
     )

@@ -95,16 +95,16 @@ def fit_slots(
     )
     if not stage:
         raise SpecError(
-            f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each "
-            "operand's block"
+            f"fit_slots: expected (shape, dtype) of each operand's block, got {blocks}, which "
+            "have no bytes; fix: fit_slots(((128, 64), np.float16), ((256, 64), np.float16))"
         )
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     room = DEFAULT.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
         raise SpecError(
-            f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are "
-            f"left beside {HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} "
-            f"warpgroups x {store_slots} x {PANEL_BYTES} B) and {other_bytes} B of other_bytes: "
-            "use smaller blocks or fewer store_slots"
+            f"fit_slots: a slot needs {stage} B, but only {max(0, room)} B of "
+            f"{DEFAULT.smem_bytes} B are left after {HEADER} B of barriers, {staging} B of "
+            f"store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) and "
+            f"{other_bytes} B of other_bytes; fix: use smaller blocks or fewer store_slots"
         )
     return room // stage

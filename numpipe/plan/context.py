@@ -225,8 +225,8 @@ def checked_axis(operation: str, axis: Any) -> Any:
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise SpecError(
-            f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got "
-            f"{axis!r}"
+            f"{operation}(axis): axis must be a dimension of the grid, a compile-time int in 0…2, "
+            f"got {axis!r}"
         )
     return axis
 
@@ -237,10 +237,10 @@ def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
     words = None if unit is None else unit.params.dimension_semantics
     if words is not None and axis >= words.count("parallel"):
         why = (
-            f"is sequential: write {operation}({axis}), with the number, in the kernel itself, "
-            "and pass its value to functions"
+            "is sequential, so only the kernel function itself can read it; fix: write "
+            f"{operation}({axis}) there, with a literal number, and pass its value to functions"
             if axis < len(words)
-            else f"is none of the {len(words)} that the kernel's grid has"
+            else f"does not exist: the kernel's grid has {len(words)}"
         )
         raise SpecError(f"{operation}({axis}): dimension {axis} {why}")
     return axis

@@ -215,7 +215,9 @@ class Image:
             image = record(cls, parsed(header), cubin=cubin)
             image._check()
         except ValueError as error:
-            raise ImageError(f"{what} cannot be used: {error}; compile the kernel again") from None
+            raise ImageError(
+                f"{what} cannot be used: {error}; fix: compile the kernel again"
+            ) from None
         return image
 
     def _check(self) -> None:
@@ -224,7 +226,8 @@ class Image:
         targets = {target.name: target for target in TARGETS.values()}
         if self.target not in targets:
             raise ValueError(
-                f"it is for {self.target}, and this numpipe knows {', '.join(targets)}"
+                f"it is compiled for {self.target}, but this version of numpipe supports "
+                f"{', '.join(targets)}"
             )
         smem_bytes = targets[self.target].smem_bytes
         for right, what in (
@@ -239,7 +242,7 @@ class Image:
             ),
             (
                 all(request.arg < len(self.arrays) for request in self.maps),
-                "a tensor map is of no array",
+                "a tensor map belongs to no array",
             ),
             (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
             (

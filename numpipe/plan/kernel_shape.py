@@ -68,7 +68,8 @@ class KernelShape:
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
             raise SpecError(
-                f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}"
+                f"kernel {self.kernel}: wg_axis={self.wg_axis!r} is also the name of a grid axis, "
+                f"{self.axes}; fix: give wg_axis another name"
             )
         most = 8 - self.warp_specialized
         if not 1 <= self.compute_wgs <= most:
@@ -79,20 +80,21 @@ class KernelShape:
             )
         if self.schedule == "pingpong" and self.compute_wgs < 2:
             raise SpecError(
-                f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, "
-                f"and needs 2 or more: num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2"
+                f"kernel {self.kernel}: schedule='pingpong' needs at least 2 compute warpgroups, "
+                f"which take turns, got num_compute_wgs={self.compute_wgs}; fix: num_compute_wgs=2"
             )
         if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
             raise SpecError(
-                f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with "
-                "semaphores=: give the grid's, the cluster's or the warpgroups' axis another name"
+                f"kernel {self.kernel}: {GPU_AXIS!r} is reserved for the axis of the GPUs in a "
+                "kernel with semaphores=; fix: rename the axis of the grid, the cluster or the "
+                "warpgroups"
             )
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
                 raise SpecError(
                     f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which "
-                    f"is also {other}: give each axis a name of its own"
+                    f"is also {other}; fix: give each axis its own name"
                 )
         for role in ROLES:
             if role.option and getattr(self.params, role.option):
@@ -108,9 +110,9 @@ class KernelShape:
             raise SpecError(
                 f"kernel {self.kernel}: register budget: {self.register_pool} - "
                 f"{self.memory_registers} (memory) leaves "
-                f"{self.register_pool - self.memory_registers} a lane for {self.compute_wgs} "
-                f"compute warpgroups, {self.compute_registers} each: fewer than 24; lower "
-                "memory_registers or num_compute_wgs"
+                f"{self.register_pool - self.memory_registers} registers per lane for "
+                f"{self.compute_wgs} compute warpgroups, {self.compute_registers} each, but each "
+                "needs at least 24; fix: lower memory_registers or num_compute_wgs"
             )
 
     def _check_beside(self, role: Role) -> None:
@@ -119,35 +121,35 @@ class KernelShape:
         for refused, why, fix in (
             (
                 not self.warp_specialized,
-                "a kernel without a memory warpgroup has no warp for it",
+                "the role needs a warp of the memory warpgroup, which the kernel does not have",
                 "warp_specialized=True",
             ),
             (
                 self.compute_wgs > most,
-                f"the memory warpgroup has {most} warps next to the loading one, a warp for each "
-                f"compute warpgroup, and num_compute_wgs={self.compute_wgs}",
+                "the role needs one warp per compute warpgroup, and the memory warpgroup has "
+                f"{most} besides the loading one, but num_compute_wgs={self.compute_wgs}",
                 f"num_compute_wgs={most}",
             ),
             (
                 bool(self.gpus),
-                "a signal to another GPU tells that the compute warpgroups' own stores are done",
+                "a signal to another GPU covers only stores by the compute warpgroups themselves",
                 f"{role.option}=False in a kernel with semaphores",
             ),
             (
                 any(array.workspace for array in self.arrays),
-                "which CTA stores a tile that several have summed is known to the compute "
-                "warpgroups alone",
+                "only the compute warpgroups know which CTA stores a tile that several CTAs have "
+                "summed",
                 f"{role.option}=False with splits",
             ),
             (
                 self.params.lowering_semantics is LoweringSemantics.Lane,
-                "bodies for each lane have no tiles that it could store",
+                "bodies that are code for each lane have no tiles to store",
                 f"{role.option}=False, or LoweringSemantics.Warpgroup",
             ),
         ):
             if refused:
                 raise SpecError(
-                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}: fix: {fix}"
+                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}; fix: {fix}"
                 )
 
     # ---- threads and registers
@@ -290,7 +292,7 @@ class KernelShape:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
             raise SpecError(
                 f"kernel {self.kernel}: unknown axis {name!r}: the grid has "
-                f"{self.axes or 'no named axes'}{cluster} and the warpgroup axis is "
+                f"{self.axes or 'no named axes'}{cluster}, and the warpgroup axis is "
                 f"{self.wg_axis!r}"
             )
         return self.axes.index(name)
@@ -311,7 +313,7 @@ class KernelShape:
                     )
                 )
                 raise SpecError(
-                    f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}"
+                    f"{what}: {option} has {name!r}, which is not an axis of the cluster: {known}"
                 )
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
@@ -344,17 +346,18 @@ class KernelShape:
             return None
         if layout.flat:
             raise SpecError(
-                f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and "
-                "this one has one dimension: give it two, or leave collective_axes out"
+                f"{what}: collective_axes={names}: each CTA loads a share of a block's rows, but "
+                "this block has only one dimension; fix: use a two-dimensional block, or leave "
+                "collective_axes out"
             )
         shares = math.prod(self.cluster[axis] for axis in along)
         outer = 1 - layout.inner
         rows = layout.shape[outer]
         if rows % (ROWS * shares):
             raise SpecError(
-                f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} "
-                f"rows (of dimension {axes[outer]}, the one that is not contiguous), and a share "
-                f"is a multiple of {ROWS} rows: make that side a multiple of {ROWS * shares}, or "
-                "the cluster smaller"
+                f"{what}: collective_axes={names}: each of {shares} CTAs loads a share of its "
+                f"{rows} rows (along dimension {axes[outer]}, the one that is not contiguous), "
+                f"and a share must be a multiple of {ROWS} rows; fix: make that side a multiple "
+                f"of {ROWS * shares}, or the cluster smaller"
             )
         return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

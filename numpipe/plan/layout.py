@@ -151,13 +151,14 @@ def block_layout(
     if nbytes % 16:
         raise SpecError(
             f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
-            f"moves multiples of 16 B: make that side a multiple of {element.count(16)} elements"
+            f"moves multiples of 16 B; fix: make that side a multiple of {element.count(16)} "
+            "elements"
         )
     if shape[1 - inner] % 8:
         raise SpecError(
-            f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
-            "are swizzled in groups of 8: make that side a multiple of 8"
-            + (", or None, which makes a vector of the row" if shape[1 - inner] == 1 else "")
+            f"{what} has {shape[1 - inner]} rows along the dimension that is not contiguous, but "
+            "rows in shared memory are swizzled in groups of 8; fix: make that side a multiple "
+            "of 8" + (", or None, which makes the row a vector" if shape[1 - inner] == 1 else "")
         )
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
     layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
@@ -173,12 +174,12 @@ def flat_layout(
     nbytes = element.nbytes(size)
     if nbytes % 16:
         raise SpecError(
-            f"{what} of {dtype} is {nbytes} B, but TMA moves multiples of 16 B: "
-            f"make it a multiple of {element.count(16)} elements"
+            f"{what} of {dtype} is {nbytes} B, but TMA moves multiples of 16 B; fix: make it a "
+            f"multiple of {element.count(16)} elements"
         )
     if transforms:
         raise SpecError(
-            f"{what} has one dimension, whose elements lie one after another: leave out transforms="
+            f"{what} has one dimension, whose elements are contiguous; fix: leave out transforms="
         )
     return Layout((1, size), dtype.itemsize, 1, 16, 16)
 

@@ -166,8 +166,8 @@ class CompilerParams:
         )
         if self.check_nan and not self.debug:
             raise SpecError(
-                "CompilerParams: check_nan=True without debug=True: a NaN is told as what debug "
-                "finds is; give both"
+                "CompilerParams: check_nan=True needs debug=True, which reports the NaN; fix: "
+                "CompilerParams(debug=True, check_nan=True)"
             )
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = (
@@ -176,8 +176,8 @@ class CompilerParams:
                 else ("profile_space", "profile_dir")
             )
             raise SpecError(
-                f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler "
-                "needs to know how many events to keep and where to write them; give both, or "
+                f"CompilerParams: {have}={getattr(self, have)!r} needs {missing}: the profiler "
+                "must know how many events to keep and where to write them; fix: give both, or "
                 "neither"
             )
 
@@ -187,7 +187,7 @@ class CompilerParams:
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:
             raise SpecError(
-                f"CompilerParams.replace: there is no option {unknown!r}: the options are "
+                f"CompilerParams.replace: unknown option {unknown!r}; the options are "
                 f"{', '.join(names)}"
             )
         return dataclasses.replace(self, **changes)

@@ -156,9 +156,9 @@ class Unit(SharedMemory):
             ]
         ):
             raise SpecError(
-                f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose "
-                "slots belong to one warpgroup: CTAs share what a memory role loads; leave it "
-                "out, or use numpipe.pipeline with one"
+                f"{where}: {together[0]}: collective_axes needs a memory role that loads for the "
+                "CTAs, but the slots of a single-stream pipeline belong to one warpgroup; fix: "
+                "leave collective_axes out, or use numpipe.pipeline with a memory role"
             )
         if shared is not None:
             plan = dataclasses.replace(shared, **fields, delay=delay)
@@ -184,8 +184,8 @@ class Unit(SharedMemory):
         """Raise SpecError for something that roles next to the loading one cannot follow."""
         for role in self.beside:
             raise SpecError(
-                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not go "
-                f"with {why}: fix: {role.option}=False"
+                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not "
+                f"support {why}; fix: {role.option}=False"
             )
 
     def _keep(self, key: str, plan: Plan, where: str) -> Plan:
@@ -195,11 +195,13 @@ class Unit(SharedMemory):
             or len(self.rings) + len(self.outputs) >= COUNTERS
         ):
             raise SpecError(
-                f"{where}: a kernel has at most {COUNTERS} rings"
+                f"{where}: a kernel can have at most {COUNTERS} rings; fix: use fewer pipelines, "
+                "or let pipelines share a ring (get_allocations)"
                 if plan.written
                 else (
-                    f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers "
-                    "hold"
+                    f"{where}: the barriers of all rings exceed the {self.barrier_room} bytes "
+                    "that are available for them; fix: use fewer rings or slots "
+                    "(max_concurrent_steps)"
                 )
             )
         known: dict[str, Any] = self.outputs if plan.written else self.rings
@@ -218,11 +220,11 @@ class Unit(SharedMemory):
             f"the kernel's source does not show that it is an output: {fix}"
             if self.params.dimension_semantics is None
             else (
-                "its BlockSpec is one of in_specs: make it one of out_specs, and the array a "
-                "parameter behind the inputs"
+                "its BlockSpec is in in_specs; fix: move it to out_specs, and the array after "
+                "the inputs in the kernel's parameters"
             )
         )
-        raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
+        raise SpecError(f"{what}: the call treats '{array.name}' as an input, because {reason}")
 
     def _fields(
         self,
@@ -251,15 +253,15 @@ class Unit(SharedMemory):
                 )
                 if array.order != "row":
                     raise SpecError(
-                        f"{what}: the array is column-major, and outputs are stored by rows: pass "
-                        "a row-major array, or store from registers in the body, "
+                        f"{what}: the array is column-major, but outputs are stored by rows; fix: "
+                        "pass a row-major array, or store from registers in the body, "
                         f"'{array.name}[…] = tile'"
                     )
                 if array.tma and not array.tma_store:
                     raise SpecError(
-                        f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte "
-                        "chunks, past their ends: pad the rows, or store from registers in the "
-                        f"body, '{array.name}[…] = tile'"
+                        f"{what}: its rows are not a multiple of 16 B, and TMA writes whole "
+                        "16-byte chunks, past their ends; fix: pad the rows, or store from "
+                        f"registers in the body, '{array.name}[…] = tile'"
                     )
             block = cut(
                 shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode
@@ -308,14 +310,14 @@ class Unit(SharedMemory):
         count, free = max(1, owners) * sum(of.count for of in barriers), self._scratch_barriers
         if free - 8 * count < self._rings_barriers:
             raise SpecError(
-                f"{where}: {count} more barriers than the {self.barrier_room} bytes for all "
-                "barriers of a CTA hold, 8 bytes each: use fewer slots or barriers"
+                f"{where}: the barriers of a CTA exceed the {self.barrier_room} bytes that are "
+                f"available, 8 bytes each, by {count} barriers; fix: use fewer slots or barriers"
             )
         first, plans = sum(len(part.barriers) for part in self.scratch.values()), []
         if first + len(barriers) > PHASES:
             raise SpecError(
-                f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with "
-                "num_barriers"
+                f"{where}: a kernel can have at most {PHASES} allocations of barriers; fix: make "
+                "one allocation of several, numpipe.Barrier(num_barriers=…)"
             )
         for number, of in enumerate(barriers):
             free -= max(1, owners) * 8 * of.count

@@ -739,7 +739,7 @@ def a_tuple_as_a_number(c, n):
 
 
 @refused(
-    "'f(n)' calls a function between two comparisons: bind its value to a name first",
+    "'f(n)' calls a function between two comparisons; fix: assign its value to a name first",
     3,
     kind=CompileError,
 )

@@ -267,8 +267,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (_, "
-    "(x,), *barriers)`",
+    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (_, (x,), "
+    "*barriers)`",
 )
 refused(
     "a_barrier_that_outlives_its_loop",
@@ -279,8 +279,9 @@ refused(
     numpipe.barrier_wait(x_ready)
     #                    ^^^^^^^
 """,
-    "'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
-    "where its slot is filled again: take what is needed of it in the loop",
+    "'x_ready' belongs to a step of the pipeline loop at line {line-2} but is used after the "
+    "loop, where its slot is filled again; fix: use it, or load it with <??{name}>[...], in "
+    "the loop",
     fix={"\n    numpipe.barrier_wait(x_ready)": ""},
 )
 refused(

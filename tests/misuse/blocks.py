@@ -128,7 +128,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but "
-    "TMA moves multiples of 16 B: make it a multiple of 8 elements",
+    "TMA moves multiples of 16 B; fix: make it a multiple of 8 elements",
     kind=SpecError,
     fix={"4)": "8)"},
 )
@@ -142,7 +142,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, "
-    "whose elements lie one after another: leave out transforms=",
+    "whose elements are contiguous; fix: leave out transforms=",
     kind=SpecError,
 )
 refused(
@@ -196,7 +196,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
-    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B; fix: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
     args=THREE,
@@ -211,7 +211,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', "
-    "which is no axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
+    "which is not an axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
     "cluster_names=('cluster',))",
     kind=SpecError,
     fixed_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)},
@@ -252,9 +252,9 @@ refused(
     #              ^^^^^^^
         pass
 """,
-    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows of its "
-    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
-    "multiple of 8, or None, which makes a vector of the row",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows along the "
+    "dimension that is not contiguous, but rows in shared memory are swizzled in groups of 8; "
+    "fix: make that side a multiple of 8, or None, which makes the row a vector",
     kind=SpecError,
     fix={"(1, 64)": "(None, 64)"},
 )
@@ -266,9 +266,9 @@ refused(
     #              ^^^^^^^
         pass
 """,
-    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its "
-    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
-    "multiple of 8",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows along "
+    "the dimension that is not contiguous, but rows in shared memory are swizzled in groups of "
+    "8; fix: make that side a multiple of 8",
     kind=SpecError,
     fix={"(60, 64)": "(64, 64)"},
 )

@@ -364,8 +364,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute, carry_coroutine=carry)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say "
-    "the same: give one",
+    "emit_pipeline_warp_specialized: compute_context and carry_coroutine do the same; fix: give "
+    "only one of them",
     fix={"compute_context=compute, ": ""},
 )
 refused(
@@ -561,8 +561,8 @@ refused(
   # ^^^^^^^^^^^^^^
         return x + y
 """,
-    "nested function 'f': its parameters have no defaults: it captures by value what it uses "
-    "of the kernel, or use @numpipe.function",
+    "nested function 'f': default arguments are not supported; fix: use the kernel's names "
+    "directly, which are captured by value, or use @numpipe.function",
 )
 refused(
     "a_nested_function_called_wrongly",
@@ -586,7 +586,7 @@ refused(
     z = functions[1](x=a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'functions[1]' is called with keywords: names of parameters are known only of functions "
-    "called by their own name",
+    "'functions[1]' is called with keywords, but parameter names are known only for functions "
+    "that are called by their own name; fix: pass the arguments by position",
     fix={"x=a.shape[0]": "a.shape[0]"},
 )

@@ -354,8 +354,9 @@ refused(
     m = m * m + m  # of one layout
 """,
     compiled=(
-        "`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) "
-        'and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(x, "column")'
+        "`m` cannot be compiled: a conditional expression needs one layout, got tile (64,) float32 "
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: "
+        'numpipe.layout_cast(x, "column")'
     ),
 )
 refused(

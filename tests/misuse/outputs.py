@@ -21,8 +21,8 @@ refused(
     #                 ^^^^^^^
         x[...] = numpipe.zeros((64, 64), np.float32)
 """,
-    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, and "
-    "outputs are stored by rows: pass a row-major array, or store from registers in the "
+    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, but "
+    "outputs are stored by rows; fix: pass a row-major array, or store from registers in the "
     "body, 'c[…] = tile'",
     kind=SpecError,
     args=(A, B, COLUMNS),

@@ -41,7 +41,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
-    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B; fix: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 4)": "(64, 8)"},
@@ -115,9 +115,9 @@ refused(
     acc = numpipe.zeros((256, 256), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but "
-    "each of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; "
-    "use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
+    "register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers per lane, but each "
+    "of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; fix: use a "
+    "smaller tile, such as (64, 256), and more CTAs or warpgroups",
     num_compute_wgs=2,
     fix={"(256, 256)": "(64, 256)"},
 )
@@ -277,7 +277,7 @@ refused(
     #   ^^^^^^^^^^^^
         pass
 """,
-    "the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)",
+    "the pipeline is called with 1 arrays, but the loop unpacks 2 tiles: (x, y)",
     fix={"(x, y)": "(x,)"},
 )
 refused(
@@ -287,7 +287,7 @@ refused(
     #   ^^^^^^^
         pass
 """,
-    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
+    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
     fix={"for k, x, y in": "for (k,), (x, y) in"},
 )
 refused(
@@ -297,7 +297,7 @@ refused(
     #                 ^^^^^^^^^^^^^^^
         pass
 """,
-    "a pipeline is called on its arrays by position",
+    "a pipeline is called with its arrays by position",
     fix={", more=b": ""},
 )
 refused(
@@ -372,8 +372,8 @@ refused(
     for (k,), (x,) in pipe(a):
         pass
 """,
-    "SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its "
-    "index map is compiled",
+    "SPEC is a BlockSpec made outside the kernel, whose index map is not compiled with the "
+    "kernel; fix: make it in the kernel",
     fix={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
 )
 refused(
@@ -382,7 +382,7 @@ refused(
     x = pipe(a)
     #   ^^^^^^^
 """,
-    "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+    "a pipeline may only be called in a `for`; fix: for (indices), (tiles) in pipe(arrays):",
     fix={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"},
 )
 refused(
@@ -405,7 +405,7 @@ refused(
     t = numpipe.tiles(3)
     #   ^^^^^^^^^^^^^^^^
 """,
-    "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
+    "numpipe.tiles(…) is only allowed in a `for`; fix: for m, n in numpipe.tiles(…):",
     fix={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"},
 )
 refused(
@@ -447,7 +447,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in "
+    "numpipe.tiles gives a tuple of indices, even for a single count; fix: `for (m,) in "
     "numpipe.tiles(…):`",
     fix={"for m in": "for (m,) in"},
 )

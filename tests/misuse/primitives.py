@@ -30,7 +30,7 @@ refused(
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves "
-    "multiples of 16 B: make that side a multiple of 8 elements",
+    "multiples of 16 B; fix: make that side a multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 30)": "(64, 32)"},
 )
@@ -52,8 +52,8 @@ refused(
     numpipe.scratch(SMEM((a.shape[0], 64, 64), np.float16))
     #                    ^^^^^^^^^^^^^^^^^^^^
 """,
-    "(a.shape[0], 64, 64) is no compile-time constant, and the type of an allocation is one: "
-    "write literals, constants of the module or fields of a Static",
+    "(a.shape[0], 64, 64) is not a compile-time constant, which the type of an allocation must "
+    "be; fix: use literals, constants of the module or fields of a Static",
     fix={"a.shape[0]": "2"},
 )
 refused(
@@ -143,8 +143,7 @@ refused(
     numpipe.run_scoped(3, SMEM((64, 64), np.float16))
     #                  ^
 """,
-    "run_scoped: function must be one that is nested in the kernel, or decorated with "
-    "@numpipe.function, got 3",
+    "run_scoped: function must be nested in the kernel, or decorated with @numpipe.function, got 3",
 )
 
 # ---- references
@@ -523,7 +522,7 @@ refused(
     _ = numpipe.program_id(3)
     #   ^^^^^^^^^^^^^^^^^^^^^
 """,
-    "program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3",
+    "program_id(axis): axis must be a dimension of the grid, a compile-time int in 0…2, got 3",
     kind=SpecError,
     fix={"program_id(3)": "program_id(2)"},
 )
@@ -555,7 +554,7 @@ refused(
     _ = numpipe.nd_loop((2, 3))
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "numpipe.nd_loop(…) stands in a `for` only: for m, n in numpipe.nd_loop(…):",
+    "numpipe.nd_loop(…) is only allowed in a `for`; fix: for m, n in numpipe.nd_loop(…):",
     fix={"_ = numpipe.nd_loop((2, 3))": "for i, j in numpipe.nd_loop((2, 3)):\n        pass"},
 )
 refused(

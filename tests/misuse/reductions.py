@@ -275,8 +275,8 @@ refused(
         for (k,), (y,) in pipe(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 """,
-    "'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether "
-    "something is loaded or copied, and the memory role has no such value; take the "
+    "'np.any(numpipe.iota(64) < 3)' steers loads: the contents of a tile decide whether "
+    "something is loaded or copied, but tiles have no values in the memory role; fix: move the "
     "pipeline, or the copy, out of the 'if'",
 )
 refused(

@@ -625,11 +625,11 @@ refused(
 """,
     compiled=(
         "'p' gets its next value in the registers that a product in flight reads: ptxas would "
-        "serialise wgmma, operand-redefined (C7513): each product would be waited for before the "
-        "next one begins, at about half of the speed; write acc = numpipe.wgmma_wait(acc) "
-        "before; what the operand is made of may be computed while the product runs; "
-        "CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\nin flight since "
-        "{path}:{line-2}"
+        "serialize wgmma, operand-redefined (C7513): each product would be waited for before the "
+        "next one begins, at about half of the speed; fix: write acc = numpipe.wgmma_wait(acc) "
+        "before; the values that the operand is made from may be computed while the product "
+        "runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\nin flight "
+        "since {path}:{line-2}"
     ),
     kind=SerializedWgmma,
 )
@@ -643,9 +643,9 @@ refused(
     c[ds(0, 64), ds(0, 64)] = acc
 """,
     compiled=(
-        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
-        "product of an earlier step may still read: write acc = numpipe.wgmma_wait(acc, 0) "
-        "behind the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\nin "
+        "wgmma(acc, a, b), a: a step writes the next value of this operand to the registers that "
+        "a product of an earlier step may still read; fix: write acc = numpipe.wgmma_wait(acc, "
+        "0) after the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\nin "
         "flight since {path}:{line}"
     ),
     kind=SpecError,
@@ -664,11 +664,12 @@ refused(
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 """,
     compiled=(
-        "register budget: products in flight hold 256 registers a lane, 224 are there (256 of a "
-        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
-        "(C7512); use tiles of fewer columns, tiles of 64 rows, a smaller memory_registers than "
-        "40 or a wait before the next product is issued\n 192  wide: accumulator, float32 (128, "
-        "192), line {line-4}\n  64  s: accumulator, float32 (64, 128), line {line}"
+        "register budget: products in flight hold 256 registers per lane, but only 224 are "
+        "available (256 of a compute lane, less 32 that ptxas keeps): it would serialize wgmma, "
+        "register-pressure (C7512); fix: use tiles of fewer columns, tiles of 64 rows, a smaller "
+        "memory_registers than 40 or a wait before the next product is issued\n 192  wide: "
+        "accumulator, float32 (128, 192), line {line-4}\n  64  s: accumulator, float32 (64, "
+        "128), line {line}"
     ),
     kind=SpecError,
 )
@@ -681,11 +682,11 @@ refused(
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "register budget: products in flight hold 128 registers a lane, 32 are there (64 of a "
-        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
-        "(C7512); use tiles of fewer columns, fewer compute warpgroups than num_compute_wgs=7, a "
-        "smaller memory_registers than 40 or a wait before the next product is issued\n 128  "
-        "acc: accumulator, float32 (64, 256), line {line}"
+        "register budget: products in flight hold 128 registers per lane, but only 32 are "
+        "available (64 of a compute lane, less 32 that ptxas keeps): it would serialize wgmma, "
+        "register-pressure (C7512); fix: use tiles of fewer columns, fewer compute warpgroups "
+        "than num_compute_wgs=7, a smaller memory_registers than 40 or a wait before the next "
+        "product is issued\n 128  acc: accumulator, float32 (64, 256), line {line}"
     ),
     kind=SpecError,
     num_compute_wgs=7,

@@ -32,8 +32,8 @@ refused(
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[0:64, 0:256] = acc
 """,
-    "register budget: zeros (64, 256) takes 64 x 256 / 128 = 128 registers a lane, but each "
-    "of 4 compute warpgroups has 128: 65536 / 512 threads in steps of 8, at most 255; use a "
+    "register budget: zeros (64, 256) takes 64 x 256 / 128 = 128 registers per lane, but each of "
+    "4 compute warpgroups has 128: 65536 / 512 threads in steps of 8, at most 255; fix: use a "
     "smaller tile, such as (64, 192), and more CTAs or warpgroups",
     warp_specialized=False,
     num_compute_wgs=4,
@@ -142,8 +142,8 @@ refused(
         break
     #   ^^^^^
 """,
-    "'break' leaves the pipeline loop of line {line-1}: the next steps are being loaded, and "
-    "nobody would wait for them; run all steps, or make the grid smaller",
+    "'break' leaves the pipeline loop at line {line-1}: the next steps are being loaded, and "
+    "nobody would wait for them; fix: run all steps, or make the grid smaller",
     warp_specialized=False,
 )
 refused(

@@ -261,8 +261,8 @@ refused(
     #                  ^^^^^^^
             pass
 """,
-    "pipe(a) runs inside its own loop of line {line-1}, on the same slots, which are in use "
-    "until that one ends: make a second pipeline for it",
+    "pipe(a) runs inside its own loop at line {line-1}, whose slots are in use until that loop "
+    "ends; fix: make a second pipeline for it",
     fix={
         "    for _, (x,) in": (
             "    second = numpipe.pipeline(grid=(2,), in_specs=(spec,))\n    for _, (x,) in"
@@ -281,8 +281,8 @@ refused(
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
             pass
 """,
-    "second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it "
-    "has: they are in use until that one ends; let it have its own",
+    "second(a, allocations=shared) runs inside the loop at line {line-1} and shares its slots, "
+    "which are in use until that loop ends; fix: give it its own allocations",
     fix={"second(a, allocations=shared)": "second(a)"},
 )
 refused(

@@ -85,8 +85,8 @@ refused(
         numpipe.wgmma(acc, x, y.T)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma returns the accumulator and changes nothing in place: write acc = "
-    "numpipe.wgmma(acc, x, y.T)",
+    "wgmma returns the accumulator and changes nothing in place; fix: acc = numpipe.wgmma(acc, "
+    "x, y.T)",
     fix={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"},
 )
 refused(
@@ -95,7 +95,7 @@ refused(
     numpipe.wgmma_wait(acc, 0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma_wait returns the accumulator and changes nothing in place: write acc = "
+    "wgmma_wait returns the accumulator and changes nothing in place; fix: acc = "
     "numpipe.wgmma_wait(acc, 0)",
     fix={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"},
 )

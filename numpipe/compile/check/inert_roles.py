@@ -114,8 +114,8 @@ def _blame(
     on the path to it."""
     message = (
         f"kernel {unit.kernel}: {what}{{}} reaches the {role} role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     )
     calls = [
         (source, node)

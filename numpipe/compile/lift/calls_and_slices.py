@@ -55,7 +55,7 @@ class Calls(Loops):
         if does(called, "issues") or does(called, "waits"):
             self.error(
                 node,
-                f"{called.__name__} returns the accumulator and changes nothing in place: write "
+                f"{called.__name__} returns the accumulator and changes nothing in place; fix: "
                 f"acc = {ast.unparse(node.value)}",
             )
         return NOT_MINE
@@ -86,11 +86,11 @@ class Calls(Loops):
         if not all(isinstance(name, str) for name in axes):
             self.error(
                 node,
-                "the name of an axis is a compile-time string, or a tuple of several, got "
+                "the name of an axis must be a compile-time string, or a tuple of them, got "
                 f"{ast.unparse(argument)}",
             )
         if len(set(axes)) < len(axes):
-            self.error(node, f"each axis is named once, got {axes}")
+            self.error(node, f"each axis may be named only once, got {axes}")
         for axis in axes:
             self._axis_exists(node, axis)
 
@@ -127,9 +127,8 @@ class Calls(Loops):
             if axis == GPU_AXIS:
                 self.error(
                     node,
-                    f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
-                    "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called "
-                    "with mesh=",
+                    f"the axis {axis!r} is the axis of a mesh's GPUs, but this kernel runs on one "
+                    "GPU; fix: @numpipe.kernel(semaphores=…), and call it with mesh=",
                 )
             named = (
                 f"named {', '.join(map(repr, self.unit.axes))}"
@@ -172,13 +171,14 @@ class Calls(Loops):
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
             self.error(
                 node,
-                f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in "
+                f"numpipe.{function.__name__}(…) is only allowed in a `for`; fix: for m, n in "
                 f"numpipe.{function.__name__}(…):",
             )
         if self._pipeline_call(node):
             self.error(
                 node,
-                "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+                "a pipeline may only be called in a `for`; fix: for (indices), (tiles) in "
+                "pipe(arrays):",
             )
         return NOT_MINE
 
@@ -276,7 +276,7 @@ class Calls(Loops):
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(
                 node,
-                f"'{function.name}' is a kernel: a kernel is called from the host, not from a "
+                f"'{function.name}' is a kernel, which can be called from the host but not from a "
                 "kernel",
             )
         if function is MISSING or named_tuple(function):
@@ -334,8 +334,9 @@ class Calls(Loops):
     def _no_keywords(self, node: ast.Call) -> NoReturn:
         self.error(
             node,
-            f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known "
-            "only of functions called by their own name",
+            f"'{ast.unparse(node.func)}' is called with keywords, but parameter names are known "
+            "only for functions that are called by their own name; fix: pass the arguments by "
+            "position",
         )
 
     def _by_position(self, name: str, node: ast.Call) -> None:
@@ -387,9 +388,9 @@ class Calls(Loops):
                 self.error(
                     node,
                     f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = "
-                    f"{registers} registers a lane, but each of {unit.compute_wgs} compute "
-                    f"warpgroups has {unit.compute_registers}: {has}; use a smaller tile, such as "
-                    f"{fits}, and more CTAs or warpgroups",
+                    f"{registers} registers per lane, but each of {unit.compute_wgs} compute "
+                    f"warpgroups has {unit.compute_registers}: {has}; fix: use a smaller tile, "
+                    f"such as {fits}, and more CTAs or warpgroups",
                 )
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
@@ -444,7 +445,8 @@ class Calls(Loops):
         ):
             self.error(
                 node,
-                f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out",
+                f"{function.__name__}: * and ** are not supported in a kernel's calls; fix: write "
+                "the arguments out",
             )
         for keyword in node.keywords:
             keyword.arg = operand_barriers.RENAMED.get(str(keyword.arg), keyword.arg)
@@ -505,8 +507,8 @@ class Calls(Loops):
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
                 part,
-                "a slice of a tile or array has compile-time bounds and no step; for a run-time "
-                "start write ds(start, size)",
+                "a slice of a tile or array must have compile-time bounds and no step; fix: for "
+                "a run-time start, write ds(start, size)",
             )
         # the type of what is sliced is known only when it is typed
         if high is None or min(low, high) < 0:

@@ -56,7 +56,7 @@ def test_a_simulated_call_also_compiles(monkeypatch: pytest.MonkeyPatch) -> None
     """Compiling finds mistakes that the simulator cannot, unless the environment turns it off."""
     a_pipeline_chosen_at_run_time.simulate(A, B, C)
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
-    with pytest.raises(CompileError, match="'pipe' is not of one type here"):
+    with pytest.raises(CompileError, match="'pipe' has two types here"):
         a_pipeline_chosen_at_run_time.simulate(A, B, C)
 
 

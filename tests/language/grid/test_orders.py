@@ -253,13 +253,18 @@ def with_an_object_of_run_time(c, group):
         (
             with_a_constant_table,
             (),
-            "a host table is an argument of the kernel, a 2-D int32 array: pass the array",
+            "a host table must be an argument of the kernel, a 2-D int32 array; fix: pass the "
+            "array",
         ),
-        (with_two_groups, (), r"order=Grouped\(group=4\) says what its group is: leave group= out"),
+        (
+            with_two_groups,
+            (),
+            r"order=Grouped\(group=4\) already has a group; fix: leave group= out",
+        ),
         (
             with_an_object_of_run_time,
             (np.int32(3),),
-            r'known at compile time; .* beside the name: order="snake", group=…',
+            r'must be compile-time constants; fix: .* separately: order="snake", group=…',
         ),
     ],
 )

@@ -271,17 +271,17 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
     for body, message, options in (
         (
             unknown,
-            "split_tiles: split='m' is no axis of the cluster: the cluster's axes are 'k'",
+            "split_tiles: split='m' is not an axis of the cluster: the cluster's axes are 'k'",
             {},
         ),
         (
             unknown,
-            "split='m' is no axis of the cluster: the kernel names none",
+            "split='m' is not an axis of the cluster: the kernel names none",
             {"cluster_names": ()},
         ),
         (
             along_no_axis,
-            "combine: axis='m' is no axis of the cluster: the cluster's axes are 'k'",
+            "combine: axis='m' is not an axis of the cluster: the cluster's axes are 'k'",
             {},
         ),
         (
@@ -298,8 +298,8 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
         ),
         (
             twice,
-            "axis='k' exchanges sums through shared memory, and work is a workspace in global "
-            "memory: leave one of",
+            "axis='k' exchanges sums through shared memory, but work is a workspace in global "
+            "memory; fix: leave one of",
             {"workspace": Workspace((64, 64))},
         ),
     ):

@@ -380,7 +380,7 @@ def test_loops_that_are_not_split_loops_are_refused() -> None:
         (no_part, "gives 2 indices and a part"),
         (no_integer, 'split=0: "stream", or the parts of a tile'),
         (unknown, "takes the tile counts, steps="),
-        (by_table, "takes no host table"),
+        (by_table, "does not support a host table"),
     ):
         refused(body, message, workspace=Workspace((64, 64)))
 

@@ -205,8 +205,8 @@ def sums_of_columns(x):
         (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
         (
             sent(along="cluster"),
-            "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are "
-            "'pair'",
+            "cluster_dim has 'cluster', which is not an axis of the cluster: the cluster's axes "
+            "are 'pair'",
         ),
         (a_number, "src must be a register tile, got float"),
         (

@@ -160,9 +160,8 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         (
             context,
             CompileError,
-            r"nested function 'compute' has '\*': a function with it is called by its own name, "
-            r"or is the "
-            "body of a pipeline; here write its parameters out",
+            r"nested function 'compute' has '\*', so it must be called by its own name or be the "
+            "body of a pipeline; fix: write its parameters out",
         ),
         (
             called,
