@@ -179,7 +179,7 @@ def conflict(
         f"  {when} {text}"
         for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)
     ]
-    text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:   {fix}"))
+    text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:    {fix}"))
     now, before = (*(each for _, each in accesses), None)[:2]
     return failed(
         error,

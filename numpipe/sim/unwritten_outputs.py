@@ -55,9 +55,9 @@ def unwritten(
     last = gmem.newest_write(place)
     what = f"{where}, {number} of {array.size} elements, is written by nobody: {cause}"
     text = (
-        f"{what}\n  last:   {last.tell()}\n  fix:   {fix}"
+        f"{what}\n  last:   {last.tell()}\n  fix:    {fix}"
         if last is not None
-        else f"{what}\n  fix:   {fix}"
+        else f"{what}\n  fix:    {fix}"
     )
     now = Party("stores nothing there", 0, COMPUTE.name) if last is None else last.party()
     return race_report.failed(

@@ -9,7 +9,7 @@ reported in the same form::
       warpgroup 1 (memory): blocked on consumed[1] of a, b @ g.py:41 phase 0 step 3 at g.py:41 in mm
       consumed[1] of a, b @ g.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
       hint: consumed[1] of a, b @ g.py:41 still misses 4 of 4 arrivals in phase 0: a slot was …
-      fix:   warpgroup 0 (compute) releases slot 1 of a, b @ g.py:41 after step 1: …
+      fix:    warpgroup 0 (compute) releases slot 1 of a, b @ g.py:41 after step 1: …
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _text(
             + (f"; arrived: {arrived}" if arrived else "")
         )
     lines += [f"  {hint.text}" for hint in hints]
-    lines += [f"  fix:   {fix}" for fix in dict.fromkeys(hint.fix for hint in hints) if fix]
+    lines += [f"  fix:    {fix}" for fix in dict.fromkeys(hint.fix for hint in hints) if fix]
     return "\n".join(lines)
 
 

@@ -221,7 +221,7 @@ def test_a_product_left_in_flight_asks_for_delay_release(seed: int | None) -> No
         f"delay_release=1 is needed: wgmma_wait(1) leaves one group reading slot 0 of {RING}; or "
         "wgmma_wait(0) before barrier_arrive"
     )
-    assert f"  fix:   {report.fix}" in report.text.splitlines()
+    assert f"  fix:    {report.fix}" in report.text.splitlines()
 
 
 def test_the_fix_is_right() -> None:
@@ -452,7 +452,7 @@ def test_a_deadlock_of_a_ring_names_who_holds_which_slot(
     assert report.fix.startswith(
         f"warpgroup 0 (compute) releases slot 1 of {RING} after step 1, on every path"
     )
-    assert f"  fix:   {report.fix}" in report.text.splitlines()
+    assert f"  fix:    {report.fix}" in report.text.splitlines()
     assert "has not released" in report.cause and report.text.count("hint:") == 1
 
 
@@ -533,7 +533,7 @@ def test_a_deadlock_is_reported_from_plain_data() -> None:
         "  hint: consumed[0] of a @ k.py:3 still misses 4 of 4 arrivals in phase 0: a slot was "
         "never released, or the count is too high for those who arrive: warpgroup 0 (compute) has "
         "not released slot 0 of a @ k.py:3 after step 0",
-        "  fix:   warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every "
+        "  fix:    warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every "
         "path through the body: one barrier_arrive a step on its consumed barrier, by all four "
         "warps",
     ]

@@ -220,8 +220,8 @@ refused(
         numpipe.barrier_wait(x_ready)
 """,
     ", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2; fix: write "
-    "`for (indices), (tiles) in pipe(arrays):`; barriers come with manual_produced_barriers=True and "
-    "manual_consumed_barriers=True",
+    "`for (indices), (tiles) in pipe(arrays):`; barriers come with "
+    "manual_produced_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
     fix={"),))": "),), manual_produced_barriers=True)"},
 )

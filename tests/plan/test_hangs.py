@@ -90,7 +90,7 @@ def test_records_of_flags_name_them_and_their_lines() -> None:
         r"wait",
         text,
     )
-    assert "fix:   hand every part over with numpipe.combine" in text
+    assert "fix:    hand every part over with numpipe.combine" in text
 
 
 # ---- a wait that no kernel can give up: the host reports it

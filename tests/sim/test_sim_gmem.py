@@ -85,7 +85,7 @@ def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None
         r"in fills: c\[0:64",
         rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} "
         r"in fills: c\[0:64",
-        r"fix:   blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'",
+        r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'",
     )
 
 
@@ -180,7 +180,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
         "cta-conflict",
         r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
         r"before: TMA reduction 'add' \(c\)",
-        "fix:   set the array up before the kernel .*all CTAs use the same reduction_op",
+        "fix:    set the array up before the kernel .*all CTAs use the same reduction_op",
     )
     reported(lambda seed: run(seed, None, "add"), "cta-conflict", r"before: TMA store \(c\)")
     reported(
@@ -302,7 +302,7 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
         r"makes ordinary "
         "stores to an array visible",
         r"fence.proxy.async.shared::cta, is of shared memory",
-        r"fix:   store it with copy_smem_to_gmem",
+        r"fix:    store it with copy_smem_to_gmem",
     )
 
 
@@ -464,7 +464,7 @@ def test_arrays_are_accessed_after_a_griddepcontrol_wait(
             "read-before-grid-dependency",
             r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 "
             r"\(compute\) before griddepcontrol.wait",
-            r"fix:   griddep.wait\(\) by every warpgroup",
+            r"fix:    griddep.wait\(\) by every warpgroup",
         )
 
 
