@@ -22,7 +22,7 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum: a float16 tile would be rounded at each step; fix:  use .astype(np.float32) first",
+    "sum: a float16 tile would be rounded at each step; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={".sum(": ".astype(np.float32).sum("},
 )
@@ -121,7 +121,7 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum takes tiles of float32 or int32, got float16 (64, 64); fix:  use .astype(np.float32) "
+    "cumsum takes tiles of float32 or int32, got float16 (64, 64); fix: use .astype(np.float32) "
     "first",
     kind=SpecError,
     fix={".cumsum(": ".astype(np.float32).cumsum("},
@@ -152,7 +152,7 @@ refused(
     m = np.floor(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.floor' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
+    "'np.floor' takes tiles of float32 or int32, got a mask; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
