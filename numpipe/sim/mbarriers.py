@@ -190,9 +190,14 @@ def settle(mbar: Mbarrier, time: int) -> None:
             hazard="phase-unobserved",
             mbar=mbar,
         )
-    for waited in mbar.waits:
-        if any(mbar.current[index] < value for index, value in waited[-1]):
-            raise _may_be_missed(mbar, *waited[:-1])
+    mbar.sm.scheduler.touch(mbar.waits_of(mbar.phase - 1), TEST)
+    unknown = [
+        waited
+        for waited in mbar.waits
+        if any(mbar.current[index] < value for index, value in waited[-1])
+    ]
+    if unknown:  # the order of waits for one phase depends on the schedule
+        raise _may_be_missed(mbar, *min(unknown, key=lambda waited: waited[0].first_warp)[:-1])
     mbar.waits.clear()
     np.maximum(mbar.done, mbar.current, out=mbar.done)
     mbar.done_time = mbar.time
@@ -388,6 +393,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.breathe(functools.partial(_ready, who, address, phase))
     mbar = find(who, address, "mbar_wait")
     who.sm.scheduler.touch(mbar.thing, AWAIT, phase)
+    who.sm.scheduler.touch(mbar.waits_of(phase), ARRIVE)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if who.knows(mbar.landed) < phase <= mbar.phase:

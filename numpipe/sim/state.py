@@ -146,6 +146,11 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
+    def waits_of(self, phase: int) -> tuple[Any, ...]:
+        """Return the thing that a wait for a phase touches, and the end of the next phase, which
+        fails if it does not know that the wait is over."""
+        return "waits", self.sm.place, self.address, phase
+
     def blocks(self, phase: int) -> bool:
         """Return whether a wait for a phase blocks, which depends on the parity."""
         return self.phase <= phase and bool((self.phase - 1 ^ phase) & 1)
