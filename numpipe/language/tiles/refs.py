@@ -88,12 +88,12 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
     compile-time constant.
 
     start  ``numpipe.index(i, "zero")`` if a block that starts at a number read from an array may
-           lie wholly outside: it reads as zeros, and is not written. Otherwise the simulator reports
-           it (`out-of-bounds`)
+           lie wholly outside: it reads as zeros, and is not written. Otherwise the simulator
+           reports it (`out-of-bounds`)
     stop   None, or a run-time integer, in a load from an array or a store to one. Elements of the
-           array from `stop` on are treated like elements past its end: they are loaded as zeros, and
-           not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that ends
-           in the middle of a tile.
+           array from `stop` on are treated like elements past its end: they are loaded as zeros,
+           and not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that
+           ends in the middle of a tile.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
