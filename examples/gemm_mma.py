@@ -1,9 +1,10 @@
-"""Matrix products by mma.sync, the product of a warp: float64, which has no wgmma, and float16.
+"""Matrix products with mma.sync, the tensor-core instruction of a single warp: float64, which wgmma
+does not support, and float16.
 
     python examples/gemm_mma.py                    on the GPU if there is one, else simulated
     python examples/gemm_mma.py --target sim
 
-It prints the relative error against float64 of one product of each type.
+Prints the relative error of one product of each type against float64.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from numpipe import BlockSpec, CompilerParams, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory
-    at once (slots); whether the warpgroups share its columns (across) or its rows."""
+    """The tile of the output (tm x tn) and the depth of a step (tk), in elements; the number of
+    steps in shared memory at once (slots); and whether the warpgroups share the tile's columns
+    (across) or its rows."""
 
     tm: int = 128
     tn: int = 128
@@ -31,7 +33,7 @@ class Config:
 
 
 def _matmul(a, b, c, *, sums: numpipe.Static = np.float64, cfg: numpipe.Static = Config()):
-    """c = a @ b.T, for a (M, K) and b (N, K), summed in a tile of type `sums`."""
+    """Compute c = a @ b.T for a (M, K) and b (N, K), summed in a tile of type `sums`."""
     wg = numpipe.axis_index("wg")
     parts = numpipe.axis_size("wg")
     rows = cfg.tm if cfg.across else cfg.tm // parts
@@ -57,7 +59,8 @@ def _matmul(a, b, c, *, sums: numpipe.Static = np.float64, cfg: numpipe.Static =
 
 
 def kernel(wgs: int = 2, product: str = "mma.sync"):
-    """Return the kernel with this number of compute warpgroups, compiled for a product."""
+    """Return the kernel with this number of compute warpgroups, compiled for a product
+    instruction."""
     return numpipe.kernel(
         grid=numpipe.persistent(),
         num_compute_wgs=wgs,
@@ -69,7 +72,7 @@ def kernel(wgs: int = 2, product: str = "mma.sync"):
 
 matmul = kernel()
 HALF = Config(256, 128, 64, 3, False)
-"""the tile of float16 products"""
+"""The tile of float16 products."""
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""y = x @ W.T for a few tokens x and weights W of 4 bits, as a language model multiplies them when
-it generates text.
+"""y = x @ W.T for a few tokens x and 4-bit weights W: the product of a language model that
+generates text.
 
     python examples/w4a16.py                             on the GPU if there is one, else simulated
     python examples/w4a16.py --target sim --shape 200,768
@@ -20,18 +20,19 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, TilingTransform, cdiv, ds, launch, pipeline, split_tiles
 
 GROUP = 128
-"""neighboring weights of a row that share a scale"""
+"""Adjacent weights of a row that share a scale."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How the product is cut.
+    """How the product is divided.
 
     wgs      compute warpgroups of a CTA, each with 64 rows of weights
-    cluster  CTAs that have a part of these rows' columns each, and add up their sums
-    tokens   tokens that fit, a multiple of 8 for each CTA of a cluster
+    cluster  CTAs that divide the columns of these rows among them and add up their sums
+    tokens   maximum number of tokens, a multiple of 8 for each CTA of a cluster
     slots    steps in shared memory at once
-    groups   1, or 2: of 128 columns, that a step has. One is unpacked while the other is multiplied
+    groups   groups of 128 columns in a step, 1 or 2. With 2, one is unpacked while the other is
+             multiplied
     """
 
     wgs: int = 2
@@ -45,13 +46,13 @@ class Config:
 def kernel(cfg: Config = Config()) -> numpipe.Kernel:
     """Return the kernel ``w4a16(w, scales, x)``, whose result is the transpose of x @ W.T.
 
-    w       uint8 (N, K / 2): int4 weights, of which two neighbors along K share a byte, the first
-            in its low half (`pack`)
+    w       uint8 (N, K / 2): int4 weights. Two neighbors along K share a byte, the first one in its
+            low half (`pack`)
     scales  float16 (K / 128, N): one for 128 weights of a row
     x       float16 or bfloat16 (tokens, K)
     result  float32 (N, tokens)
 
-    The tensor cores take the unpacked weights from registers. Sums of a group are scaled in
+    The tensor cores read the unpacked weights from registers. The sums of a group are scaled in
     float32.
     """
     if cfg.groups == 2:
@@ -88,10 +89,10 @@ def kernel(cfg: Config = Config()) -> numpipe.Kernel:
 
 
 def in_pairs(cfg: Config) -> numpipe.Kernel:
-    """Return `kernel` with two groups a step: the first one's product runs while the second one is
-    unpacked."""
+    """Return `kernel` with two groups per step: the product of the first group runs while the
+    second is unpacked."""
     rows, share, slots = 64 * cfg.wgs, cfg.tokens // cfg.cluster, cfg.slots
-    # a panel of shared memory for each group
+    # one panel of shared memory per group
     panels = (TilingTransform((8, GROUP // 2)),)
 
     @numpipe.kernel(
@@ -129,16 +130,16 @@ def in_pairs(cfg: Config) -> numpipe.Kernel:
 
 
 def pack(q: np.ndarray) -> np.ndarray:
-    """Return integers (N, K), of which the low 4 bits count, as bytes (N, K / 2).
+    """Pack integers (N, K), of which only the low 4 bits are used, into bytes (N, K / 2).
 
-    Weights 0 … 15 with a zero point of 8 are int4 after ``pack(q) ^ 0x88``.
+    For weights 0 … 15 with a zero point of 8, ``pack(q) ^ 0x88`` gives int4.
     """
     q = q.astype(np.uint8) & 15
     return q[:, ::2] | q[:, 1::2] << 4
 
 
 def quantized(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (w, scales) of float weights (N, K), for `kernel`."""
+    """Quantize float weights (N, K). Return (w, scales), for `kernel`."""
     groups = weights.reshape(len(weights), -1, GROUP)
     scales = (np.abs(groups).max(axis=2) / 7).astype(np.float16)
     q = np.rint(groups / np.maximum(scales, 1e-7).astype(np.float32)[:, :, None])
@@ -147,13 +148,13 @@ def quantized(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dequantized(w: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return float64 weights (N, K)."""
+    """Return the weights (N, K) as float64."""
     q = np.stack([w & 15, w >> 4], axis=2).reshape(len(w), -1)
     return ((q ^ 8).astype(np.float64) - 8) * np.repeat(scales.T.astype(np.float64), GROUP, axis=1)
 
 
 def relative_error(w: np.ndarray, scales: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
-    """``|y - W x^T| / |W x^T|`` against float64, Frobenius norm."""
+    """Return ``|y - W x^T| / |W x^T|`` against float64, in the Frobenius norm."""
     exact = dequantized(w, scales) @ x.astype(np.float64).T
     return float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
 
@@ -173,6 +174,7 @@ if __name__ == "__main__":
     w, scales = quantized(rng.standard_normal((n, k), np.float32))
     x = rng.standard_normal((options.tokens, k), np.float32).astype(np.float16)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this is simulated is said here
+        # the last line prints the target, so the warning is redundant
+        warnings.simplefilter("ignore")
         y = kernel()(w, scales, x, target=target)
     print(f"target: {target}; error {relative_error(w, scales, x, y):.1e}")

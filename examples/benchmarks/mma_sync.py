@@ -1,14 +1,14 @@
-"""Products by mma.sync: float64 against cuBLAS (through PyTorch), float16 against wgmma.
+"""Products with mma.sync: float64 against cuBLAS (through PyTorch), float16 against wgmma.
 
     python examples/benchmarks/mma_sync.py --out result.json
 
-float64  the kernel of examples/gemm_mma.py in several tiles at 4096 x 4096 x 4096
-float16  the same kernel by mma.sync against examples/gemm.py (wgmma), at 8192 and 4096
+float64  the kernel of examples/gemm_mma.py with several tiles at 4096 x 4096 x 4096
+float16  the same kernel with mma.sync against examples/gemm.py (wgmma), at 8192 and 4096
 
-Competitors of a size run in turn, one call each a round, for `--rounds` rounds after a warm-up of
-the same length; a figure is the ratio of medians of times between events. Inputs are normally
-distributed, outputs are filled with NaN before the first call and compared with a float64 product
-in some rows. Takes less than a minute on an H100 once kernels are compiled.
+The competitors of a size are called in turn, once per round, for `--rounds` rounds after a warm-up
+of the same length. A result is the ratio of median times between events. Inputs are normally
+distributed, outputs are filled with NaN before the first call, and some of their rows are compared
+with a float64 product. Takes less than a minute on an H100 once the kernels are compiled.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ F16 = {
     "128x256 columns": (2, Config(128, 256, 64, 3, True)),
     "128x192 columns, 3 warpgroups": (3, Config(128, 192, 64, 4, True)),
 }
-"""name: (compute warpgroups, config)"""
+"""Name -> (compute warpgroups, config)."""
 ERRORS = {"float64": 1e-14, "float16": 1e-3}
-"""the largest relative errors, in the Frobenius norm of some rows"""
+"""The largest allowed relative errors, in the Frobenius norm of some rows."""
 
 
 def calls(a: Any, b: Any, kind: str) -> dict[str, tuple[Any, Callable[[], object]]]:
-    """Return (output, call) by the name of each competitor; the reference is the first."""
+    """Return (output, call) by the name of each competitor. The first is the reference."""
     import torch
 
     def output() -> Any:

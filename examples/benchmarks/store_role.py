@@ -1,13 +1,13 @@
-"""What it gains that warps next to the loading one issue the TMA stores: the same kernels with and
-without ``CompilerParams(store_role=True)``.
+"""The speedup from letting separate warps issue the TMA stores: the same kernels with and without
+``CompilerParams(store_role=True)``.
 
     python examples/benchmarks/store_role.py                        on a GPU, at most a minute
     python examples/benchmarks/store_role.py --json store_role.json --rounds 60
-    python examples/benchmarks/store_role.py --target sim           small shapes: are they right?
+    python examples/benchmarks/store_role.py --target sim           only check small shapes
 
-Each row is a kernel at a shape: a product with a float32 output, reductions by TMA as of attention
-backward's dQ, and a copy by a pipeline with outputs. The two variants run interleaved in one
-process. Inputs are random normal numbers, and outputs hold NaN before they are checked.
+Each row is a kernel at a shape: a product with a float32 output, reductions by TMA as in the dQ of
+attention backward, and a copy by a pipeline with outputs. The two variants run interleaved in one
+process. Inputs are normally distributed, and outputs are filled with NaN before they are checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ OPTIONS: dict[str, Any] = {
 # ---- the kernels ---------------------------------------------------------------------------------
 @functools.cache
 def product(stores: bool, store_slots: int = 4, schedule: str = "cooperative") -> Any:
-    """``a @ b.T`` of float16 with a float32 output, in tiles of 128 x 256 (ping-pong: 64 x 256)."""
+    """Return the kernel ``a @ b.T`` for float16 with a float32 output, in tiles of 128 x 256
+    (ping-pong: 64 x 256)."""
     rows = 64
 
     @numpipe.kernel(
@@ -70,8 +71,8 @@ def product(stores: bool, store_slots: int = 4, schedule: str = "cooperative") -
 
 @functools.cache
 def reductions(stores: bool, store_slots: int = 4) -> Any:
-    """dQ of attention's backward: each CTA has a block of keys, and adds its part to all blocks of
-    queries, each CTA beginning at another one."""
+    """Return a kernel with the reductions of dQ in attention backward: each CTA has a block of
+    keys, and adds its part to all blocks of queries, starting at a different one."""
 
     @numpipe.kernel(
         grid=lambda scores, keys, dq: scores.shape[1] // 128,
@@ -82,7 +83,8 @@ def reductions(stores: bool, store_slots: int = 4) -> Any:
         compiler_params=CompilerParams(store_role=stores, store_slots=store_slots),
     )
     def added(scores, keys, dq):
-        """`scores` (queries, keys), `keys` (depth, keys), dq (queries, depth) float32."""
+        """Add to dq (queries, depth), float32, given `scores` (queries, keys) and `keys` (depth,
+        keys)."""
         wg, block = numpipe.axis_index("wg"), numpipe.axis_index("block")
         steps = scores.shape[0] // 128
         pipe = numpipe.pipeline(
@@ -106,7 +108,7 @@ def reductions(stores: bool, store_slots: int = 4) -> Any:
 
 @functools.cache
 def copy(stores: bool) -> Any:
-    """A copy through the slots of a pipeline's outputs."""
+    """Return a kernel that copies through the slots of a pipeline's outputs."""
 
     @numpipe.kernel(**OPTIONS, compiler_params=CompilerParams(store_role=stores))
     def copied(x, y):
@@ -127,8 +129,14 @@ def copy(stores: bool) -> Any:
 # ---- the rows ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Case:
-    """A row: `kernel` says which, by whether it has the store role; `inputs` of random numbers, the
-    output's shape and type, what some of its rows are, and the work in `unit`."""
+    """A row of the table.
+
+    kernel  returns the kernel, with or without the store role
+    inputs  (shape, dtype) of each input
+    output  (shape, dtype) of the output
+    rows    returns the expected values of some rows
+    work    the work of a call, in `unit`
+    """
 
     name: str
     kernel: Callable[[bool], Any]
@@ -138,11 +146,11 @@ class Case:
     work: float
     unit: str
     sums: bool = False
-    """whether results are added to the output, in any order"""
+    """Whether results are added to the output, in any order."""
 
 
 def some(n: int) -> np.ndarray:
-    """Return the rows of an output that are checked."""
+    """Return the indices of the rows of an output that are checked."""
     return np.unique(np.linspace(0, n - 1, 48).astype(int))
 
 
@@ -197,7 +205,7 @@ def normal(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
 
 
 def check(case: Case, inputs: list[np.ndarray], output: np.ndarray) -> None:
-    """Raise AssertionError where rows of an output are wrong, or nobody wrote them."""
+    """Raise AssertionError if rows of an output are wrong or were not written."""
     at = some(output.shape[0])
     wanted = case.rows(at, *inputs)
     assert not np.isnan(output).any(), f"{case.name}: elements that nobody wrote"
@@ -206,7 +214,7 @@ def check(case: Case, inputs: list[np.ndarray], output: np.ndarray) -> None:
 
 
 def first_of(case: Case) -> np.ndarray:
-    """Return what an output holds before a kernel runs."""
+    """Return the contents of an output before a kernel runs."""
     return np.full(*case.output[:1], 0.0 if case.sums else np.nan, case.output[1])
 
 

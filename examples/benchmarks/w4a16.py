@@ -1,9 +1,9 @@
-"""examples/w4a16.py against torch's product of float16 weights, in TB/s of 4-bit weights read.
+"""examples/w4a16.py against PyTorch's product of float16 weights, in TB/s of 4-bit weights read.
 
     python examples/benchmarks/w4a16.py --protocols interleaved --processes 1 --out result.json
 
-The weights rotate over twice the L2 cache. Torch multiplies the same weights in float16, four times
-the bytes. Outputs are compared with float64.
+Each call uses other weights, from a set twice as large as the L2 cache. PyTorch multiplies the same
+weights in float16, four times the bytes. Outputs are compared with float64.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CONFIGS = {
     "1 warpgroup, 1 CTA": w4a16.Config(1, 1, 16, 20),
 }
 MOST_ERROR = 1e-6
-"""relative to float64, Frobenius norm: sums are float32"""
+"""The largest allowed error relative to float64, in the Frobenius norm; sums are float32."""
 
 
 def weights(n: int, k: int) -> tuple[Any, Any, Any]:
-    """Return (w, scales, float16 weights) of normally distributed weights, on the GPU."""
+    """Return (w, scales, float16 weights) for normally distributed weights, on the GPU."""
     import torch
 
     groups = torch.randn(n, k // w4a16.GROUP, w4a16.GROUP, device="cuda")
@@ -58,7 +58,7 @@ def exact(w: Any, scales: Any, x: Any) -> Any:
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process -> its entry of the result file."""
+    """Measure one case in this process. Return its entry of the result file."""
     import torch
 
     n, k, tokens = map(int, case["shape"].split(","))

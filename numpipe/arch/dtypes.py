@@ -1,8 +1,8 @@
-"""Element types: each has a record of all that depends on the type.
+"""Element types. A record for each type contains everything that depends on the type.
 
-For 8-bit types and tf32 the code for conversions, TMA and the model reads nothing but these
-records, and the code for products the `Operand` of each (`products`), so another type of their kind
-is one more record of each.
+For 8-bit types and tf32, the code for conversions, TMA and the model reads only these records, and
+the code for products reads the `Operand` of each (`products`), so adding another such type takes
+one record of each kind.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BOOL = np.dtype(np.bool_)
 class Packing:
     """How elements lie in register tiles, and how they are converted for computing.
 
-    per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of
-                  8-bit types two as well, because a lane has two of them side by side
-    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers,
-                  "b" of masks, "d" of float64, of which arrays are not loaded as tiles; with "" it
-                  can only be converted, loaded and stored
-    wide          type through which conversions go, and in which integers are computed: float32,
-                  int32 or uint32; holds all values
+    per_register  elements in a 32-bit register, the one with the lower column in the low bits. For
+                  8-bit types it is also two, because a lane has two adjacent elements
+    computed      the operations that tiles support: "f" of float32, "h" of 16-bit floats, "i" of
+                  integers, "b" of masks, "d" of float64 (whose arrays are not loaded as tiles);
+                  "": tiles can only be converted, loaded and stored
+    wide          the type through which conversions go, and in which integers are computed:
+                  float32, int32 or uint32; it holds all values
     widen         PTX that converts the low and the high element of register $1 to the wide type, in
                   $0
     narrow        PTX that packs two elements of the wide type, the low one in $1, into register $0
-    largest       larger floats become this one, with their sign (``.satfinite``); None: they become
-                  infinite
+    largest       larger floats are converted to this value, with their sign (``.satfinite``); None:
+                  they become infinite
     """
 
     per_register: int
@@ -51,14 +51,14 @@ class Packing:
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of arrays. `tile` is None where it has no register tiles.
+    """An element type of arrays. `tile` is None if it has no register tiles.
 
     name        its name in NumPy, ml_dtypes and PyTorch
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
     reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk";
                 and, or and xor of int64 are an illegal instruction on an H200)
     per_byte    elements in a byte of memory
-    unpack      of a packed type, by the name of a 16-bit type: PTX that converts elements 2 t and
+    unpack      for a packed type, by the name of a 16-bit type: PTX that converts elements 2 t and
                 2 t + 1 of register $1 to the low and the high half of register $0; $2 is 0x1111 t,
                 by which ``prmt`` selects byte t
     """
@@ -88,24 +88,25 @@ class Element:
         return count * self.bits // 8
 
     def count(self, nbytes: int) -> int:
-        """Return how many elements `nbytes` bytes hold."""
+        """Return how many elements fit in `nbytes` bytes."""
         return nbytes * 8 // self.bits
 
     @property
     def short(self) -> str:
-        """Its name in the names of machine code: "f16", "bf16", "e4m3", "i32", "u8", "bool"."""
+        """The name of the type in the names of machine code: "f16", "bf16", "e4m3", "i32", "u8",
+        "bool"."""
         return re.sub(
             r"float8_(e\dm\d)\w*|uint|int|float", lambda found: found[1] or found[0][0], self.name
         )
 
     @property
     def in_numpy(self) -> bool:
-        """Return whether NumPy has the type without ml_dtypes."""
+        """Whether NumPy has the type without ml_dtypes."""
         return not hasattr(ml_dtypes, self.name)
 
     @property
     def fills_nan(self) -> bool:
-        """Return whether TMA can fill elements outside of an array with NaN."""
+        """Whether TMA can fill elements outside an array with NaN."""
         return "FLOAT" in self.tma
 
 
@@ -157,12 +158,13 @@ _BITS = "and or xor"
 
 
 def _four_bits(flip: int) -> dict[str, str]:
-    """Return how 4-bit integers become floats; `flip`: 8 of signed ones, whose n ^ 8 is n + 8.
+    """Return the PTX that converts 4-bit integers to floats. `flip` is 8 for signed ones, because n
+    ^ 8 is n + 8, else 0.
 
-    A float has an integer in the low bits of its mantissa, and another power of two that makes
-    these bits count 1: 1024 in a float16, 64 where the integer lies 4 bits further up, 128 in a
-    bfloat16. The power and the flip's 8 are subtracted. A bfloat16's mantissa has 7 bits, so that
-    the upper integer of a byte is shifted down before.
+    The integer is placed in the low bits of a float's mantissa, with an exponent for which these
+    bits count 1: 1024 in a float16, 64 if the integer lies 4 bits further up, 128 in a bfloat16.
+    This power of two and the flip's 8 are then subtracted. A bfloat16's mantissa has only 7 bits,
+    so the upper integer of a byte is shifted down first.
     """
     f16, bf16 = (
         f"lop3.b32 two, two, {mask:#010x}, {powers | flips:#x}, 0x6a; "
@@ -206,32 +208,32 @@ PACKED = {
         Element("uint4", "UINT8", per_byte=2, unpack=_four_bits(0)),
     )
 }
-"""Element types smaller than a byte, by name: arrays of them are arrays of bytes, which `unpack`
+"""Element types smaller than a byte, by name. Their arrays are arrays of bytes, which `unpack`
 reads."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
 TILES = tuple(
     record.dtype for record in _RECORDS if record.tile and record.dtype not in (BOOL, FLOAT64)
 )
-"""Types of register tiles of an array's elements."""
+"""Types of array elements that register tiles can have."""
 INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
-"""Types of register tiles of integers."""
+"""Integer types of register tiles."""
 HALVES = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "h")
 REDUCTIONS = {
     name: tuple(record.name for record in _RECORDS if name in record.reductions.split())
     for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 }
-"""The types that the TMA's reductions in global memory take, by operation."""
+"""The types that the TMA's reductions in global memory support, by operation."""
 
 
 def packing(dtype: np.dtype[Any]) -> Packing:
-    """Return how a type that has register tiles lies in them."""
+    """Return how a type lies in register tiles. The type must have them."""
     record = BY_DTYPE[dtype].tile
     assert record is not None
     return record
 
 
 def packed_fix(dtype: np.dtype[Any]) -> str:
-    """Return what messages that refuse a type add if it is a packed one."""
+    """Return the fix that messages add when they reject a packed type; "" for other types."""
     record = PACKED.get(dtype.name)
     if record is None:
         return ""

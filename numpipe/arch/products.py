@@ -1,5 +1,5 @@
-"""Matrix products as records: an instruction of the tensor cores, with its shapes, types and rates,
-and what the build gate expects of its machine code.
+"""Records of matrix products: an instruction of the tensor cores, with its shapes, types and rates,
+and what the build gate expects in its machine code.
 
 A target lists its products (`Target.products`). Code that issues, simulates, checks or times a
 product reads its record.
@@ -26,14 +26,14 @@ class Operand:
 
     element  name of its `Element`
     name     name of the type in the instruction
-    family   operands of one family may be multiplied with each other
+    family   operands of the same family may be multiplied with each other
     opcode   opcode of the product in machine code
     sums     type of the accumulator
     majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or
              "mn"
     widths   every N that the instruction has
     ignored  how many low bits of an element the tensor core ignores
-    made_k   K of the instruction in machine code, where ptxas makes another of it
+    made_k   K of the instruction in machine code, if ptxas changes it
     """
 
     element: str
@@ -48,13 +48,13 @@ class Operand:
 
     @property
     def unit(self) -> str:
-        """Return what N has to be a multiple of, for messages."""
+        """The number that N must be a multiple of, for messages."""
         return "8" if self.widths == EIGHTS else "16, or 8 or 24,"
 
     @property
     def from_registers(self) -> bool:
-        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types
-        only."""
+        """Whether A may be a register tile instead of a tile in shared memory: only for 16-bit
+        types."""
         return "mn" in self.majors
 
 
@@ -64,8 +64,8 @@ class Groups:
 
     wait    pattern of a wait in PTX, with the number of groups that stay in flight
     waited  opcode of a wait, and `left`: the pattern of its number
-    fence   the statement of PTX that begins a group
-    begun   opcode of a beginning
+    fence   the PTX statement that begins a group
+    begun   opcode of this statement in machine code
     """
 
     wait: str
@@ -82,19 +82,21 @@ class Product:
     name           of its family in PTX
     statement      its name in PTX, up to the shape
     written        pattern of a statement in PTX: M, N, K, and the name of A's type
-    made           the shape in its opcodes in machine code, of M, N and K
+    made           the shape in its opcodes in machine code, in terms of M, N and K
     rows           M of one instruction
     k_bytes        bytes of K that one instruction multiplies
     a, b           where the operands may be: "shared" memory or "registers"
     accumulator    the register layout of its sums
-    operands       the types that it takes
-    multiply_adds  of 16-bit elements that all tensor cores of an SM do in a cycle
-    smem_rate      bytes a cycle that the tensor cores read from shared memory
-    tile           M and N of an instruction of one warp; None: of one warpgroup, `rows` x any N
+    operands       the types that it supports
+    multiply_adds  16-bit multiply-adds that all tensor cores of an SM do in a cycle
+    smem_rate      bytes per cycle that the tensor cores read from shared memory
+    tile           M and N of an instruction of one warp; None: the instruction belongs to a
+                   warpgroup, with `rows` x any N
     loads          the instructions by which a warp loads its operands ("ldmatrix",
                    "ld.shared.v2"); "": the tensor cores read shared memory themselves
     order          the orders of A and B in PTX, after the shape
-    groups         how products are waited for; None: it is over when the next instruction begins
+    groups         how to wait for products; None: a product is complete when the next instruction
+                   begins
     """
 
     name: str
@@ -124,7 +126,8 @@ class Product:
         return {operand.name: operand for operand in self.operands}
 
     def operand(self, dtype: np.dtype[Any]) -> Operand | None:
-        """Return what the product knows of a type; None if it does not take it."""
+        """Return the record of a type as an operand, or None if the product does not support the
+        type."""
         return self.by_dtype.get(dtype)
 
     @property
@@ -148,8 +151,8 @@ class Product:
         return "|".join(sorted({operand.opcode for operand in self.operands}))
 
     def computed(self, value: np.ndarray) -> np.ndarray:
-        """Return elements as the product takes them, in a type that holds them: float32, or float64
-        for integers and float64."""
+        """Return elements with the values that the product uses, in a type that holds them:
+        float32, or float64 for integers and float64."""
         operand = self.by_dtype[value.dtype]
         if operand.ignored:
             bits = value.view(np.uint32) & np.uint32(-1 << operand.ignored & 0xFFFFFFFF)
@@ -157,7 +160,8 @@ class Product:
         return value.astype(FLOAT32 if operand.sums == FLOAT32 else np.float64, copy=False)
 
     def expected(self, m: str, n: str, k: str, name: str) -> str:
-        """Return opcode and shape in machine code of a statement of PTX: M, N, K and A's type.
+        """Return the opcode and shape in machine code of a PTX statement, given M, N, K and A's
+        type.
 
         >>> WGMMA.expected("64", "128", "16", "bf16"), MMA_SYNC.expected("16", "8", "32", "e4m3")
         ('HGMMA 64x128x16', 'HMMA 16816')
@@ -174,8 +178,8 @@ class Product:
         return BY_DTYPE[dtype].count(self.k_bytes)
 
     def rate(self, element: Element) -> int:
-        """Return the multiply-adds of an SM in a cycle, on elements of a type: an instruction takes
-        the same time with any type.
+        """Return how many multiply-adds on elements of a type an SM does in a cycle. An instruction
+        takes the same time for any type.
 
         >>> [WGMMA.rate(ELEMENTS[name]) for name in ("int8", "float16", "float32")]
         [4096, 2048, 1024]
@@ -183,8 +187,8 @@ class Product:
         return self.multiply_adds * 16 // element.bits
 
     def cycles(self, n: int) -> float:
-        """Return the cycles of an instruction with both operands in shared memory: it multiplies,
-        or waits for them to be read."""
+        """Return the cycles of an instruction with both operands in shared memory: the time to
+        multiply, or the time to read the operands if that is longer."""
         return max(
             self.rows * n * self.k_bytes / 2 / self.multiply_adds,
             (self.rows + n) * self.k_bytes / self.smem_rate,
@@ -223,7 +227,7 @@ WGMMA = Product(
     ),
 )
 """The product of a Hopper warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
-Multiply-Accumulate")"""
+Multiply-Accumulate")."""
 
 
 MMA_SYNC = Product(
@@ -242,7 +246,7 @@ MMA_SYNC = Product(
         Operand("float16", "f16", "float16", "HMMA", majors=_BOTH),
         Operand("float32", "tf32", "tf32", "HMMA", ignored=13),
         Operand("bfloat16", "bf16", "bfloat16", "HMMA", majors=_BOTH),
-        # converted to float16 on Hopper, and multiplied by two instructions
+        # Hopper converts the elements to float16, and multiplies with two instructions
         Operand("float8_e4m3fn", "e4m3", "float8", "HMMA", made_k=16),
         Operand("float8_e5m2", "e5m2", "float8", "HMMA", made_k=16),
     ),
@@ -253,7 +257,7 @@ MMA_SYNC = Product(
     order=".row.col",
 )
 """The product of a warp, whose operands are registers that ldmatrix fills (PTX ISA, "Matrix
-Fragments for mma.m16n8k16")"""
+Fragments for mma.m16n8k16")."""
 
 MMA_SYNC_F64 = replace(
     MMA_SYNC,
@@ -264,5 +268,5 @@ MMA_SYNC_F64 = replace(
     multiply_adds=512,
     loads="ld.shared.v2",
 )
-"""The product of float64: m16n8k16, of 16 elements along K (PTX ISA, "Matrix Fragments for
-mma.m16n8k16 with floating point type")"""
+"""The product of float64: m16n8k16, with 16 elements along K (PTX ISA, "Matrix Fragments for
+mma.m16n8k16 with floating point type")."""

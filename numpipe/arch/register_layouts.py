@@ -1,9 +1,9 @@
-"""Register layouts as records: which elements of a tile each lane of a warpgroup holds, and in
+"""Records of register layouts: which elements of a tile each lane of a warpgroup holds, and in
 which order of its registers.
 
 The row of an element is a distance given by the lane's number plus a distance given by the
 register, and so is its column. A `RegisterLayout` lists both, and everything else about a layout
-follows from them: which lane and register hold an element, which lanes share a row, which of them
+follows from them: which lane and register hold an element, which lanes share a row, which lanes
 hold copies, and where the pattern repeats.
 """
 
@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LANES = 128
-"""lanes of a warpgroup"""
+"""Lanes of a warpgroup."""
 WARP, WARPS = 31, 96
-"""bits of a lane's number in the warpgroup: its number in the warp, and its warp"""
+"""The bits of a lane's number in the warpgroup that are its number in the warp, and those that are
+its warp."""
 Place = tuple[int | None, int | None]
-"""(row, column); None along a dimension that a layout does not have"""
+"""(row, column); None along a dimension that a layout does not have."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Bits:
 
     mask     the bits; 0: none
     step     rows or columns from one value of the bits to the next, a power of two
-    shifted  whether the lane's number is shifted before it is masked: the same value by other
-             instructions; of a step of 1
+    shifted  whether to shift the lane's number before masking it, which gives the same value with
+             other instructions; only for a step of 1
     """
 
     mask: int
@@ -38,7 +39,7 @@ class Bits:
     shifted: bool = False
 
     def distance(self, lane: Any) -> Any:
-        """Return the rows or columns that these bits of `lane` stand for; `lane` is an int, a NumPy
+        """Return the rows or columns that these bits of `lane` amount to; `lane` is an int, a NumPy
         array or an LLVM value.
 
         >>> Bits(28, 1).distance(13), Bits(3, 2).distance(13)
@@ -48,15 +49,15 @@ class Bits:
         shift = lowest.bit_length() - self.step.bit_length()
         if self.shifted:
             return (lane >> shift) & (self.mask >> shift)
-        # bits below the lowest may stay where the shift drops them all
+        # with a step of 1 the shift drops lower bits, so the mask may keep them
         part = lane & (self.mask | max(lowest, 1) - 1 if self.step == 1 else self.mask)
         return part >> shift if shift > 0 else part << -shift
 
 
 @dataclass(frozen=True)
 class Registers:
-    """Elements of a lane that lie `step` rows (`axis` 0) or columns (1) apart: `count` of them, or
-    with 0 as many as the tile has."""
+    """Elements of a lane that are `step` rows (`axis` 0) or columns (1) apart: `count` elements, or
+    as many as the tile has if `count` is 0."""
 
     axis: int
     step: int
@@ -65,8 +66,9 @@ class Registers:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an element's place: which of `count` registers of a lane, "lanes" of a warp or
-    "warps" (`holder`) has it; neighbors are `step` rows (`axis` 0) or columns (1) apart."""
+    """A part of an element's position. It is selected by one of `count` registers of a lane,
+    "lanes" of a warp, or "warps" (`holder`); neighbors are `step` rows (`axis` 0) or columns (1)
+    apart."""
 
     holder: str
     axis: int
@@ -78,8 +80,8 @@ class Part:
 class RegisterLayout:
     """A layout of tiles in the registers of a warpgroup.
 
-    name       as kernels name it, ``numpipe.layout_cast(tile, name)``
-    lanes      the bits of a lane's number that give its row, and those that give its column
+    name       the name in kernels, ``numpipe.layout_cast(tile, name)``
+    lanes      the bits of a lane's number that give its row, and the bits that give its column
     registers  the elements of a lane, slowest changing first; a vector's layout has one axis only
     """
 
@@ -89,8 +91,8 @@ class RegisterLayout:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The dimensions along which elements of a lane differ: (0, 1) of a tile, (0,) or (1,) of a
-        vector."""
+        """The dimensions along which elements of a lane differ: (0, 1) for a tile, (0,) or (1,) for
+        a vector."""
         return tuple(sorted({each.axis for each in self.registers}))
 
     @property
@@ -104,8 +106,8 @@ class RegisterLayout:
         return replace(self, registers=tuple(each for each in self.registers if each.axis == axis))
 
     def own(self, lane: Any) -> tuple[Any, Any]:
-        """Return the (row, column) of a lane's first element; `lane` is its number in the
-        warpgroup, an int, a NumPy array or an LLVM value."""
+        """Return the (row, column) of a lane's first element. `lane` is its number in the
+        warpgroup: an int, a NumPy array or an LLVM value."""
         row, column = (
             functools.reduce(operator.add, (bits.distance(lane) for bits in axis))
             for axis in self.lanes
@@ -131,8 +133,8 @@ class RegisterLayout:
         return tuple((row(found), column(found)) for found in distances)
 
     def holders(self, shape: tuple[int, ...]) -> dict[Place, list[tuple[int, int]]]:
-        """Return, by the place of each element of a tile, every (lane, number of the element in the
-        lane's order) that holds it."""
+        """Return, for the position of each element of a tile, every (lane, index in the lane's
+        registers) that holds it."""
         found: dict[Place, list[tuple[int, int]]] = {}
         places = self.places(shape)
         for lane in range(LANES):
@@ -152,18 +154,18 @@ class RegisterLayout:
 
     @property
     def copies(self) -> int:
-        """The bits of a lane's number that change nothing: lanes that differ in these alone hold
-        the same elements."""
+        """The bits of a lane's number that change nothing: lanes that differ only in these bits
+        hold the same elements."""
         return LANES - 1 & ~self.mask(*self.axes)
 
     @property
     def warps(self) -> int:
-        """How many warps hold all elements between them."""
+        """How many warps together hold all elements."""
         return 1 << (self.mask(*self.axes) & WARPS).bit_count()
 
     def parts(self, shape: tuple[int, ...]) -> list[Part]:
-        """Return the parts that the places of a tile's elements consist of: those of registers, in
-        their order, those of lanes, which share a row first, and those of warps."""
+        """Return the parts of the positions of a tile's elements: first registers, in their order,
+        then lanes, with the lanes that share a row first, then warps."""
         return [
             Part("registers", each.axis, each.step, each.count or shape[-each.axis] // each.step)
             for each in self.registers
@@ -176,7 +178,7 @@ class RegisterLayout:
         ]
 
     def distances(self, *axes: int) -> tuple[int, ...]:
-        """Return how far apart the lanes of a warp are that hold different rows (axis 0) or columns
+        """Return the distances between lanes of a warp that hold different rows (axis 0) or columns
         (1): a power of two for each step of a butterfly shuffle, in the order of `axes`."""
         return tuple(
             1 << bit for axis in axes for bit in range(5) if self.mask(axis) & WARP & 1 << bit
@@ -192,5 +194,5 @@ FRAGMENTS = RegisterLayout(
     ((Bits(WARPS, 16), Bits(28, 1)), (Bits(3, 2),)),
     (Registers(0, 64), Registers(1, 8), Registers(0, 8, 2), Registers(1, 1, 2)),
 )
-"""Accumulators of ``wgmma`` m64nN, whose rows of a warp are fragments of ``mma.sync`` m16n8 (PTX
-ISA, "Register Fragments for wgmma", "Matrix Fragments for mma.m16n8k16")"""
+"""Accumulators of ``wgmma`` m64nN, in which the rows of each warp are fragments of ``mma.sync``
+m16n8 (PTX ISA, "Register Fragments for wgmma", "Matrix Fragments for mma.m16n8k16")."""

@@ -1,4 +1,4 @@
-"""`Target`: an architecture, as plans, the compiler, the simulator and the model know it."""
+"""`Target`: a GPU architecture, as plans, the compiler, the simulator and the model use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .products import Product
 
 SECTOR, LINE = 32, 128
-"""bytes that the L2 reads at a time, and bytes that it keeps together"""
+"""Bytes that the L2 reads at a time, and bytes of one of its cache lines."""
 
 
 @dataclass(frozen=True)
@@ -19,30 +19,30 @@ class Target:
 
     name: str
     gpus: str
-    """its GPUs, as a message names them"""
+    """Its GPUs, as messages name them."""
     capability: tuple[int, int, str]
     sms: int
-    """SMs of its largest GPU: for plans and simulations where no GPU says otherwise"""
+    """SMs of its largest GPU, for plans and simulations that are not for a specific GPU."""
     smem_bytes: int
-    """dynamic shared memory of a CTA"""
+    """Dynamic shared memory of a CTA, in bytes."""
     registers: int
-    """32-bit registers of an SM"""
+    """32-bit registers of an SM."""
     lane_registers: int
-    """32-bit registers of a lane, at most"""
+    """Maximum number of 32-bit registers of a lane."""
     advisories: str
-    """regular expression of ptxas' notes on products that it serialises, and on registers"""
+    """Regular expression for ptxas' notes on products that it serializes, and on registers."""
 
     products: tuple[Product, ...] = field(repr=False)
-    """its matrix products, the one that kernels use unless they name another first"""
+    """Its matrix products; kernels use the first one by default."""
 
     @property
     def product(self) -> Product:
-        """Return the product that kernels use unless they name another."""
+        """The product that kernels use by default."""
         return self.products[0]
 
     def product_of(self, dtype: np.dtype[Any], name: str = "") -> Product | None:
-        """Return the first product, or the first of that name, that multiplies elements of a type;
-        None where there is none."""
+        """Return the first product, or the first with this name, that multiplies elements of a
+        type; None if there is none."""
         return next(
             (
                 product
@@ -54,7 +54,7 @@ class Target:
 
     @property
     def opcodes(self) -> str:
-        """Return a regular expression that matches the opcodes of matrix products in SASS:
+        """A regular expression that matches the opcodes of matrix products in SASS:
         ``HGMMA|IGMMA|…``."""
         return "|".join(product.opcodes for product in self.products)
 

@@ -19,6 +19,6 @@ HOPPER = Target(
 
 
 DEFAULT = HOPPER
-"""the target of plans, simulations and compiles where no GPU says otherwise"""
+"""The target of plans, simulations and compiles that are not for a specific GPU."""
 TARGETS = {target.capability[:2]: target for target in (HOPPER,)}
-"""targets, by the compute capability of the GPUs that run their code"""
+"""The targets, by the compute capability of the GPUs that run their code."""

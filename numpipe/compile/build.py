@@ -1,4 +1,4 @@
-"""From a kernel function and the types of its arguments to a cubin.
+"""Compilation of a kernel function and the types of its arguments to a cubin.
 
 ::
 
@@ -6,7 +6,7 @@
              -> nvJitLink (whole program) -> cubin
 
 No GPU is needed. PTX is never linked: nvJitLink would assemble it as relocatable code, which
-ignores setmaxnreg and serialises wgmma.
+ignores setmaxnreg and serializes wgmma.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ SIBLINGS = (
     "language.memory.per_lane_cuda",
     "language.grid.partials_cuda",
 )
-"""the modules that hold the CUDA meanings of types, imported by the first compile (operations
-import their own)"""
+"""The modules that define the CUDA meanings of types. The first compile imports them; operations
+import their own."""
 
 
 PARAMETER_BYTES = 32_764
-"""of a kernel's parameters (PTX ISA, "Kernel Function Parameters", from compute capability 7.0
-on)"""
+"""Maximum bytes of a kernel's parameters (PTX ISA, "Kernel Function Parameters", compute capability
+7.0 and later)."""
 _INSTALL = "install numba-cuda[cu13] (Linux x86_64 or aarch64)"
 
 
 def toolchain() -> str | None:
-    """Return why this process cannot compile kernels, or None where it can."""
+    """Return why this process cannot compile kernels, or None if it can."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
         return "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it"
     for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
         try:
-            with uninterrupted():  # it imports the package that the module is in
+            with uninterrupted():  # keep an interrupt from leaving the package half imported
                 found = importlib.util.find_spec(module)
             if found is None:
                 return f"{module} is not installed; {_INSTALL}"
@@ -93,14 +93,15 @@ def toolchain() -> str | None:
 def front_end(
     unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]
 ) -> tuple[Any, Products]:
-    """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and
-    its tiles beside products."""
+    """Return the Numba kernel object of a rewritten function, which contains its checked LLVM IR,
+    and the tiles that are live during its products."""
     missing = toolchain()
     if missing:
         raise TargetError(
-            f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'"
+            f"kernel {unit.kernel}: kernels cannot be compiled in this process: {missing}, or use "
+            "target='sim'"
         )
-    with uninterrupted():  # half a module would have registered half of its meanings
+    with uninterrupted():  # an interrupted import would register only some of a module's meanings
         from ..core import numba as nb
 
         for sibling in SIBLINGS:
@@ -139,13 +140,15 @@ def front_end(
             added=Instrumentation(unit.params.debug, unit.params.jitter),
         )
     except Exception as error:
-        # by rings that are met after the first store
+        # the store ring left too little room for rings that were planned after it
         crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes
-        if nb.learn_all() or crowded:  # of Numba, once: what it refuses then, it does not know
+        # the error may only mean that numpipe's reduced Numba contexts lack a function: retry once
+        # with Numba's own
+        if nb.learn_all() or crowded:
             anew()
             unit.may_store_rows = not crowded
             return front_end(unit, lifted, scalars)
-        # the frames are Numba's: a screen of each function
+        # the traceback would be a screen of Numba's frames
         expected = isinstance(error, (nb.NumbaError, NumpipeError))
         raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (
             None if expected else error
@@ -166,7 +169,8 @@ def front_end(
     try:
         context_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:
-        written = re.escape(str(error).partition(":")[0])  # program_id(1)
+        # the call as written, such as program_id(1)
+        written = re.escape(str(error).partition(":")[0])
         places = [lifted.sources[0].definition, error_lines.call_position(lifted, rf"\b{written}$")]
         raise error_lines.stamp(error, unit, lifted, places) from None
     inert_roles.check(unit, kernel._codelibrary, lifted)
@@ -183,10 +187,11 @@ def front_end(
 
 
 def _waits(unit: Unit, lifted: Lifted) -> list[str]:
-    """Return names, with their lines, for the waits of a debugged kernel that are not for
+    """Return names, with their lines, of the waits of a debugged kernel that are not waits for
     mbarriers.
 
-    First the flags of other CTAs (`watch.FLAG_PLACE`), then the waits that have no time limit.
+    First come the flags of other CTAs (`wait_records.FLAG_PLACE`), then the waits without a time
+    limit.
     """
 
     def named(what: str, pattern: str) -> str | None:
@@ -204,14 +209,15 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
 
 
 def _fits(unit: Unit) -> None:
-    """Raise SpecError where the packed parameter of a kernel of several GPUs is larger than a
-    launch's parameters may be."""
+    """Raise SpecError if the packed parameter of a kernel of several GPUs exceeds the limit of a
+    launch's parameters."""
     sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
         raise SpecError(
             f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs "
-            f"take {unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh "
-            "of fewer GPUs, or fewer arrays and shapes of blocks that the TMA moves"
+            f"take {unit.table_bytes} B, but the parameters of a launch can have at most "
+            f"{PARAMETER_BYTES} B; fix: use a mesh of fewer GPUs, or fewer arrays and block "
+            "shapes that the TMA moves"
         )
 
 
@@ -231,7 +237,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     except RuntimeError as error:
         if (refused := _too_few_registers(unit, str(error))) is None:
             raise CompileError(
-                f"kernel {unit.kernel}: the code made of it is refused by {error}"
+                f"kernel {unit.kernel}: its code cannot be compiled: {error}"
             ) from error
         raise error_lines.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
@@ -259,13 +265,13 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
 
 def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
     """Return the error for nvJitLink's note that one instruction has more operands than a lane has
-    registers; None without it."""
+    registers, or None if the log does not contain it."""
     found = re.search(r"\(C7602\) Insufficient registers \((\d+)\)", log)
     if found is None:
         return None
     return SpecError(
         f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} "
-        "registers each, which do not hold the accumulator of its largest wgmma and the "
-        "addresses beside it: a tile of 64 x N float32 takes N / 2 registers of a warpgroup's "
-        "lanes; use fewer columns or a smaller num_compute_wgs"
+        "registers each, too few for the accumulator of its largest wgmma and for addresses: a "
+        "64 x N float32 tile takes N / 2 registers per lane of a warpgroup; fix: use fewer "
+        "columns or a smaller num_compute_wgs"
     )

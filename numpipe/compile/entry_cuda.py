@@ -1,23 +1,23 @@
-"""The kernel's entry: parameters, barrier initialisation, roles, registers.
+"""The kernel's entry: it initializes barriers, starts the roles, and sets their registers.
 
 ::
 
     entry(table, a_ptr, a_shape…, a_strides…, …, scalars…)
-        one lane initialises every ring's barriers; fence; CTA barrier
+        one lane initializes every ring's barriers; fence; CTA barrier
         the next kernel of the stream may be launched; wait for the previous one (so only their
         launches overlap)
         memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role, and
-                           a lane of each warp that has another role as that one
+                           one lane of each warp with another role runs it as that role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
-        in a cluster whose CTAs reach into each other's shared memory, all threads of the cluster
-        meet at the beginning, instead of those of the CTA; at the end each role waits for accesses
-        by other CTAs (`leaving`), or all threads meet again: they arrive before they drain their
+        in a cluster whose CTAs access each other's shared memory, all threads of the cluster meet
+        at the beginning, instead of only the CTA's; at the end each role waits for accesses by
+        other CTAs (`cluster_exit`), or all threads meet again: they arrive before they drain their
         stores, which the other CTAs need not wait for
 
 Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba
-compiles the functions that a function calls while it types it, so the entry is lowered last: only
-then are all barriers and tensor maps of the kernel known. It also defines the symbols that shared
-helpers leave open (axes, division, orders).
+compiles the functions that a function calls while it types that function, so the entry is lowered
+last, when all barriers and tensor maps of the kernel are known. It also defines the symbols that
+shared helpers leave open (axes, division, orders).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from .check.inert_roles import SUFFIX
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
-"""the file that the entry's code says it is of"""
+"""The file name that the entry's code has in debug information."""
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
-    """The packed tensor maps: one by-value parameter, as long as the maps that the kernel's code
-    asked for."""
+    """The packed tensor maps: one by-value parameter, large enough for all maps that the kernel's
+    code requested."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -81,8 +81,8 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
-    """Return an operation of the entry with this result, whose code ``emit(context, builder,
-    *values)`` makes."""
+    """Return an operation of the entry with this result. ``emit(context, builder, *values)`` makes
+    its code."""
 
     def typer(_context: Any, *types: Any) -> Any:
         context, builder, values = yield result(*types)
@@ -92,8 +92,8 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
 
 
 def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
-    """Initialise the barriers of all rings, and define the symbols that helpers leave to the
-    kernel; `sizes`: see `keep_grid`."""
+    """Initialize the barriers of all rings, and define the symbols that helpers leave to the
+    kernel. For `sizes` see `keep_grid`."""
     define_axes(builder.module, unit)
     define_approximation(builder.module, unit.params.approx_math)
     define_order(builder.module, unit)
@@ -119,12 +119,13 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
             begin_bounds(context, builder, unit)
-    # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
+    # all threads meet, so that no CTA arrives on a barrier of, or copies to, a CTA that has not
+    # started
     if unit.clustered:
         if unit.params.debug or sizes:
             nb.call(context, builder, cluster.arrive, (), ())
-        # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA,
-        # "membar/fence": its example);
+        # fence.mbarrier_init has released the barriers, and nothing else needs a release (PTX ISA,
+        # "membar/fence": its example)
         else:
             # a `release` would be a fence of the whole GPU
             nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
@@ -134,8 +135,8 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
 
 
 def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
-    """Let the CTAs of a cluster meet, if they do so at the end: that is known when all functions
-    have been compiled."""
+    """Let the CTAs of a cluster meet, if they do so at the end. That is known only when all
+    functions have been compiled."""
     if unit.meets_at_end:
         nb.call(context, builder, operation, (), ())
 
@@ -159,8 +160,8 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
 
 
 def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
-    """Tell the peers that the launch has begun, by a lane of the first CTA: of a warp of the memory
-    role that does nothing else, or of the first warpgroup's last warp."""
+    """Signal the peers that the launch has begun, from one lane of the first CTA. Its warp is one
+    of the memory role that does nothing else, or the last one of the first warpgroup."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
     first = builder.icmp_unsigned("==", nb.block_number(builder), nb.const(0))
@@ -182,8 +183,8 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _leaving(role: Callable[..., Any], count: int, then: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a role's function of `count` arguments and then ``then(np_)``,
-    which waits for the cluster or for stores, in the same lane."""
+    """Return a function that calls a role's function of `count` arguments and then, in the same
+    lane, ``then(np_)``, which waits for the cluster or for stores."""
     arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
     ns = {"role": role, "then": then}
     exec(
@@ -211,9 +212,9 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
 def build(
     unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the entry function and its Numba argument types; `scalars`: the Numba types of the
+    """Return the entry function and its Numba argument types. `scalars` are the Numba types of the
     run-time scalars."""
-    # the text below holds no name that a user chose: a Python function may have any name
+    # the text below contains no name that a user chose, because a Python function may have any name
     name = symbol(unit.kernel)
     profiled = bool(unit.params.profile_space)
     parameters: list[str] = ["table"]
@@ -260,7 +261,7 @@ def build(
         for role in unit.roles:
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
-    own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
+    own = len(names) - len(unit.folded)  # the sizes of the grid are only passed to the entry
     parameters = [*parameters, *names]
     argtypes = [*argtypes, *scalars]
     arguments = [*arguments, *names[:own]]
@@ -322,7 +323,7 @@ def build(
         "wait()",
         *compute,
     ]
-    if unit.clustered:  # no CTA leaves while others arrive on its barriers
+    if unit.clustered:  # no CTA may exit while others arrive on its barriers
         lines += ["meet()", *["drain_stores(compute_context())"] * late, "leave()"]
     exec(
         compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns

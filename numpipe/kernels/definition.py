@@ -313,7 +313,7 @@ class Definition:
         """Return the key of the variant that a call needs, and a dictionary from argument indices
         to reasons why TMA cannot address the array.
 
-        A reason becomes an error if a pipeline uses the array. Host arrays are copied to padded
+        A reason becomes an error where the array is copied by TMA. Host arrays are copied to padded
         rows, except where other GPUs access them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
@@ -321,9 +321,10 @@ class Definition:
         for name, info in call.arrays.items():
             host = info.kind == "host"
             output = name in outputs
-            reason = launch.obstacle_in_place(info)
             padded = host and not call.gpus
-            if reason and not padded:
+            after_copies = launch.tma_addressable(info)
+            reason = launch.obstacle_in_place(info) if call.gpus else after_copies
+            if reason:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
             arrays.append(
                 ArrayArg(
@@ -331,7 +332,7 @@ class Definition:
                     info.dtype,
                     len(info.shape),
                     launch.major_order(info),
-                    host or reason is None,
+                    after_copies is None,
                     padded or not output or ends_whole(info),
                     output,
                 )

@@ -154,17 +154,20 @@ def kernel(config: Config, form: Form) -> Kernel:
             head = pipeline(
                 grid=(steps - rest,),
                 in_specs=kv(steps),
-                manual_ready_barriers=True,
+                manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             main = pipeline(
                 grid=(rest,),
                 in_specs=kv(rest),
-                manual_ready_barriers=True,
+                manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             tail = pipeline(
-                grid=(1,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True
+                grid=(1,),
+                in_specs=kv(0),
+                manual_produced_barriers=True,
+                manual_consumed_barriers=True,
             )
             slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):

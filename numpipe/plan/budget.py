@@ -15,14 +15,14 @@ from .layout import ATOM
 
 __all__ = ["fit_slots"]
 
-PANEL_BYTES = 8192  # of a store slot: 64 rows of 128 bytes
-HEADER = 1024  # bytes of barriers, and of counters that a warpgroup hands to the next
+PANEL_BYTES = 8192  # bytes of a panel of a store slot: 64 rows of 128 bytes
+HEADER = 1024  # bytes for barriers, and for counters that a warpgroup passes to the next
 
 
 @dataclass(frozen=True)
 class Region:
-    """`nbytes` of shared memory from `base` on; or as many for each of `owners` compute warpgroups,
-    one behind another.
+    """A region of `nbytes` of shared memory that starts at `base`. With `owners`, each of that many
+    compute warpgroups has `nbytes` of its own, one after another.
 
     >>> Region(1024, 256, owners=2).at(1), Region(1024, 256).at(1)
     (1280, 1024)
@@ -31,10 +31,10 @@ class Region:
     base: int
     nbytes: int
     owners: int = 0
-    """0: the warpgroups share the bytes"""
+    """0: the warpgroups share the bytes."""
 
     def at(self, number: int) -> int:
-        """Where the bytes of a compute warpgroup begin."""
+        """Return the address of a compute warpgroup's bytes."""
         return self.base + (number * self.nbytes if self.owners else 0)
 
     @property
@@ -55,26 +55,26 @@ def fit_slots(
     num_compute_wgs: int = 2,
     other_bytes: int = 0,
 ) -> int:
-    """Slots of a ring that fit into the shared memory of a CTA (227 KB): a value for
+    """Return how many slots of a ring fit in the shared memory of a CTA (227 KB). Pass it as
     ``max_concurrent_steps``.
 
     blocks           (shape in elements, dtype) of each operand's block; each takes a multiple of
                      1024 bytes of a slot
-    store_slots      panels of 8192 bytes (64 rows x 128 bytes) to leave to each compute warpgroup
-                     for ``c[…] = tile``, 0…8: the fewer, the sooner a store waits for the one
-                     before; give `CompilerParams` the same number, or it takes what the slots
-                     leave, up to a tile's panels
+    store_slots      panels of 8192 bytes (64 rows x 128 bytes) to reserve for ``c[…] = tile`` in
+                     each compute warpgroup, 0…8; with fewer panels, a store waits sooner for the
+                     previous one. Pass the same number to `CompilerParams`: by default the store
+                     ring takes what the slots leave, up to a tile's panels
     num_compute_wgs  compute warpgroups of the CTA
-    other_bytes      shared memory of something else: scratch, other rings
+    other_bytes      shared memory used for anything else: scratch, other rings
 
-    The ring of a 128 x 256 tile has 4 slots and 1 panel a warpgroup, or 3 and all 4 of a tile of 64
-    x 256:
+    For a 128 x 256 tile the ring has 4 slots with 1 store panel per warpgroup, or 3 slots with 4
+    panels (all of a 64 x 256 part):
 
     >>> a, b = ((128, 64), np.float16), ((256, 64), np.float16)
     >>> fit_slots(a, b), fit_slots(a, b, store_slots=4)
     (4, 3)
 
-    Raises SpecError where not even one fits. (CUDA C++ Programming Guide, "Compute Capabilities":
+    Raises SpecError if not even one slot fits. (CUDA C++ Programming Guide, "Compute Capabilities":
     shared memory of 9.0.)
     """
     pair = Rule(
@@ -95,16 +95,16 @@ def fit_slots(
     )
     if not stage:
         raise SpecError(
-            f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each "
-            "operand's block"
+            f"fit_slots: expected (shape, dtype) of each operand's block, got {blocks}, which "
+            "have no bytes; fix: fit_slots(((128, 64), np.float16), ((256, 64), np.float16))"
         )
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     room = DEFAULT.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
         raise SpecError(
-            f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are "
-            f"left beside {HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} "
-            f"warpgroups x {store_slots} x {PANEL_BYTES} B) and {other_bytes} B of other_bytes: "
-            "use smaller blocks or fewer store_slots"
+            f"fit_slots: a slot needs {stage} B, but only {max(0, room)} B of "
+            f"{DEFAULT.smem_bytes} B are left after {HEADER} B of barriers, {staging} B of "
+            f"store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) and "
+            f"{other_bytes} B of other_bytes; fix: use smaller blocks or fewer store_slots"
         )
     return room // stage

@@ -1,15 +1,15 @@
-"""Places, ranks and shares in a cluster: CTAs that run at the same time and reach each other's
+"""Positions, ranks and shares in a cluster: CTAs that run at the same time and access each other's
 shared memory.
 
-A CTA has a place in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions of
-a cluster differ in these only. A block that all CTAs along them load is cut into as many shares,
-and each CTA copies its share to all of them::
+A CTA has a position in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions
+of a cluster differ only in these dimensions. A block that all of them load is cut into as many
+shares, and each CTA copies its share to all of them::
 
     cluster (2, 2)      a: along y      b: along x       fills slots of ...         is freed by ...
     rank 0 at (0, 0)    0 and 2         0 and 1          0, 1, 2                    0, 1, 2
     rank 3 at (1, 1)    1 and 3         2 and 3          1, 2, 3                    1, 2, 3
 
-Arithmetic of places is that of both executions: they are ints, or the values of compiled code.
+The functions work on ints in the simulator and on values of compiled code.
 
 PTX ISA, "Cluster of Cooperative Thread Arrays"; "cp.async.bulk.tensor": .multicast::cluster.
 """
@@ -25,13 +25,13 @@ from typing import Any, TypeAlias
 
 Dims: TypeAlias = tuple[int, int, int]
 ALONE: Dims = (1, 1, 1)
-"""a cluster of one CTA"""
+"""A cluster of one CTA."""
 ROWS = 8
-"""rows that are swizzled together: a share has a multiple of them"""
+"""Rows that are swizzled together. The rows of a share are a multiple of this."""
 
 
 def rank_of(place: Sequence[Any], dims: Dims) -> Any:
-    """Return the rank of the CTA at a place of its cluster.
+    """Return the rank of the CTA at a position in its cluster.
 
     >>> rank_of((1, 1, 0), (2, 2, 1))
     3
@@ -41,8 +41,8 @@ def rank_of(place: Sequence[Any], dims: Dims) -> Any:
 
 
 def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
-    """Return the rank of the first of the CTAs along some dimensions, of which the one at `place`
-    is one.
+    """Return the lowest rank among the CTAs along some dimensions, given the position of any of
+    them.
 
     >>> first_of((1, 1, 0), (2, 2, 1), (1,))
     1
@@ -51,20 +51,21 @@ def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
 
 
 def place_of(cta: Sequence[Any], dims: Dims) -> tuple[Any, Any, Any]:
-    """Return the place in its cluster of a CTA of the grid."""
+    """Return the position in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z
 
 
 def shifted(place: Dims, shift: Dims, dims: Dims) -> Dims:
-    """Return the place that lies a shift away in a cluster, which wraps round."""
+    """Return the position at a distance `shift` in a cluster, wrapping around."""
     x, y, z = ((at + by) % of for at, by, of in zip(place, shift, dims, strict=True))
     return x, y, z
 
 
 @functools.lru_cache(maxsize=256)
 def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
-    """Return the shifts from a CTA to those along the dimensions of any of `groups`, itself first.
+    """Return the shifts from a CTA to the CTAs along the dimensions of any of `groups`, itself
+    first.
 
     >>> shifts((2, 2, 1), ((0,), (1,)))
     ((0, 0, 0), (0, 1, 0), (1, 0, 0))
@@ -77,8 +78,7 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
 
 
 def share_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
-    """Return the number of the share that a CTA loads of a block that all CTAs along these
-    dimensions load."""
+    """Return which share this CTA loads of a block that all CTAs along these dimensions load."""
     number: Any = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
@@ -86,8 +86,8 @@ def share_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
 
 
 def mask_of(dims: Dims, along: tuple[int, ...]) -> int:
-    """Return the ranks of the CTAs along some dimensions, from the first of them on, as bits: PTX's
-    ctaMask, shifted right by `first_of`.
+    """Return a bit mask of the ranks of the CTAs along some dimensions, counted from the first of
+    them: PTX's ctaMask, shifted right by `first_of`.
 
     >>> bin(mask_of((2, 2, 1), (1,)))
     '0b101'
@@ -97,13 +97,14 @@ def mask_of(dims: Dims, along: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the CTAs along some dimensions of a cluster load one tile: each a share of it, for all of
-    them.
+    """How the CTAs along some dimensions of a cluster load one tile together. Each CTA loads a
+    share and copies it to all of them.
 
-    dims    the cluster
-    along   its dimensions along which they differ
-    across  the array's dimension in which the tile is cut
-    rows    of a share, each of `width` bytes in a panel of the tile
+    dims    the size of the cluster
+    along   the dimensions of the cluster along which these CTAs lie
+    across  the array's dimension along which the tile is cut
+    rows    rows of a share
+    width   bytes of a row, in a panel of the tile
     """
 
     dims: Dims

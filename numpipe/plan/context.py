@@ -1,13 +1,13 @@
-"""The context, the hidden first parameter of a kernel function: it says which kernel this is, and
-which role runs it.
+"""The context, a hidden first parameter of a kernel function: it identifies the kernel and the role
+that runs it.
 
 The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that
 depend on the kernel (pipelines, tile loops) or on the role (the warpgroup axis). Its Numba type
 carries the Unit and the role; its value is a pointer to the warpgroup's ring counters, so that a
 helper called twice continues a ring instead of restarting it.
 
-The place of a CTA in the grid stands here too: by name `axis_index` and `axis_size`, by number
-`program_id` and `num_programs`.
+This file also has the operations that return the position of a CTA in the grid: `axis_index` and
+`axis_size` by name, `program_id` and `num_programs` by number.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["axis_index", "axis_size", "num_programs", "program_id"]
 
 
 class ContextFacts:
-    """The facts of a `Context` and of its Numba type that are known when the kernel is compiled."""
+    """The facts of a `Context` and of its Numba type that are known at compile time."""
 
     unit: Unit
     role: Role
     state: Any
-    """the words of the warpgroup's state (`plans.STATE`), by index"""
+    """The words of the warpgroup's state (`plans.STATE`), by index."""
 
     @property
     def turn(self) -> Any:
-        """The compute warpgroup that has the next loop's first tile (`turns`)."""
+        """The compute warpgroup that runs the next loop's first tile (`turns`)."""
         return self.state[TURN]
 
     @turn.setter
@@ -60,7 +60,7 @@ class ContextFacts:
 
     @property
     def stores(self) -> bool:
-        """Whether it issues the TMA stores of tiles."""
+        """Whether this role issues the TMA stores of tiles."""
         return self.role is self.unit.storing
 
     @property
@@ -84,11 +84,11 @@ class ContextFacts:
 
 
 class StoringFacts:
-    """Who issues the TMA stores of what belongs to a context `np`: an array, or a ring.
+    """Who issues the TMA stores for an object that holds a context `np`: an array or a ring.
 
-    stores_alone  whether the role that computes the tiles does, and runs here
-    hands_over    whether this role computes them, and another one stores them
-    takes_over    whether it stores what another one has computed
+    stores_alone  this role computes the tiles and stores them too
+    hands_over    this role computes the tiles, and another role stores them
+    takes_over    this role stores tiles that another role has computed
     """
 
     np: Any
@@ -107,24 +107,26 @@ class StoringFacts:
 
 
 class Context(ContextFacts, Hidden):
-    """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the
-    GPU's does."""
+    """A role of one warpgroup on the simulated SM. Its `state` lives as long as the kernel, as on
+    the GPU."""
 
     def __init__(self, unit: Unit, role: Role) -> None:
         self.unit = unit
         self.role = role
         self.state = [0] * STATE
         self.phases: dict[int, int] = {}
-        """the phase that this warpgroup waits for next, by address of the kernel's own barriers"""
+        """The phase that this warpgroup waits for next, by the address of a barrier that the kernel
+        made."""
         self.compute_only = False
-        """whether it runs a function that the memory role does not run"""
+        """Whether it runs a function that the memory role does not run."""
         self.running: dict[int, str] = {}
-        """rings of the pipelines whose bodies this warpgroup runs, by counter (`chains.running`)"""
+        """Rings of the pipelines whose bodies this warpgroup runs, by counter
+        (`chains.running`)."""
         self.work_ring: Any = None
-        """the ring of work indices, a `Ring`; None before the first loop that takes them
-        (`tile_scheduler`)"""
+        """The ring of work indices, a `Ring`; None before the first loop that takes them
+        (`tile_scheduler`)."""
         self.dynamic_loop: str | None = None
-        """the place in the source of the loop that takes work indices now"""
+        """The source position of the loop that takes work indices now."""
 
     @property
     def number(self) -> Any:
@@ -140,14 +142,14 @@ class Context(ContextFacts, Hidden):
         return current().grid
 
     def part_of(self, region: Region, offset: int = 0) -> Any:
-        """Return the address of this warpgroup's bytes of a region, or one `offset` bytes later."""
+        """Return the address of this warpgroup's bytes of a region, plus `offset` bytes."""
         return own_part(self.unit, region) + offset
 
 
 @op
 def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """Call ``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; else
-    nothing is even compiled."""
+    """Call ``function(holder, *args)`` if a fact of `holder`, a context or a loop, is true.
+    Otherwise the call is not even compiled."""
     if getattr(holder, fact):
         function(holder, *args)
 
@@ -161,22 +163,22 @@ def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> 
 
 @op
 def axis_index(name: str | tuple[str, ...]) -> Any:
-    """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup
-    along theirs (`wg_axis`).
+    """Return the index of this CTA along a named axis of the grid or of its cluster, or of this
+    warpgroup along the warpgroup axis (`wg_axis`).
 
-    Of several axes, ``axis_index(("a", "b"))``, it is the linear index over them, the first name
-    slowest: ``axis_index("a") * axis_size("b") + axis_index("b")``. So ``axis_index(("cta",
+    A tuple of axes gives the linear index over them, the first name slowest: ``axis_index(("a",
+    "b"))`` is ``axis_index("a") * axis_size("b") + axis_index("b")``. So ``axis_index(("cta",
     "wg"))`` numbers the compute warpgroups of the launch.
 
-    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on
-    it: tiles are not shared. The memory role has no index on the warpgroup axis: there it is an
-    inert value that must not steer loads.
+    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup has index
+    0, because tiles are not shared. The memory role has no index on the warpgroup axis: there it is
+    an inert value that must not steer loads.
 
     ``axis_index("gpu")`` is the number of the GPU in the mesh, in a kernel with semaphores;
     ``axis_size("gpu")`` is a compile-time constant there.
     """
     machine, unit = current(), current().unit
-    if name == GPU_AXIS and unit.gpus:  # likewise, to `gpu_index`
+    if name == GPU_AXIS and unit.gpus:  # kernels are rewritten to `gpu_index`
         return np.int32(machine.gpu or 0)
     if name == unit.wg_axis:  # called by plain helpers; kernels are rewritten to `warpgroup_part`
         return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
@@ -202,9 +204,9 @@ def _size(dimension: int) -> Any:
 
 @op
 def axis_size(name: str | tuple[str, ...]) -> Any:
-    """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis,
-    the compute warpgroups that share a tile. The last two are compile-time constants. Of several
-    axes, ``axis_size(("a", "b"))``, it is the product."""
+    """Return the size of a named axis of the grid, of the cluster (in CTAs), or of the warpgroup
+    axis (in compute warpgroups that share a tile). The last two are compile-time constants. A tuple
+    of axes, ``axis_size(("a", "b"))``, gives the product."""
     unit = current().unit
     if name == GPU_AXIS and unit.gpus:
         return np.int32(unit.gpus)
@@ -214,31 +216,31 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
 
 
 def checked_axis(operation: str, axis: Any) -> Any:
-    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for
-    other values.
+    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type. Raises SpecError
+    for other values.
 
-    Those of a grid of more than three dimensions do not come here: they are rewritten to
-    `folded_index` and `folded_size`.
+    The AST pass rewrites the dimensions of a grid of more than three dimensions to `folded_index`
+    and `folded_size`, so these are not passed to this function.
     """
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise SpecError(
-            f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got "
-            f"{axis!r}"
+            f"{operation}(axis): axis must be a dimension of the grid, a compile-time int in 0…2, "
+            f"got {axis!r}"
         )
     return axis
 
 
 def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
-    """Return `axis`; SpecError in a kernel over tiles whose CTAs have no such dimension: only its
-    source asks for steps."""
+    """Return `axis`. Raises SpecError in a kernel over tiles whose CTAs do not have this dimension
+    because it is a loop of steps in the source."""
     words = None if unit is None else unit.params.dimension_semantics
     if words is not None and axis >= words.count("parallel"):
         why = (
-            f"is sequential: write {operation}({axis}), with the number, in the kernel itself, "
-            "and pass its value to functions"
+            "is sequential, so only the kernel function itself can read it; fix: write "
+            f"{operation}({axis}) there, with a literal number, and pass its value to functions"
             if axis < len(words)
-            else f"is none of the {len(words)} that the kernel's grid has"
+            else f"does not exist: the kernel's grid has {len(words)}"
         )
         raise SpecError(f"{operation}({axis}): dimension {axis} {why}")
     return axis
@@ -258,7 +260,8 @@ def program_id(axis: int) -> Any:
 
 @op
 def num_programs(axis: int) -> Any:
-    """Return the CTAs along dimension `axis` of the grid (0, 1, …, a compile-time int), an int32.
+    """Return the number of CTAs along dimension `axis` of the grid (0, 1, …, a compile-time int),
+    an int32.
 
     In a grid of up to three dimensions it is gridDim.x, y or z.
     """
@@ -271,15 +274,15 @@ def num_programs(axis: int) -> Any:
 
 @op
 def folded_index(dimension: int) -> Any:
-    """`program_id` of a dimension that lies along x with others (`folded`), to which the AST pass
-    rewrites it."""
+    """Return `program_id` of a dimension that is folded into x with others (`folded`). The AST pass
+    inserts the call."""
     return _index(dimension)
 
 
 @op
 def folded_size(dimension: int) -> Any:
-    """`num_programs` of a dimension that lies along x with others (`folded`), to which the AST pass
-    rewrites it."""
+    """Return `num_programs` of a dimension that is folded into x with others (`folded`). The AST
+    pass inserts the call."""
     return _size(dimension)
 
 
@@ -297,8 +300,8 @@ def cta_count() -> Any:
 
 @op(context=True)
 def warpgroup_part(np_: Context) -> Any:
-    """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute
-    warpgroup computes."""
+    """Return the number of the part of a tile that this compute warpgroup computes:
+    `axis_index(wg_axis)` in a kernel."""
     return (
         np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
         if np_.numbered
@@ -308,7 +311,8 @@ def warpgroup_part(np_: Context) -> Any:
 
 @op(context=True)
 def gpu_index(np_: Context) -> Any:
-    """`axis_index("gpu")` in a kernel with semaphores: the number of this GPU in the mesh."""
+    """Return the number of this GPU in the mesh: `axis_index("gpu")` in a kernel with
+    semaphores."""
     return np.int32(current().gpu or 0)
 
 

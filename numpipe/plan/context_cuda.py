@@ -1,5 +1,5 @@
-"""The context as a Numba value; axes as link symbols, which each kernel's entry module defines,
-because helpers are shared."""
+"""The context as a Numba value. Axes are link symbols, which each kernel's entry module defines, so
+that kernels can share helpers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
 
 
 class CompiledContext(source.ContextFacts):
-    """The context as a `formula` sees it that is compiled; `value` returns the LLVM value."""
+    """The context as a compiled `formula` sees it; `value` returns the LLVM value."""
 
     def __init__(self, ty: ContextType, builder: Any, value: Callable[[], Any]) -> None:
         self.unit = ty.unit
@@ -72,8 +72,8 @@ nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
 def new_context(unit: Unit, role: Role) -> Any:
-    """Return an operation that makes the context of a role, with counters on the stack, which LLVM
-    takes into registers."""
+    """Return an operation that makes the context of a role. The ring counters are on the stack, and
+    LLVM promotes them to registers."""
 
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
@@ -90,12 +90,12 @@ def new_context(unit: Unit, role: Role) -> Any:
 
 
 def uniform(builder: Any, value: Any) -> Any:
-    """Return an int32 that is the same in all lanes of a warp as one that ptxas knows to be so:
-    lane 0's. All lanes take part.
+    """Return an int32 that is the same in all lanes of a warp, in a form that ptxas knows to be
+    uniform: the value of lane 0. All lanes take part.
 
-    ptxas keeps such values in uniform registers, where a wgmma descriptor has to be: else each
-    takes a shuffle and two moves, and each branch on it a BSSY and a WARPSYNC. Where ptxas knows
-    anyway it drops the shuffle (PTX ISA, "shfl.sync").
+    ptxas keeps such values in uniform registers, which a wgmma descriptor requires. Otherwise each
+    use takes a shuffle and two moves, and each branch on the value a BSSY and a WARPSYNC. If ptxas
+    can already tell, it drops the shuffle (PTX ISA, "shfl.sync").
     """
     return nb.emit_asm(
         builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r"
@@ -108,13 +108,13 @@ def own_warpgroup(builder: Any, context_value: Any) -> Any:
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
-    """Return the address of a ring counter; its name tells the role check that numpipe made the
+    """Return the address of a ring counter. Its name tells the role check that numpipe made the
     store."""
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
 def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
-    """Give an operation of a context the code ``function(builder, unit, np_)``."""
+    """Give an operation on a context the code ``function(builder, unit, np_)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
@@ -148,8 +148,8 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
 
 
 def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
-    """Decorate the meaning of an operation (np_, *args) that both roles check, and that the compute
-    role executes as a call.
+    """Decorate the meaning of an operation (np_, *args) that both roles type-check, and that the
+    compute role executes as a call.
 
     The meaning is a generator function of the types: it checks them, yields the function to call
     and its argument types, is sent (context, builder, args), and returns the arguments' values.
@@ -195,8 +195,8 @@ def _program(operation: Any, name: str, register: str) -> None:
 
 
 def check_ctas(unit: Unit, library: Any) -> None:
-    """Raise SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles
-    do not have."""
+    """Raise SpecError if compiled code asks for a dimension that the CTAs of a kernel over tiles do
+    not have."""
     for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
         for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
             source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
@@ -232,8 +232,8 @@ def cta_count(_context: Any) -> Any:
 
 
 def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
-    """Write the sizes of the `folded` dimensions of the grid where `_grid_index` and `_grid_size`
-    read them, in one lane."""
+    """Write the sizes of the grid's `folded` dimensions, from one lane, to the place where
+    `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
         address = nb.smem(builder, unit.grid_words + 4 * number)
         nb.emit_asm(
@@ -258,7 +258,7 @@ def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
 
 
 def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
-    """Return the CTAs along a dimension of the grid."""
+    """Return the number of CTAs along a dimension of the grid."""
     if dimension not in unit.folded:
         return nb.special(builder, f"nctaid.{'xyz'[dimension]}")
     return _kept(builder, unit, unit.folded.index(dimension))
@@ -293,7 +293,7 @@ def define_axes(module: Any, unit: Unit) -> None:
 
 
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
-    """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
+    """Return the position of this CTA in its cluster, along x, y and z. A grid is a whole number of
     clusters in each dimension."""
     ids: list[Any] = [
         Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
@@ -303,8 +303,8 @@ def cluster_place(builder: Any, dims: Dims) -> list[Any]:
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
-    """Return the number of the compute warpgroup that executes, or for which a warp next to the
-    loading one does: 0, 1, …"""
+    """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
+    warp next to the loading one works for."""
     warpgroup = number = builder.lshr(nb.thread_index(builder), nb.const(7))
     if unit.memory_warpgroup != unit.compute_wgs:
         behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
@@ -316,15 +316,15 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 
 
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
-    """Return whether the warp that executes is one of these of the CTA, and its number among
-    them."""
+    """Return whether the executing warp is in this range of the CTA's warps, and its number in the
+    range."""
     warp = builder.lshr(nb.thread_index(builder), nb.const(5))
     place = builder.sub(warp, nb.const(warps.start))
     return builder.icmp_unsigned("<", place, nb.const(len(warps))), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
-    """Return the address of this warpgroup's bytes of a region, or one `offset` bytes behind."""
+    """Return the address of this warpgroup's bytes of a region, plus `offset` bytes."""
     address = nb.smem(builder, region.base + offset)
     if not region.owners:
         return address
@@ -334,8 +334,8 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:
-    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0
-    where it has whole tiles."""
+    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0 if
+    it computes whole tiles."""
     return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
 
 

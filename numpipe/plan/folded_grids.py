@@ -1,8 +1,8 @@
-"""Grids of more than three dimensions: a GPU's grid has x, y and z, so the launch flattens the
-others.
+"""Grids of more than three dimensions. A GPU's grid has only x, y and z, so the launch folds the
+other dimensions into x.
 
-Dimensions 0, 1 and 2 lie along x, y and z, as they do in any grid, so that clusters are what they
-are there. The dimensions behind follow dimension 0 along x::
+Dimensions 0, 1 and 2 map to x, y and z, as in any grid, so clusters work as usual. Dimensions
+beyond the third follow dimension 0 along x::
 
     grid (a, b, c, d, e)    launched as (a * d * e, b, c)
                             dimension 0: x % a, dimension 3: x // a % d, dimension 4: x // a // d
@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 SIZE = "np__grid_{}"
-"""the name of the scalar that is a dimension's size"""
+"""The name of the scalar that holds a dimension's size."""
 MOST = 32
-"""dimensions that a grid may have, as NumPy's arrays of old"""
+"""Dimensions that a grid may have, as many as an array of NumPy 1."""
 
 
 def along_x(rank: int) -> tuple[int, ...]:
-    """Return the dimensions that lie along x together: none where a GPU has as many dimensions as
-    the grid.
+    """Return the dimensions that are folded into x together: none if the grid has at most three
+    dimensions.
 
     >>> along_x(5), along_x(3)
     ((0, 3, 4), ())
@@ -34,13 +34,13 @@ def along_x(rank: int) -> tuple[int, ...]:
 
 
 def names(rank: int) -> tuple[str, ...]:
-    """Return the names of the scalars that are the sizes of these dimensions."""
+    """Return the names of the scalars that hold the sizes of these dimensions."""
     return tuple(SIZE.format(dimension) for dimension in along_x(rank))
 
 
 def rank_of(scalars: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the rank, 3 where it is less, and the `names`, of the scalars that a kernel passes
-    itself.
+    """Return the rank of the grid, at least 3, and the `names`, given the scalars that a kernel
+    passes itself.
 
     >>> rank_of(("np__steps_4", "np__grid_0", "np__grid_3"))
     (4, ('np__grid_0', 'np__grid_3'))
@@ -50,7 +50,7 @@ def rank_of(scalars: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
 
 def sizes(dims: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes of these dimensions."""
+    """Return the sizes of the dimensions that are folded into x."""
     return tuple(dims[dimension] for dimension in along_x(len(dims)))
 
 
@@ -65,8 +65,8 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
 
 
 def index(x: Any, known: Sequence[Any], dimension: int) -> Any:
-    """Return a CTA's index along a dimension that lies along x, of its index along x and of
-    `known`, the `sizes`: ints, or the values of compiled code."""
+    """Return a CTA's index along a dimension that is folded into x, given its index along x and
+    `known`, the `sizes`. All are ints, or values of compiled code."""
     place = 0 if dimension == 0 else dimension - 2
     for size in known[:place]:
         x = x // size

@@ -1,12 +1,12 @@
-"""The image of a compiled kernel: all that its launches, its reports and its profiles need, and its
-form as bytes.
+"""The image of a compiled kernel: all that launches, reports and profiles need, and its serialized
+form.
 
-An `Image` knows neither Numba nor the objects of the compiler: launches read it, and a process that
-launches need not be able to compile.
+An `Image` does not depend on Numba or on objects of the compiler, so a process can launch a kernel
+without being able to compile.
 
-As bytes, an image is a line of JSON, all its fields but the machine code by name, and the machine
-code. Files that hold images have a digest of them: an exported kernel's manifest, and each file of
-the cache.
+The serialized form is a line of JSON with all fields except the machine code, followed by the
+machine code. Files that contain images also store a digest of them: the manifest of an exported
+kernel, and each file of the cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Mbarrier:
 
     kind    "ready" or "consumed" of a ring's slot (`protocol.BARRIERS`), "own" of a
             `numpipe.Barrier`, "sums" (`BarrierPlace`)
-    slots   how many its ring has; 0: it belongs to no ring
+    slots   number of slots of its ring; 0: it belongs to no ring
     """
 
     address: int
@@ -52,10 +52,10 @@ class Mbarrier:
 
 @dataclass(frozen=True)
 class RecordedRing:
-    """A ring, with the names that a profile's events give it.
+    """A ring, with the names that it has in a profile's events.
 
     arrays      the array of each operand
-    whose       for each kind of barrier and operand: what the barrier's name says behind the slot
+    whose       for each kind of barrier and operand: the part of the barrier's name after the slot
     one_by_one  the kinds of events that each concern one operand
     """
 
@@ -90,7 +90,7 @@ class Recording:
     space, directory   n and path
     regions            names of the regions, by number
     rings              the rings that its events name
-    traced             the rings that a trace's reader has to know
+    traced             the rings that are described to a trace's reader
     """
 
     space: int
@@ -123,15 +123,16 @@ class Image:
     arrays, majors    the array parameters: their names, and "row" or "col"
     maps              the tensor maps, in the order of the packed parameter
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
-    debug             whether it has a control block (`watch`), which finds waits for its `barriers`
-                      that do not end, and indices outside their arrays: `places` says whose
-    parts             the role of each part of the CTA that runs the kernel function by itself, see
-                      `KernelShape.parts`
-    recording         what it records (`profiles`); None: nothing
-    target            the architecture that the code is for: "sm_90a"
-    gpus              the GPUs of the mesh that it is for; 0: it is a kernel of one GPU. The last
-                      array is its semaphores then
-    peered            the numbers of the arrays that it reaches on other GPUs
+    debug             whether it has a control block (`plan.debug`), which reports waits for its
+                      `barriers` that do not end, and indices outside their arrays, named by
+                      `places`
+    parts             the role of each part of the CTA that runs the kernel function independently,
+                      see `KernelShape.parts`
+    recording         what it records (`launch.profiles`); None: nothing
+    target            the architecture of the code: "sm_90a"
+    gpus              number of GPUs of the mesh; 0: a kernel of one GPU. In a kernel of a mesh the
+                      last array holds the semaphores
+    peered            the numbers of the arrays that it accesses on other GPUs
     """
 
     name: str
@@ -155,7 +156,7 @@ class Image:
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
-        """Return the image of a compile, of which these are the machine code and the findings."""
+        """Return the image of a compile, given its machine code and its resources."""
         barriers = []
         for address, arrivals, name in unit.all_barriers():
             place = unit.barrier_at(address)
@@ -185,12 +186,12 @@ class Image:
 
     @property
     def warpgroups(self) -> int:
-        """How many warpgroups a CTA has."""
+        """The number of warpgroups of a CTA."""
         return self.threads // 128
 
     def part(self, warp: int) -> int:
-        """Return the part of the CTA that a warp belongs to; its warpgroup, where it has no
-        role."""
+        """Return the part of the CTA that a warp belongs to: its warpgroup if the warp has no role
+        of its own."""
         roles = {role.name: role for role in ROLES}
         warps = warps_of([roles[name] for name in self.parts])
         return next((part for part, own in enumerate(warps) if warp in own), warp // 4)
@@ -204,26 +205,29 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the image of a compiled kernel") -> Image:
-        """Return the image that `to_bytes` wrote. Nothing of the bytes is executed.
+        """Return the image that `to_bytes` wrote. Nothing in the bytes is executed.
 
-        Raises ImageError, which begins with `what` and says what is wrong: bytes of something else,
-        fields that are missing, unknown, of wrong types or that no kernel has.
+        Raises ImageError, whose message begins with `what`, for data that is not an image, and for
+        fields that are missing, unknown, of a wrong type, or out of range.
         """
         header, _, cubin = data.partition(b"\n")
         try:
             image = record(cls, parsed(header), cubin=cubin)
             image._check()
         except ValueError as error:
-            raise ImageError(f"{what} cannot be used: {error}; compile the kernel again") from None
+            raise ImageError(
+                f"{what} cannot be used: {error}; fix: compile the kernel again"
+            ) from None
         return image
 
     def _check(self) -> None:
-        """Raise ValueError where the fields contradict each other, or no kernel has them: a launch
+        """Raise ValueError if fields contradict each other or are out of range, since a launch
         trusts them."""
         targets = {target.name: target for target in TARGETS.values()}
         if self.target not in targets:
             raise ValueError(
-                f"it is for {self.target}, and this numpipe knows {', '.join(targets)}"
+                f"it is compiled for {self.target}, but this version of numpipe supports "
+                f"{', '.join(targets)}"
             )
         smem_bytes = targets[self.target].smem_bytes
         for right, what in (
@@ -238,7 +242,7 @@ class Image:
             ),
             (
                 all(request.arg < len(self.arrays) for request in self.maps),
-                "a tensor map is of no array",
+                "a tensor map belongs to no array",
             ),
             (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
             (

@@ -1,9 +1,9 @@
-"""The `KernelShape`: what is known of a kernel before its source is read, its arrays, roles,
-registers, axes and cluster.
+"""The `KernelShape`: what is known about a kernel before its source is read, such as its arrays,
+roles, registers, axes and cluster.
 
-Registers move between the roles with setmaxnreg: `memory_registers` to the memory role, the rest of
-the pool to the compute warpgroups. The pool is what the CTA holds at launch, 504 a lane for three
-warpgroups, not the SM's 512: to ask for 32 + 240 + 240 hangs on an H200.
+setmaxnreg moves registers between the roles: the memory role gets `memory_registers`, and the
+compute warpgroups share the rest of the pool. The pool is what the CTA holds at launch, 504 per
+lane for three warpgroups, not the SM's 512: requesting 32 + 240 + 240 hangs on an H200.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from .roles import ROLES, Role, parts_of, warps_of
 
 SCHEDULES = "cooperative", "pingpong"
 GPU_AXIS = "gpu"
-"""the axis of the mesh's GPUs, in kernels with semaphores"""
+"""The axis of the mesh's GPUs, in kernels with semaphores."""
 OUTPUTS_BARRIER = 15
-"""the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w
-that of warpgroup w"""
+"""The named barrier of outputs that all compute warpgroups write (`pipeline_outputs`). Barrier 0 is
+the CTA's, and 1 + w is warpgroup w's."""
 
 
 @dataclass
 class KernelShape:
-    """The warpgroups of a CTA and their registers, the axes of the grid, of the cluster and of the
-    warpgroups.
+    """The warpgroups of a CTA and their registers, and the axes of the grid, of the cluster and of
+    the warpgroups.
 
-    Raises SpecError where there are too many warpgroups or too few registers, and where two axes
-    have one name.
+    Raises SpecError for too many warpgroups, too few registers, and two axes with the same name.
     """
 
     kernel: str
@@ -49,26 +48,28 @@ class KernelShape:
     memory_registers: int
     params: CompilerParams = field(default_factory=CompilerParams)
     memory_thread: int = -1
-    """the number of the memory warpgroup in the CTA; -1: it is the last one"""
+    """The number of the memory warpgroup in the CTA; -1: the last one."""
     warp_specialized: bool = True
-    """whether one of the CTA's warpgroups is the memory role; if not, all compute, and registers do
-    not move"""
+    """Whether one of the CTA's warpgroups is the memory role. If not, all warpgroups compute, and
+    registers are not moved."""
     schedule: str = "cooperative"
-    """one of SCHEDULES: the compute warpgroups share each tile, or take turns on whole tiles"""
+    """One of SCHEDULES: the compute warpgroups share each tile, or take turns on whole tiles."""
     cluster: Dims = ALONE
-    """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs
-    share nothing then"""
+    """CTAs of a cluster along x, y, z; (1, 1, 1) if the kernel does not name cluster axes, so that
+    its CTAs share nothing."""
     cluster_axes: tuple[str, ...] = ()
     grid_rank: int = 3
-    """the grid's dimensions, where it has more than three"""
+    """The number of grid dimensions, at least 3."""
     target: Target = DEFAULT
     gpus: int = 0
-    """the GPUs of the mesh that it runs on; 0: a kernel of one GPU, without semaphores"""
+    """The number of GPUs of the mesh that it runs on; 0: a kernel of one GPU, without
+    semaphores."""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
             raise SpecError(
-                f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}"
+                f"kernel {self.kernel}: wg_axis={self.wg_axis!r} is also the name of a grid axis, "
+                f"{self.axes}; fix: give wg_axis another name"
             )
         most = 8 - self.warp_specialized
         if not 1 <= self.compute_wgs <= most:
@@ -79,20 +80,21 @@ class KernelShape:
             )
         if self.schedule == "pingpong" and self.compute_wgs < 2:
             raise SpecError(
-                f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, "
-                f"and needs 2 or more: num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2"
+                f"kernel {self.kernel}: schedule='pingpong' needs at least 2 compute warpgroups, "
+                f"which take turns, got num_compute_wgs={self.compute_wgs}; fix: num_compute_wgs=2"
             )
         if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
             raise SpecError(
-                f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with "
-                "semaphores=: give the grid's, the cluster's or the warpgroups' axis another name"
+                f"kernel {self.kernel}: {GPU_AXIS!r} is reserved for the axis of the GPUs in a "
+                "kernel with semaphores=; fix: rename the axis of the grid, the cluster or the "
+                "warpgroups"
             )
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
                 raise SpecError(
                     f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which "
-                    f"is also {other}: give each axis a name of its own"
+                    f"is also {other}; fix: give each axis its own name"
                 )
         for role in ROLES:
             if role.option and getattr(self.params, role.option):
@@ -108,9 +110,9 @@ class KernelShape:
             raise SpecError(
                 f"kernel {self.kernel}: register budget: {self.register_pool} - "
                 f"{self.memory_registers} (memory) leaves "
-                f"{self.register_pool - self.memory_registers} a lane for {self.compute_wgs} "
-                f"compute warpgroups, {self.compute_registers} each: fewer than 24; lower "
-                "memory_registers or num_compute_wgs"
+                f"{self.register_pool - self.memory_registers} registers per lane for "
+                f"{self.compute_wgs} compute warpgroups, {self.compute_registers} each, but each "
+                "needs at least 24; fix: lower memory_registers or num_compute_wgs"
             )
 
     def _check_beside(self, role: Role) -> None:
@@ -119,35 +121,35 @@ class KernelShape:
         for refused, why, fix in (
             (
                 not self.warp_specialized,
-                "a kernel without a memory warpgroup has no warp for it",
+                "the role needs a warp of the memory warpgroup, which the kernel does not have",
                 "warp_specialized=True",
             ),
             (
                 self.compute_wgs > most,
-                f"the memory warpgroup has {most} warps next to the loading one, a warp for each "
-                f"compute warpgroup, and num_compute_wgs={self.compute_wgs}",
+                "the role needs one warp per compute warpgroup, and the memory warpgroup has "
+                f"{most} besides the loading one, but num_compute_wgs={self.compute_wgs}",
                 f"num_compute_wgs={most}",
             ),
             (
                 bool(self.gpus),
-                "a signal to another GPU tells that the compute warpgroups' own stores are done",
+                "a signal to another GPU covers only stores by the compute warpgroups themselves",
                 f"{role.option}=False in a kernel with semaphores",
             ),
             (
                 any(array.workspace for array in self.arrays),
-                "which CTA stores a tile that several have summed is known to the compute "
-                "warpgroups alone",
+                "only the compute warpgroups know which CTA stores a tile that several CTAs have "
+                "summed",
                 f"{role.option}=False with splits",
             ),
             (
                 self.params.lowering_semantics is LoweringSemantics.Lane,
-                "bodies for each lane have no tiles that it could store",
+                "bodies that are code for each lane have no tiles to store",
                 f"{role.option}=False, or LoweringSemantics.Warpgroup",
             ),
         ):
             if refused:
                 raise SpecError(
-                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}: fix: {fix}"
+                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}; fix: {fix}"
                 )
 
     # ---- threads and registers
@@ -161,10 +163,11 @@ class KernelShape:
 
     @property
     def compute_registers(self) -> int:
-        """Registers of a lane of a compute warpgroup: its share, in steps of 8, of what the memory
-        role leaves of the CTA's pool.
+        """Registers per lane of a compute warpgroup: its share, rounded down to a multiple of 8, of
+        the registers that the memory role leaves in the CTA's pool.
 
-        Without a memory role a lane has those of the launch, of which an instruction can name 255.
+        Without a memory role it is the number that a lane has at launch, at most 255, because an
+        instruction cannot name more.
         """
         if not self.warp_specialized:
             return min(self.target.lane_registers, self.register_pool // self.warpgroups)
@@ -172,8 +175,8 @@ class KernelShape:
 
     @property
     def register_pool(self) -> int:
-        """Registers that the CTA holds at launch, of a lane of each warpgroup:
-        floor8(target.registers / threads) in each."""
+        """Registers that the CTA holds at launch, summed over one lane of each warpgroup. Each has
+        floor8(target.registers / threads)."""
         return self.warpgroups * self.target.registers_of(self.warpgroups)
 
     @property
@@ -183,8 +186,8 @@ class KernelShape:
 
     @property
     def memory_warpgroup(self) -> int:
-        """The number in the CTA of the memory warpgroup; without one a number that no warpgroup
-        has."""
+        """The number in the CTA of the memory warpgroup. If there is none, a number that no
+        warpgroup has."""
         return (
             self.memory_thread
             if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs
@@ -193,8 +196,8 @@ class KernelShape:
 
     @property
     def parts(self) -> tuple[Role, ...]:
-        """The role of each part of the CTA that runs the kernel function by itself: of its
-        warpgroups, then of warps next to the loading one."""
+        """The role of each part of the CTA that runs the kernel function independently: its
+        warpgroups, then the warps next to the loading one."""
         return parts_of(self.warpgroups, self.memory_warpgroup, self.compute_wgs, self.params)
 
     @property
@@ -218,8 +221,8 @@ class KernelShape:
 
     @property
     def references_hold_context(self) -> bool:
-        """Whether references to arrays hold the context on the GPU: to record stores as events, and
-        to count what is handed to the role that stores."""
+        """Whether references to arrays hold the context on the GPU, which is needed to record
+        stores as events and to count tiles that are handed to the storing role."""
         return bool(self.params.profile_space or self.beside)
 
     def role(self, part: int) -> Role:
@@ -235,41 +238,42 @@ class KernelShape:
     # ---- how the compute warpgroups divide tiles
     @property
     def turns(self) -> int:
-        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
+        """Number of compute warpgroups that take turns on tiles (`turns`); 1: they share each
+        tile."""
         return self.compute_wgs if self.schedule == "pingpong" else 1
 
     @property
     def tile_wgs(self) -> int:
-        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
+        """Number of compute warpgroups that share a tile: the size of the warpgroup axis."""
         return self.compute_wgs // self.turns
 
     @property
     def default_delay(self) -> int:
-        """Steps that a slot is kept after use by default: 1 with turns, where no other products
-        fill the gap of a full wait."""
+        """Default number of steps that a slot is kept after use: 1 with turns, where no other
+        product fills the gap of a full wait."""
         return int(self.turns > 1)
 
     # ---- order tokens
     def token_barrier(self, number: int) -> int:
-        """Return the named barrier of the first compute warpgroup for an order token; the others'
-        follow (`order_tokens`)."""
+        """Return the first compute warpgroup's named barrier for an order token. The barriers of
+        the other warpgroups follow it (`warpgroup_order`)."""
         return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
 
     @property
     def token_room(self) -> int:
-        """How many order tokens the CTA has named barriers for."""
+        """The number of order tokens for which the CTA has named barriers."""
         return max(0, OUTPUTS_BARRIER - self.token_barrier(0)) // self.compute_wgs
 
     # ---- axes
     @property
     def folded(self) -> tuple[int, ...]:
-        """The dimensions of the grid that lie along x together (`folded`): none where it has at
-        most three."""
+        """The dimensions of the grid that are folded into x together (`folded`): none if it has at
+        most three dimensions."""
         return along_x(self.grid_rank)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The axes whose sizes are known when the kernel is compiled."""
+        """The sizes of the axes that are known at compile time."""
         gpus = {GPU_AXIS: self.gpus} if self.gpus else {}
         return {
             self.wg_axis: self.tile_wgs,
@@ -279,7 +283,7 @@ class KernelShape:
 
     @property
     def clustered(self) -> bool:
-        """Whether CTAs reach into each other's shared memory, and so begin and end together."""
+        """Whether CTAs access each other's shared memory, and so begin and end together."""
         return self.cluster != ALONE
 
     def axis(self, name: str) -> int:
@@ -288,7 +292,7 @@ class KernelShape:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
             raise SpecError(
                 f"kernel {self.kernel}: unknown axis {name!r}: the grid has "
-                f"{self.axes or 'no named axes'}{cluster} and the warpgroup axis is "
+                f"{self.axes or 'no named axes'}{cluster}, and the warpgroup axis is "
                 f"{self.wg_axis!r}"
             )
         return self.axes.index(name)
@@ -296,8 +300,8 @@ class KernelShape:
     def cluster_dims(
         self, names: tuple[str, ...], what: str, option: str = "collective_axes"
     ) -> tuple[int, ...]:
-        """Return the dimensions of the cluster with these names, which an `option` of `what` says;
-        SpecError for other names."""
+        """Return the dimensions of the cluster that these names stand for. Raises SpecError for
+        other names, citing the `option` of `what` that has them."""
         for name in names:
             if name not in self.cluster_axes:
                 known = (
@@ -309,7 +313,7 @@ class KernelShape:
                     )
                 )
                 raise SpecError(
-                    f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}"
+                    f"{what}: {option} has {name!r}, which is not an axis of the cluster: {known}"
                 )
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
@@ -333,25 +337,27 @@ class KernelShape:
     def tile_sharing(
         self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str
     ) -> Sharing | None:
-        """Return how the CTAs along `names` load a tile of this layout together, whose rows and
-        columns lie along `axes` of its array; None where there is one CTA. SpecError for axes that
-        the cluster has not, and for a tile that has no such shares."""
+        """Return how the CTAs along `names` load a tile of this layout together, where the tile's
+        rows and columns lie along `axes` of its array. Return None if there is only one CTA. Raises
+        SpecError for axes that the cluster does not have, and for a tile that cannot be cut into
+        these shares."""
         along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
         if not along:
             return None
         if layout.flat:
             raise SpecError(
-                f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and "
-                "this one has one dimension: give it two, or leave collective_axes out"
+                f"{what}: collective_axes={names}: each CTA loads a share of a block's rows, but "
+                "this block has only one dimension; fix: use a two-dimensional block, or leave "
+                "collective_axes out"
             )
         shares = math.prod(self.cluster[axis] for axis in along)
         outer = 1 - layout.inner
         rows = layout.shape[outer]
         if rows % (ROWS * shares):
             raise SpecError(
-                f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} "
-                f"rows (of dimension {axes[outer]}, the one that is not contiguous), and a share "
-                f"is a multiple of {ROWS} rows: make that side a multiple of {ROWS * shares}, or "
-                "the cluster smaller"
+                f"{what}: collective_axes={names}: each of {shares} CTAs loads a share of its "
+                f"{rows} rows (along dimension {axes[outer]}, the one that is not contiguous), "
+                f"and a share must be a multiple of {ROWS} rows; fix: make that side a multiple "
+                f"of {ROWS * shares}, or the cluster smaller"
             )
         return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

@@ -1,9 +1,9 @@
 """The layout of a block in shared memory: panels of swizzled rows, and the wgmma descriptors that
 read them.
 
-A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when
-they divide the block's row, else 64, 32 or 16, unless its transforms say another width. A panel is
-what one TMA copy writes: row r of panel p starts at ``p * panel_stride + r * width``, and within
+A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 if
+that divides the block's row, else 64, 32 or 16, unless its transforms specify another width. One
+TMA copy writes one panel. Row r of panel p starts at ``p * panel_stride + r * width``, and within
 aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX ISA, "Tensor swizzling
 modes")::
 
@@ -38,15 +38,16 @@ __all__ = [
     "swizzled",
 ]
 
-ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
+ATOM = 1024  # bytes after which the swizzle pattern repeats; every block starts at a multiple of it
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A 2-D block (or a view of one) in shared memory; all offsets are before swizzling.
+    """The layout of a 2-D block, or of a view of one, in shared memory. All offsets are before
+    swizzling.
 
-    shape         rows, columns in elements, in the order the user sees; a block of one dimension
-                  has one row (`flat`), without gaps
+    shape         rows and columns in elements, in the order the user sees; a one-dimensional block
+                  is a single row without gaps (`flat`)
     itemsize      bytes of an element
     inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first
                   dimension is contiguous)
@@ -62,7 +63,7 @@ class Layout:
 
     @property
     def flat(self) -> bool:
-        """Whether it is a block of one dimension."""
+        """Whether the block has one dimension."""
         return self.shape[0] == 1
 
     @property
@@ -77,7 +78,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole block (views: of the part they show)."""
+        """Bytes of the whole block (for views: of the part they show)."""
         return self.shape[0] * self.shape[1] * self.itemsize
 
     @property
@@ -98,8 +99,8 @@ class Layout:
         )
 
     def offset(self, row: Any, column: Any) -> Any:
-        """Byte offset of element (row, column), as ints, arrays or LLVM values with Python's
-        operators."""
+        """Return the byte offset of element (row, column), given as ints, arrays or LLVM values
+        with Python's operators."""
         at = (row, column)
         inside = at[self.inner] * self.itemsize
         if self.flat:
@@ -112,11 +113,11 @@ class Layout:
         )
 
     def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
-        """Return the layout of a view of `size` elements along `axis`, and the bytes that an
-        element of its start moves it by.
+        """Return the layout of a view of `size` elements along `axis`, and the bytes that the view
+        moves per element of its start.
 
-        Starts must be multiples of 8 rows, or of a panel along the contiguous axis, for the swizzle
-        to stay aligned.
+        Starts must be multiples of 8 rows, or of a panel along the contiguous axis, so that the
+        swizzle stays aligned.
         """
         unit = self.per_panel if axis == self.inner else 8
         if size % unit or size > self.shape[axis]:
@@ -138,24 +139,26 @@ def block_layout(
     what: str,
     transforms: tuple[Transform, ...] = (),
 ) -> Layout:
-    """Return the layout of a block whose axis `inner` is contiguous; SpecError when TMA or wgmma
-    cannot take it.
+    """Return the layout of a block whose axis `inner` is contiguous. Raises SpecError if TMA or
+    wgmma cannot use it.
 
-    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the
-    transposed view of the block. `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
+    `shape` and `inner` describe the block in the array: with a TransposeTransform the layout is the
+    transposed view of the block. `what` is the text that messages begin with, such as "in_specs[0]
+    for 'a': block (128, 64)".
     """
     element = BY_DTYPE[dtype]
     nbytes = element.nbytes(shape[inner])
     if nbytes % 16:
         raise SpecError(
             f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
-            f"moves multiples of 16 B: make that side a multiple of {element.count(16)} elements"
+            f"moves multiples of 16 B; fix: make that side a multiple of {element.count(16)} "
+            "elements"
         )
     if shape[1 - inner] % 8:
         raise SpecError(
-            f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
-            "are swizzled in groups of 8: make that side a multiple of 8"
-            + (", or None, which makes a vector of the row" if shape[1 - inner] == 1 else "")
+            f"{what} has {shape[1 - inner]} rows along the dimension that is not contiguous, but "
+            "rows in shared memory are swizzled in groups of 8; fix: make that side a multiple "
+            "of 8" + (", or None, which makes the row a vector" if shape[1 - inner] == 1 else "")
         )
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
     layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
@@ -165,18 +168,18 @@ def block_layout(
 def flat_layout(
     size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()
 ) -> Layout:
-    """Return the layout of a block of one dimension: its elements one after another; SpecError
-    where TMA cannot move it."""
+    """Return the layout of a one-dimensional block, its elements one after another. Raises
+    SpecError if TMA cannot move it."""
     element = BY_DTYPE[dtype]
     nbytes = element.nbytes(size)
     if nbytes % 16:
         raise SpecError(
-            f"{what} of {dtype} is {nbytes} B, but TMA moves multiples of 16 B: "
-            f"make it a multiple of {element.count(16)} elements"
+            f"{what} of {dtype} is {nbytes} B, but TMA moves multiples of 16 B; fix: make it a "
+            f"multiple of {element.count(16)} elements"
         )
     if transforms:
         raise SpecError(
-            f"{what} has one dimension, whose elements lie one after another: leave out transforms="
+            f"{what} has one dimension, whose elements are contiguous; fix: leave out transforms="
         )
     return Layout((1, size), dtype.itemsize, 1, 16, 16)
 
@@ -186,7 +189,7 @@ class Operand:
     """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces that
     instructions read.
 
-    `offsets[i][j]` is the piece at (64 i along M or all of N, 32 j bytes along K).
+    `offsets[i][j]` is the offset of the piece at (64 i along M or all of N, 32 j bytes along K).
     """
 
     major: Literal["k", "mn"]
@@ -198,8 +201,8 @@ class Operand:
 
 @functools.lru_cache(maxsize=1024)
 def operand(layout: Layout, k_axis: int) -> Operand:
-    """Return the operand for a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts
-    of PTX ISA "wgmma"."""
+    """Return the operand for a tile whose axis `k_axis` is K (1 for A, 0 for B), in the canonical
+    layouts of PTX ISA "wgmma"."""
     by_k = layout if k_axis == 1 else layout.T  # rows along M or N, columns along K
     major: Literal["k", "mn"] = "k" if by_k.inner == 1 else "mn"
     leading, stride = layout.panel_stride, 8 * layout.width
@@ -219,7 +222,7 @@ def operand(layout: Layout, k_axis: int) -> Operand:
 
 
 def swizzled(offset: Any, width: int) -> Any:
-    """Return offsets in panels, or addresses (ints, arrays, LLVM values), after the XOR swizzle of
-    8 rows of `width` bytes."""
+    """Return offsets in panels, or addresses, after the XOR swizzle of 8 rows of `width` bytes.
+    They are ints, arrays or LLVM values."""
     mask = width // 16 - 1
     return offset ^ (((offset >> 7) & mask) << 4) if mask else offset

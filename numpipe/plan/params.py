@@ -1,4 +1,4 @@
-"""`CompilerParams`: the options of a kernel's compilation that its pipelines do not have."""
+"""`CompilerParams`, the options of a kernel's compilation that are not options of its pipelines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ SEMANTICS = ("parallel", "sequential")
 class LoweringSemantics(enum.Enum):
     """Whether the body of a body-form pipeline is code for a warpgroup or for a lane.
 
-    Warpgroup  its values are the warpgroup's: tiles, and numbers that are the same in all 128 lanes
-    Lane       its values are the lane's own: code as for `numba.cuda`, see `CompilerParams`
+    Warpgroup  its values belong to the warpgroup: tiles, and numbers that are the same in all 128
+               lanes
+    Lane       its values belong to each lane: code as for `numba.cuda`, see `CompilerParams`
     """
 
     Warpgroup = "Warpgroup"
@@ -39,71 +40,69 @@ class CompilerParams:
     """Options of a kernel's compilation:
     ``@numpipe.kernel(compiler_params=CompilerParams(approx_math=True))``.
 
-    approx_math           divide float32 tiles and numbers by ``div.approx.f32`` (PTX ISA): within 2
-                          ulp for divisors of magnitude 2^-126 to 2^126, 0 for larger ones; by
-                          default ``/`` is rounded correctly. ``np.exp`` and its like take
+    approx_math           divide float32 tiles and numbers with ``div.approx.f32`` (PTX ISA): within
+                          2 ulp for divisors of magnitude 2^-126 to 2^126, 0 for larger ones. By
+                          default ``/`` is rounded correctly. ``np.exp`` and similar functions use
                           approximate instructions too (`tiles.mathematics`). ``//``, ``%`` and the
                           simulator stay exact.
-    dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one
-                          of CTAs, or "sequential", which makes it one of the kernel's pipeline;
+    dimension_semantics   for each dimension of a grid of your own kernel "parallel", a dimension of
+                          CTAs, or "sequential", a dimension of steps of the kernel's pipeline;
                           None: all parallel.
-    max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own
-                          default.
+    max_concurrent_steps  slots of pipelines that do not specify it; None: the pipeline's default.
     delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots
-                          are released); None: 0, and with ``schedule="pingpong"`` 1, where a ring
-                          has two slots or more.
+                          are released); None: 0, and with ``schedule="pingpong"`` 1 if the ring has
+                          two slots or more.
     unsafe_no_auto_barriers
                           leave out the barriers between writes of a warpgroup's warps to shared
-                          memory and reads of its other warps, or of the TMA. Right only for a
-                          kernel that has barriers itself, or in which every warp reads what it
-                          wrote; the simulator reports a race elsewhere.
-    profile_space         events that each warpgroup of the first CTAs records on the GPU, at most;
-                          further ones are counted
+                          memory and reads by its other warps or by TMA. Correct only for a kernel
+                          that has its own barriers, or in which every warp reads only what it
+                          wrote. For other kernels the simulator reports a race.
+    profile_space         how many events each warpgroup of the first CTAs records on the GPU;
+                          further events are only counted
     profile_dir           folder for a trace of the newest launch of each process, ``kernel_n.json``
-                          (see `numpipe.last_profile`). Both or neither; without them a kernel holds
-                          nothing of it.
+                          (see `numpipe.last_profile`). Give both `profile_space` and `profile_dir`,
+                          or neither; without them the kernel contains no profiling code.
     lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines
                           are code for each lane.
-    store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store
-                          ring, 1…8; 0: as many as a tile has panels, or as fit beside the load
-                          rings.
+    store_slots           staging panels (64 rows x 128 bytes) of the store ring, per compute
+                          warpgroup, 1…8; 0: as many as a tile has panels, or as fit next to the
+                          load rings.
     store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA:
-                          "evict_first", they make room for inputs first, "evict_last" or None. A
-                          hint; `BlockSpec.eviction_policy` is that of blocks.
-    product               name of the instruction that `numpipe.mma` multiplies by: "wgmma" or
-                          "mma.sync"; "": the first of the target's that takes the operands' type.
+                          "evict_first", so that they make room for inputs first, "evict_last" or
+                          None. A hint; `BlockSpec.eviction_policy` is the same for blocks.
+    product               the instruction that `numpipe.mma` uses: "wgmma" or "mma.sync"; "": the
+                          target's first one that supports the operands' type.
     store_role            warps next to the loading one, one for each compute warpgroup (at most 3),
                           issue the TMA stores and reductions of tiles and of outputs, so that
-                          compute warpgroups never wait for a store (`tiles.store_ring`). They
-                          follow the kernel's control flow without tiles, as the memory role does:
-                          places of tiles are computed from integers.
+                          compute warpgroups never wait for a store (`tiles.store_ring`). Like the
+                          memory role, they follow the kernel's control flow without tiles: the
+                          positions of tiles must be computed from integers.
     drain                 the memory role ends a pipeline by waiting until all its slots are
-                          released: to measure what a pipeline costs that begins with an empty ring.
-                          Single-stream pipelines always do.
-    asserts               compile ``assert`` on run-time values in, so that a false condition fails
-                          the launch, as `device_assert` does. By default they cost nothing on the
-                          GPU; the simulator always checks them.
+                          released. Use it to measure the cost of a pipeline that begins with an
+                          empty ring. Single-stream pipelines always do so.
+    asserts               compile ``assert`` on run-time values, so that a false condition fails the
+                          launch, as `device_assert` does. By default they cost nothing on the GPU;
+                          the simulator always checks them.
     allow_serialized_wgmma
-                          compile a kernel whose products need more registers than there are, or are
-                          serialised by ptxas for another reason (notes C75xx): right results at
-                          about half of the speed. By default that is an error.
-    debug                 a wait for an mbarrier or for a flag of another CTA gives up after
-                          NUMPIPE_DEBUG_TIMEOUT seconds (2), and all such waits of the kernel with
-                          it, so that it ends: the next call, or `numpipe.last_failure`, raises
-                          PipelineDeadlock and says who waited for what. Indices outside their
-                          arrays, and outside tiles, slots and barriers in shared memory, are
-                          reported too: SimulationError, `out-of-bounds`. Slower; the simulator
-                          finds the same sooner.
-    check_nan             with `debug`: a NaN that ``x[…] = value`` stores is reported with its
-                          element and the line, by the simulator at once: SimulationError,
-                          `nan-stored`.
-    lineinfo              add a table to the machine code, which stays the same: the line of the
-                          kernel, or of a function that it calls, that each instruction belongs to.
+                          compile a kernel whose products need more registers than there are, or
+                          that ptxas serializes for another reason (notes C75xx): the results are
+                          right, at about half the speed. By default that is an error.
+    debug                 a wait for an mbarrier, or for a flag of another CTA, gives up after
+                          NUMPIPE_DEBUG_TIMEOUT seconds (2). All such waits of the kernel give up
+                          then, so it ends, and the next call or `numpipe.last_failure` raises
+                          PipelineDeadlock and says who waited for what. Indices outside arrays, and
+                          outside tiles, slots and barriers in shared memory, are reported too:
+                          SimulationError, `out-of-bounds`. The kernel is slower; the simulator
+                          finds the same mistakes sooner.
+    check_nan             with `debug`: report a NaN that ``x[…] = value`` stores, with its element
+                          and the line, in the simulator at once: SimulationError, `nan-stored`.
+    lineinfo              add a table of the source line that each instruction belongs to, in the
+                          kernel or in a function that it calls. The machine code stays the same.
                           Nsight Compute and ``inspect("sass", …)`` show the lines.
-    jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out
-                          on the GPU what depends on timing; None: none.
+    jitter                an int, a seed: insert random nanosleeps around barriers and copies, to
+                          expose on the GPU what depends on timing; None: none.
 
-    What a BlockSpec says comes before what its pipeline says, and that before these options.
+    A BlockSpec's options take precedence over its pipeline's, and these over the options here.
     Raises SpecError for a value that an option cannot have.
 
     >>> CompilerParams(delay_release=1).replace(approx_math=True).approx_math
@@ -111,7 +110,8 @@ class CompilerParams:
     """
 
     BACKEND: ClassVar[str] = "numpipe"
-    """which compiler the options are for; Pallas' are for "mosaic_gpu", which reads other fields"""
+    """The compiler that the options are for. Pallas' options are for "mosaic_gpu", which reads
+    other fields."""
 
     _: KW_ONLY
     approx_math: bool = False
@@ -166,8 +166,8 @@ class CompilerParams:
         )
         if self.check_nan and not self.debug:
             raise SpecError(
-                "CompilerParams: check_nan=True without debug=True: a NaN is told as what debug "
-                "finds is; give both"
+                "CompilerParams: check_nan=True needs debug=True, which reports the NaN; fix: "
+                "CompilerParams(debug=True, check_nan=True)"
             )
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = (
@@ -176,18 +176,18 @@ class CompilerParams:
                 else ("profile_space", "profile_dir")
             )
             raise SpecError(
-                f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler "
-                "needs to know how many events to keep and where to write them; give both, or "
+                f"CompilerParams: {have}={getattr(self, have)!r} needs {missing}: the profiler "
+                "must know how many events to keep and where to write them; fix: give both, or "
                 "neither"
             )
 
     def replace(self, **changes: Any) -> CompilerParams:
-        """Return a copy with some options changed; SpecError for a name that is no option."""
+        """Return a copy with some options changed. Raises SpecError for an unknown option name."""
         names = [field.name for field in dataclasses.fields(self)]
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:
             raise SpecError(
-                f"CompilerParams.replace: there is no option {unknown!r}: the options are "
+                f"CompilerParams.replace: unknown option {unknown!r}; the options are "
                 f"{', '.join(names)}"
             )
         return dataclasses.replace(self, **changes)

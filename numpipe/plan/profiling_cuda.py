@@ -1,9 +1,9 @@
-"""Recording of events on the GPU, by one lane of each warpgroup: the others have no room for
-events.
+"""Recording of events on the GPU by one lane of each warpgroup. In other lanes the room for events
+is 0.
 
-Each lane has four words behind the ring counters of the context, in registers: events so far, room
-for events, and the address of the next one. A statement is predicated throughout: a branch around
-it would be a divergent path, on which ptxas serialises wgmma.
+Each lane has four words after the ring counters of the context, in registers: events so far, room
+for events, and the address of the next one. Every statement is predicated: a branch around it would
+be a divergent path, on which ptxas serializes wgmma.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _EVENT = (
     "mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; @np_used "
     "st.global.v4.u32 [at], {$4, $5, low, high}; }"
 )
-# $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 which part
-# is the warpgroup's, $6 whether this lane records, $7 whether it is the first of those that may
+# $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 the number
+# of the warpgroup's part, $6 whether this lane records, $7 whether it is the first of the lanes
+# that may record
 _BEGIN = (
     "{ .reg .pred sampled, first; .reg .b32 count, word; .reg .b64 at, buffer, time, size; "
     "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; setp.lt.u32 sampled, $4, "
@@ -59,7 +60,8 @@ def _words(builder: Any, state: Any) -> list[Any]:
 def record(
     builder: Any, unit: Unit, state: Any, kind: str, step: Any, ring: int = 0, operand: int = 0
 ) -> None:
-    """Record an event of the warpgroup whose context is `state`; nothing without a profile."""
+    """Record an event of the warpgroup whose context is `state`. Without a profile it does
+    nothing."""
     if not unit.params.profile_space:
         return
     word = nb.const(source.KINDS.index(kind) | ring << 8 | operand << 16)
@@ -87,7 +89,7 @@ def define_profile(builder: Any) -> None:
 
 
 def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
-    """Prepare, at a role's beginning, where the warpgroup's events go. Lanes that do not record
+    """Set up, at the start of a role, where the warpgroup's events go. Lanes that do not record
     have no room."""
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
     cta = nb.block_number(builder)
@@ -95,7 +97,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     number = builder.lshr(thread, nb.const(7))
     lane = builder.and_(thread, nb.const(127))
     first = builder.icmp_unsigned("==", lane, nb.const(0))
-    # one lane of the warp, elected later
+    # the recording lane of this warp is elected below
     records = builder.icmp_unsigned("<", lane, nb.const(32)) if role.lanes == "one" else first
     if role.option:
         records, place = place_among(builder, unit.beside[role])
@@ -118,7 +120,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
 
 
 def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
-    """Record the end of a warpgroup, and how many events there were."""
+    """Record the end of a warpgroup, and its number of events."""
     held = [builder.load(pointer) for pointer in _words(builder, state)]
     nb.emit_asm(builder, nb.void, held, _END, "r,r,r,r,~{memory}")
 

@@ -61,7 +61,7 @@ BARRIERS = {
             arrivals=1,
             ahead=0,
             span="data",
-            option="manual_ready_barriers",
+            option="manual_produced_barriers",
             use="barrier_wait",
             once="fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}",
         ),

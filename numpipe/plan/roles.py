@@ -1,5 +1,5 @@
-"""The roles of a CTA's warps: what each of them does with the kernel function, which all of them
-run."""
+"""The roles of a CTA's warps. Every role runs the kernel function; a role says which parts of it
+have an effect."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from ..core.machine import Lanes
 
 @dataclass(frozen=True)
 class Role:
-    """A role of some warps of a warpgroup; code asks it for what it needs to know, never for its
-    name.
+    """A role of some warps of a warpgroup. Code asks for the role's properties, never for its name.
 
-    name      in reports, traces and timelines; `str` of the role
+    name      the name in reports, traces and timelines; `str` of the role
     lanes     the lanes that run the kernel function, see `core.machine`
-    warps     the warps of its warpgroup that it has
+    warps     the warps of the warpgroup that have this role
     loads     whether it fills the slots of pipelines, ahead of the roles that use them
     computes  whether tiles have values; in other roles they are inert, and nothing that depends on
               them is compiled
     stores    whether it issues the TMA stores of tiles, unless a role after it in `ROLES` does
     numbered  whether it has the number of a compute warpgroup: its own, or of the one it works for
-    option    the field of `CompilerParams` that a kernel has the role for, in the memory warpgroup
-              next to the loading role, with a warp for each compute warpgroup; "": always, with a
-              warpgroup of its own
+    option    the field of `CompilerParams` that enables the role. Its warps are in the memory
+              warpgroup, next to the loading one, one per compute warpgroup. "": the role always
+              exists, and has its own warpgroup
 
     `protocol.BARRIERS` says which barriers of a slot its arrivals complete. Registers belong to a
     warpgroup, whose roles share them, see `kernel_shape`.
@@ -47,14 +46,14 @@ COMPUTE = Role("compute", "all", range(4), computes=True, stores=True, numbered=
 MEMORY = Role("memory", "one", range(1), loads=True)
 STORE = Role("storing", "one", range(1, 4), stores=True, numbered=True, option="store_role")
 ROLES = COMPUTE, MEMORY, STORE
-"""all roles, in the order of a timeline's rows"""
+"""All roles, in the order of a timeline's rows."""
 
 
 def parts_of(
     warpgroups: int, memory_warpgroup: int, compute_wgs: int, options: object
 ) -> tuple[Role, ...]:
-    """Return the role of each part of a CTA that runs the kernel function by itself: of each
-    warpgroup, then of each warp that has a role next to the loading one. `options`: a
+    """Return the role of each part of a CTA that runs the kernel function independently: first each
+    warpgroup, then each warp that has a role next to the loading one. `options` is a
     `CompilerParams`."""
     own = [MEMORY if number == memory_warpgroup else COMPUTE for number in range(warpgroups)]
     for role in ROLES:
@@ -64,7 +63,7 @@ def parts_of(
 
 
 def warps_of(parts: Sequence[Role]) -> list[range]:
-    """Return the warps of the CTA that each of its parts has.
+    """Return the range of the CTA's warps that belongs to each part.
 
     >>> warps_of([COMPUTE, MEMORY])
     [range(0, 4), range(4, 5)]

@@ -2,8 +2,8 @@
 barriers, counters and tensor maps.
 
 Each pipeline asks the Unit for a plan when its place in the source is compiled, or first run. Every
-compile has a Unit of its own, which is part of the types of everything that the kernel touches:
-code of an earlier compile is never found again.
+compile has its own Unit, which is part of the types of everything that the kernel touches, so code
+of an earlier compile is never reused.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from .shared_memory import SharedMemory
 
 Plan = TypeVar("Plan", bound=RingPlan)
 STORE_RING, STORES = "the store ring", "filled and free"
-"""what panels of stored tiles are called among rings, and what the barriers of a role that stores
-are for"""
+"""Names, among the rings, of the panels of stored tiles and of the barriers of a storing role."""
 _serials = itertools.count()
 
 
@@ -43,50 +42,51 @@ class Unit(SharedMemory):
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
     rings_of: defaultdict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """names of the rings that the compiled code of each role uses"""
+    """Names of the rings that the compiled code of each role uses."""
     running: dict[int, str] = field(default_factory=dict)
-    """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
+    """Rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)."""
     copies_in: bool = False
-    """whether the kernel issues TMA loads itself"""
+    """Whether the kernel issues TMA loads itself."""
     copies_out: bool = False
-    """whether the kernel issues TMA stores itself"""
+    """Whether the kernel issues TMA stores itself."""
     reaches: bool = False
-    """whether the kernel copies or stores to other CTAs of a cluster itself"""
+    """Whether the kernel copies or stores to other CTAs of a cluster itself."""
     sharing: list[RingPlan] = field(default_factory=list)
-    """rings of pipelines that use the slots of another one, whose ring is in `rings` or
-    `outputs`"""
+    """Rings of pipelines that use the slots of another pipeline, whose ring is in `rings` or
+    `outputs`."""
     regions: list[str] = field(default_factory=list)
-    """names of regions (`profiling`), by number"""
+    """Names of regions (`profiling`), by number."""
     places: list[str] = field(default_factory=list)
-    """whose indices a kernel that is debugged reports (`outside_cuda`), by number"""
+    """Names of what a debugged kernel indexes, for its reports (`outside_cuda`), by number."""
     grid_sizes: tuple[Any, ...] = ()
-    """simulated: the sizes of the `folded` dimensions of the grid"""
+    """In the simulator: the sizes of the `folded` dimensions of the grid."""
     obstacles: dict[int, str] = field(default_factory=dict)
-    """why TMA cannot address an array, by argument: a pipeline over it raises this text"""
+    """Why TMA cannot address an array, by argument. A pipeline over the array raises this text."""
     tokens: tuple[str, ...] = ()
-    """the kernel's order tokens, by number (`order_tokens`)"""
+    """The kernel's order tokens, by number (`warpgroup_order`)."""
     peered: set[int] = field(default_factory=set)
-    """the arrays that it reaches on other GPUs, by argument (`peers`)"""
+    """The arrays that it accesses on other GPUs, by argument (`peer_arrays`)."""
     handed: dict[tuple[Any, int], tuple[int, ...]] = field(default_factory=dict)
-    """simulated: the counters of the rings that have run, which each CTA's compute warpgroup was
-    handed with its turn"""
+    """In the simulator: the counters of rings, handed to each CTA's compute warpgroup with its
+    turn."""
 
     @property
     def debugged(self) -> Unit | None:
-        """This unit, if the kernel is debugged: then types hold it, to say in `places` what the
-        kernel reports."""
+        """This unit if the kernel is debugged, else None. It is part of types, so that operations
+        can add to `places` the names that the kernel reports."""
         return self if self.params.debug else None
 
     @property
     def stores(self) -> bool:
-        """Whether the kernel issues TMA stores, which its end must wait for."""
+        """Whether the kernel issues TMA stores, which must complete before it ends."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
 
     @property
     def meets_at_end(self) -> bool:
-        """Whether the CTAs of a cluster meet before one ends: where the kernel itself reaches into
-        others, nothing else tells that this is over, and a CTA that gave up a wait (`debug`) may
-        end at any time. For what rings and sums do `leaving` waits."""
+        """Whether the CTAs of a cluster meet before any of them ends. They do if the kernel itself
+        accesses other CTAs, because nothing else shows that this is over, and if a CTA can end at
+        any time because it gave up a wait (`debug`). For rings and sums, `cluster_exit` waits
+        instead."""
         own = any(
             len(of.peers) > 1
             for part in self.scratch.values()
@@ -103,7 +103,7 @@ class Unit(SharedMemory):
         return any(of.wide for part in self.scratch.values() for of in part.barriers)
 
     def anew(self) -> Callable[[], None]:
-        """Return a function that makes this Unit what it is now, for another compile."""
+        """Return a function that resets this Unit to its present state, for another compile."""
         now = deepcopy(vars(self))
         return lambda: vars(self).update(now, serial=next(_serials))
 
@@ -126,17 +126,17 @@ class Unit(SharedMemory):
         shared: RingPlan | None = None,
         kind: type[RingPlan] = RingPlan,
     ) -> RingPlan:
-        """Return a ring of the pipeline written at `site` (a ``file:line``); SpecError where one
-        cannot be had.
+        """Return a ring of the pipeline written at `site` (a ``file:line``). Raises SpecError if
+        the ring cannot be made.
 
-        wanted  (argument, *BlockSpec.block) of each operand. A pipeline called on other arrays has
-                another ring: its copies read other tensor maps
+        wanted  (argument, *BlockSpec.block) of each operand. A pipeline called with other arrays
+                gets another ring, because its copies read other tensor maps
         manual  the kinds of barriers that the body uses itself, for each operand
-        single  every compute warpgroup has a ring of its own
+        single  every compute warpgroup has its own ring
         shared  a ring of an earlier pipeline, whose slots, barriers and counter this one uses
         kind    RingPlan, or OutPlan for a ring of outputs
 
-        `labels` and `dims` are those of `RingPlan`.
+        `labels` and `dims` are fields of `RingPlan`.
         """
         if single:
             self._check_beside_at(
@@ -156,9 +156,9 @@ class Unit(SharedMemory):
             ]
         ):
             raise SpecError(
-                f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose "
-                "slots belong to one warpgroup: CTAs share what a memory role loads; leave it "
-                "out, or use numpipe.pipeline with one"
+                f"{where}: {together[0]}: collective_axes needs a memory role that loads for the "
+                "CTAs, but the slots of a single-stream pipeline belong to one warpgroup; fix: "
+                "leave collective_axes out, or use numpipe.pipeline with a memory role"
             )
         if shared is not None:
             plan = dataclasses.replace(shared, **fields, delay=delay)
@@ -181,25 +181,27 @@ class Unit(SharedMemory):
         return self._keep(key, plan, where)
 
     def _check_beside_at(self, what: str, why: str) -> None:
-        """Raise SpecError for what roles next to the loading one cannot follow."""
+        """Raise SpecError for something that roles next to the loading one cannot follow."""
         for role in self.beside:
             raise SpecError(
-                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not go "
-                f"with {why}: fix: {role.option}=False"
+                f"kernel {self.kernel}, {what}: CompilerParams({role.option}=True) does not "
+                f"support {why}; fix: {role.option}=False"
             )
 
     def _keep(self, key: str, plan: Plan, where: str) -> Plan:
-        """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
+        """Keep a new ring. Raises SpecError if no barriers, counters or bytes are left for it."""
         if (
             plan.header.end > self._scratch_barriers
             or len(self.rings) + len(self.outputs) >= COUNTERS
         ):
             raise SpecError(
-                f"{where}: a kernel has at most {COUNTERS} rings"
+                f"{where}: a kernel can have at most {COUNTERS} rings; fix: use fewer pipelines, "
+                "or let pipelines share a ring (get_allocations)"
                 if plan.written
                 else (
-                    f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers "
-                    "hold"
+                    f"{where}: the barriers of all rings exceed the {self.barrier_room} bytes "
+                    "that are available for them; fix: use fewer rings or slots "
+                    "(max_concurrent_steps)"
                 )
             )
         known: dict[str, Any] = self.outputs if plan.written else self.rings
@@ -208,8 +210,8 @@ class Unit(SharedMemory):
         return plan
 
     def check_output(self, arg: int, what: str, fix: str) -> None:
-        """Raise SpecError unless the call took the array for an output: stores to an input would be
-        lost, or spoil it."""
+        """Raise SpecError unless the call passed the array as an output: stores to an input would
+        be lost, or corrupt it."""
         array = self.arrays[arg]
         array.check_plain(what)
         if array.output:
@@ -218,11 +220,11 @@ class Unit(SharedMemory):
             f"the kernel's source does not show that it is an output: {fix}"
             if self.params.dimension_semantics is None
             else (
-                "its BlockSpec is one of in_specs: make it one of out_specs, and the array a "
-                "parameter behind the inputs"
+                "its BlockSpec is in in_specs; fix: move it to out_specs, and the array after "
+                "the inputs in the kernel's parameters"
             )
         )
-        raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
+        raise SpecError(f"{what}: the call treats '{array.name}' as an input, because {reason}")
 
     def _fields(
         self,
@@ -233,7 +235,7 @@ class Unit(SharedMemory):
         dims: int | None,
         written: bool,
     ) -> dict[str, Any]:
-        """Return the fields of a plan that describe the operands, and how their blocks lie in a
+        """Return the fields of a plan that describe the operands and how their blocks lie in a
         slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
@@ -251,15 +253,15 @@ class Unit(SharedMemory):
                 )
                 if array.order != "row":
                     raise SpecError(
-                        f"{what}: the array is column-major, and outputs are stored by rows: pass "
-                        "a row-major array, or store from registers in the body, "
+                        f"{what}: the array is column-major, but outputs are stored by rows; fix: "
+                        "pass a row-major array, or store from registers in the body, "
                         f"'{array.name}[…] = tile'"
                     )
                 if array.tma and not array.tma_store:
                     raise SpecError(
-                        f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte "
-                        "chunks, past their ends: pad the rows, or store from registers in the "
-                        f"body, '{array.name}[…] = tile'"
+                        f"{what}: its rows are not a multiple of 16 B, and TMA writes whole "
+                        "16-byte chunks, past their ends; fix: pad the rows, or store from "
+                        f"registers in the body, '{array.name}[…] = tile'"
                     )
             block = cut(
                 shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode
@@ -295,8 +297,8 @@ class Unit(SharedMemory):
         """Return the allocation of a type at `site`, one for all compute warpgroups (`shared`) or
         one for each.
 
-        `what` says what numpipe needs it for, if the kernel did not ask for it. SpecError where no
-        room is left.
+        `what` says what numpipe needs the allocation for, if the kernel did not ask for it. Raises
+        SpecError if there is not enough memory left.
         """
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
@@ -308,14 +310,14 @@ class Unit(SharedMemory):
         count, free = max(1, owners) * sum(of.count for of in barriers), self._scratch_barriers
         if free - 8 * count < self._rings_barriers:
             raise SpecError(
-                f"{where}: {count} more barriers than the {self.barrier_room} bytes for all "
-                "barriers of a CTA hold, 8 bytes each: use fewer slots or barriers"
+                f"{where}: the barriers of a CTA exceed the {self.barrier_room} bytes that are "
+                f"available, 8 bytes each, by {count} barriers; fix: use fewer slots or barriers"
             )
         first, plans = sum(len(part.barriers) for part in self.scratch.values()), []
         if first + len(barriers) > PHASES:
             raise SpecError(
-                f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with "
-                "num_barriers"
+                f"{where}: a kernel can have at most {PHASES} allocations of barriers; fix: make "
+                "one allocation of several, numpipe.Barrier(num_barriers=…)"
             )
         for number, of in enumerate(barriers):
             free -= max(1, owners) * 8 * of.count
@@ -337,12 +339,12 @@ class Unit(SharedMemory):
         return plan
 
     def plan_staging(self, panels: int) -> int:
-        """Return the slots of the store ring, which each compute warpgroup has for all its stores,
+        """Return the slots of the store ring, which each compute warpgroup uses for all its stores,
         for tiles of `panels` panels.
 
-        By default there are as many as a tile has panels, or as fit beside the load rings. (A
-        simulation does not know the rings that run later, so its store ring lies behind the shared
-        memory of a CTA.)
+        By default there are as many as a tile has panels, or as fit next to the load rings. (A
+        simulation does not know the rings that are made later, so it places its store ring after
+        the shared memory of a CTA.)
         """
         if not self.store_slots:
             room = (self.target.smem_bytes - self._rings_end - self.exchange.total) // (
@@ -356,8 +358,8 @@ class Unit(SharedMemory):
 
     @property
     def staging_slots(self) -> int:
-        """Slots of each compute warpgroup's store ring: one, or where another role stores two at
-        least, if there are two panels, so that one is written while the other is read."""
+        """Slots of each compute warpgroup's store ring: one, or at least two if another role stores
+        and there are two panels, so that one slot is written while the other is read."""
         return self.store_slots // self.staged
 
     @property
@@ -366,13 +368,13 @@ class Unit(SharedMemory):
         return max(1, self.store_slots // 2) if self.beside else self.store_slots
 
     def _plan_handover(self, ring: str, slots: int, writers: int, shared: bool) -> None:
-        """Plan the barriers of a ring that compute warpgroups write and another role stores, where
-        one does: *filled*, on which `writers` warpgroups arrive, and *free*."""
+        """If another role does the stores, plan the barriers of a ring that compute warpgroups
+        write and that role stores: *filled*, on which `writers` warpgroups arrive, and *free*."""
         if self.beside:
             self.plan_scratch(ring, (Barrier(writers, slots), Barrier(1, slots)), shared, STORES)
 
     def handover(self, ring: str | RingPlan) -> Any:
-        """Return the plans of these barriers, filled and free, of the store ring or of an output
+        """Return the plans of the barriers *filled* and *free* of the store ring, or of an output
         ring, which several pipelines may use."""
         if isinstance(ring, RingPlan):
             ring = next(of.name for of in self.outputs.values() if of.index == ring.index)
@@ -381,10 +383,11 @@ class Unit(SharedMemory):
 
     def plan_work_ring(self, site: str) -> NumberPlan:
         """Return the ring of work indices, one for all loops; `site` is the place of the first.
-        SpecError where no room is left.
+        Raises SpecError if there is not enough memory left.
 
-        With turns a warpgroup reads work indices when its own tile has ended. So there is a slot
-        for each that the other warpgroups are at, and for each that the memory role is ahead.
+        With turns, a warpgroup reads a work index when its own tile has ended. So there is a slot
+        for each tile that the other warpgroups are working on, and for each that the memory role is
+        ahead.
         """
         if self.work_ring is not None:
             return self.work_ring
@@ -417,14 +420,14 @@ class Unit(SharedMemory):
 
     @property
     def counter_at(self) -> int:
-        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`):
-        behind a map at least."""
+        """Offset in the packed parameter of the address of the launch's counter (`tile_scheduler`):
+        after the maps, at least one."""
         return 128 * max(1, len(self.maps))
 
     @property
     def peers_at(self) -> int:
-        """Where the packed parameter holds what a kernel with semaphores knows of the GPUs
-        (`peers_cuda`): behind all else."""
+        """Offset in the packed parameter of what a kernel with semaphores knows about the GPUs
+        (`peer_arrays_cuda`): after everything else."""
         return self.counter_at + 128 * (self.work_ring is not None)
 
     @property
@@ -476,7 +479,7 @@ class Unit(SharedMemory):
 
     @property
     def layout(self) -> dict[str, int]:
-        """Where rings and allocations lie in shared memory."""
+        """Return where rings and allocations lie in shared memory."""
         found: dict[str, int] = {}
         for key, plan in {**self.rings, **self.outputs}.items():
             found |= {key: plan.base, f"barriers of {key}": plan.barriers}
@@ -489,8 +492,8 @@ class Unit(SharedMemory):
         return found
 
     def barrier_at(self, address: int) -> BarrierPlace | None:
-        """Return the place of the mbarrier at an address of shared memory; None for an address
-        where numpipe placed none."""
+        """Return the place of the mbarrier at an address of shared memory, or None if numpipe
+        placed none there."""
         for plan in self.rings.values():
             if address in plan.header:
                 number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
@@ -508,7 +511,7 @@ class Unit(SharedMemory):
         return BarrierPlace(kind) if self._scratch_barriers <= address < self.barrier_room else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
-        """Return the ring, and its slot, that an address of shared memory lies in."""
+        """Return the ring and the slot that contain an address of shared memory."""
         for plan in (*self.rings.values(), *self.outputs.values()):
             if address in plan.memory:
                 return plan, (address - plan.base) // plan.stage_stride % plan.slots
@@ -525,7 +528,7 @@ class Unit(SharedMemory):
         return f"{operand} of {plan.name}"
 
     def traced(self) -> Iterator[Ring]:
-        """Yield the rings, as far as the reader of a trace has to know them."""
+        """Yield what the reader of a trace needs to know about each ring."""
         for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
             yield Ring(
                 plan.name,

@@ -1,28 +1,30 @@
-"""The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
+"""The simulated SM: runs kernels in CPython, and finds races and deadlocks in them.
 
 `simulate` runs a body once for each warpgroup of every CTA, each in a greenlet: a register tile is
 a NumPy array, shared memory an array of bytes, swizzle included. TMA copies, wgmma batches and TMA
-stores act on their own, at some time between their issue and the wait that covers them. Two
-questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
-pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is
-ordered (`clocks`), which does not depend on the order that was run. (`exploration` runs all orders,
-up to equivalence.) When every warpgroup waits and nothing is in flight, that is a deadlock.
+stores take effect on their own, at some time between their issue and the wait that covers them. Two
+questions decide what is found. The first is which warpgroup runs next (`schedule`: an order of
+virtual time, which models a pipeline's shape but not a kernel's speed, or with a seed any legal
+order). The second is whether an access is ordered (`clocks`), which does not depend on the order
+that was run. (`exploration` runs all orders, up to equivalence.) If every warpgroup waits and
+nothing is in flight, that is a deadlock.
 
-CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an
-element of an array is compared (`gmem`). In a kernel with semaphores the CTAs of all GPUs run at
-the same time (`gpus`, `semaphores`), and clocks order what they do to arrays (`between`). What is
-``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a
-shuffle, are reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes,
-waits of a CTA for one of a larger index, and the lanes of a warp one by one (an elected lane stands
-for its warp; but see `lane`), so two ordinary stores of one warpgroup to an array count as ordered.
+CTAs run one after the other, and the CTAs of a cluster at the same time. Accesses of any two CTAs
+to an element of an array are compared (`gmem`). In a kernel with semaphores the CTAs of all GPUs
+run at the same time (`gpus`, `semaphore_counters`), and clocks order their accesses to arrays
+(`peer_memory`). All lanes execute instructions that are ``.aligned``; narrower scopes, and lanes of
+a warp that miss a shuffle, are reported. Not modeled: loads from other CTAs' shared memory, atomics
+of the lanes, waits of a CTA for one with a larger index, and the individual lanes of a warp. (An
+elected lane represents its warp, so two ordinary stores of one warpgroup to an array count as
+ordered; but see `lane_code_runs`.)
 
-The room implements `core.machine.Machine`; what operations mean belongs to `language` and
+This room implements `core.machine.Machine`. What operations mean belongs to `language` and
 `intrinsics`, so that a simulated kernel and a compiled one share the ring, the tile orders, the
-layouts and the matrix descriptors. Read `port` first, which has a method for each operation, then
-`clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what happens
-(`banks` counts bank conflicts for traces, `progress` shows and bounds the time of a run), and
-`report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error
-names the hazard, both sides, and the fix.
+layouts and the matrix descriptors. Start with `warpgroup`, which has a method for each operation,
+then read `clocks`. All files are typed against `state`. `smem`, `gmem` and `mbarriers` record what
+happens, `banks` counts bank conflicts for traces, and `progress` shows and limits the time of a
+run. `race_report`, `conflicts`, `footprints`, `unwritten_outputs`, `livelocks` and
+`deadlock_search` say what went wrong: an error names the hazard, both sides, and the fix.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ Seed: TypeAlias = "int | str | Guide | None"
 
 
 def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
-    """Return the 32-bit registers that a lane holds at kernel entry if the register file is shared
-    out evenly.
+    """Return the 32-bit registers that a lane has at kernel entry if the register file is divided
+    evenly.
 
     >>> default_registers(3)
     168
@@ -98,41 +100,42 @@ def simulate(
     limit: float | None = None,
     gpus: Sequence[Sequence[np.ndarray]] = (),
 ) -> None:
-    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without
-    a seed), CTA by CTA.
+    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z), CTA by CTA, x
+    fastest unless there is a seed.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
-    beside         warps of one of these warpgroups that run the body by themselves too, with the
-                   numbers after those of the warpgroups
+    beside         warps of one of these warpgroups that run the body independently too; their
+                   numbers follow the numbers of the warpgroups
     smem_bytes     dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and
                    bfloat16)
-    staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and
-                   cannot pack them before
+    staging_bytes  additional shared memory after it, for a kernel whose rings are planned as it
+                   runs and cannot be packed in advance
     unit           becomes ``machine.unit``
     seed           None: the deterministic order of the virtual-time model. An int: a random legal
                    order of CTAs, warpgroups and asynchronous operations, the same for the same seed
-                   (see `schedule` for the kinds of order). A text: the schedule of that name
-                   (`directed`)
+                   (see `schedule` for the kinds of order). A string: the schedule of that name
+                   (`chosen_schedules`)
     trace          collects events for `Trace.timeline`
-    registers      32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
+    registers      32-bit registers a lane has at entry (`default_registers`), for setmaxnreg
     costs          cycles of the virtual-time model
-    fresh          arrays that hold nothing before the kernel writes them
-    programmatic   the launch is a programmatic dependent one: every access to an array comes after
-                   a griddepcontrol.wait. Otherwise only kernels that execute one are checked for
-                   that.
+    fresh          arrays whose elements are undefined until the kernel writes them
+    programmatic   the launch is a programmatic dependent launch: every access to an array must come
+                   after a griddepcontrol.wait. Otherwise only kernels that execute one are checked
+                   for that.
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
-    handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their
-                   indices, also with a seed
-    ended          is called when all CTAs have ended, with the record of what they did to global
+    handover       CTAs wait for others with a smaller index (`gmem`): they run in the order of
+                   their indices, also with a seed
+    ended          called when all CTAs have ended, with the record of their accesses to global
                    memory
-    arrays         that the kernel was given: an exploration knows them by their places here
-    limit          seconds that it may take (None: an hour); SpecError when it takes longer, or will
-                   (`progress`)
-    gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on
-                   each of them, and all run at once
+    arrays         the arrays passed to the kernel, which an exploration identifies by their
+                   position in this sequence
+    limit          maximum duration in seconds (None: an hour); SpecError if the run takes longer,
+                   or is going to (`progress`)
+    gpus           the arrays of each GPU, for a kernel with semaphores: each GPU has a grid of
+                   CTAs, and all of them run at once
 
-    Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises
-    otherwise.
+    Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, and any exception
+    that `body` raises.
 
     >>> simulate(
     ...     lambda machine: print(machine.cta, machine.warpgroup),
@@ -180,7 +183,7 @@ def simulate(
     deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
-    # the tensor core and TMA make infinities without a word
+    # the tensor core and TMA produce infinities without an error
     with contextlib.closing(progress), np.errstate(all="ignore"):
         clusters = schedule.clusters(grid, cluster)
         if handover:
@@ -249,7 +252,8 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
     sm = warpgroup.sm
     machine.enter(warpgroup)
     try:
-        with np.errstate(over="raise"):  # NumPy integers wrap silently only on the GPU
+        # the GPU wraps NumPy integers silently; here an overflow is an error
+        with np.errstate(over="raise"):
             body(warpgroup)
         warpgroup.products.at_exit()
         warpgroup.bulk_groups.at_exit()
@@ -270,8 +274,8 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
 
 
 def _run(peers: list[SM]) -> None:
-    """Run the CTAs of a cluster, or of all GPUs, to their ends; raise what a warpgroup raises, or a
-    deadlock or another SimulationError."""
+    """Run the CTAs of a cluster, or of all GPUs, to their ends. Raises what a warpgroup raises, or
+    a deadlock or another SimulationError."""
     scheduler = peers[0].scheduler
     try:
         for sm in peers:
@@ -285,11 +289,11 @@ def _run(peers: list[SM]) -> None:
         for sm in peers:
             mbarriers.unfinished(sm)
             named_barriers.unfinished(sm)
-    # end the warpgroups that are left: their ``finally`` clauses run, but cannot wait any more
+    # end the remaining warpgroups: their ``finally`` clauses run, but can no longer wait
     finally:
         for sm in peers:
             sm.closing = True
             for warpgroup in sm.warpgroups:
                 if not warpgroup.greenlet.dead:
-                    with contextlib.suppress(Exception):  # the first error is the one that counts
+                    with contextlib.suppress(Exception):  # only the first error is reported
                         warpgroup.greenlet.throw(GreenletExit)

@@ -35,7 +35,7 @@ class Generation(Meeting):
         self.turn = turn_of(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
         self.site = sites.user_site()
-        # numpipe takes it at the kernel's end: it has the line of a turn before
+        # numpipe's own use at the kernel's end has no line: report the line of the previous turn
         if self.site is None and self.turn:
             uses = [
                 use
@@ -70,7 +70,7 @@ class Generation(Meeting):
 
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
-    """Arrive at a named barrier; return the use of it that this arrival counts for."""
+    """Arrive at a named barrier. Return the use of it that this arrival counts for."""
     race_report.collective(who, operation)
     sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
@@ -134,12 +134,12 @@ def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
 
 
 class Registers:
-    """The registers that the CTA holds, those of each warpgroup's lanes, and the warpgroups that
-    wait for more.
+    """The registers that the CTA holds, the registers of each warpgroup's lanes, and the warpgroups
+    that wait for more.
 
-    setmaxnreg moves registers between warpgroups; it cannot take from the SM what the CTA did not
-    hold at launch. (Three warpgroups start with 168 a lane, 504 in all: 32 + 240 + 240 hangs on an
-    H200, although the SM has 512.)
+    setmaxnreg moves registers between warpgroups; it cannot take any from the SM that the CTA did
+    not hold at launch. (Three warpgroups start with 168 per lane, 504 in all: 32 + 240 + 240 hangs
+    on an H200, although the SM has 512.)
     """
 
     def __init__(self, sm: SM, at_entry: int, warpgroups: int) -> None:
@@ -170,7 +170,7 @@ class Registers:
         if direction == "inc" and self.sm.scheduler.explores:
             who.breathe(lambda: wanted <= self.pool - 128 * sum(self.held))
         thing = "registers", who.place
-        # an inc that is granted commutes with another one; one that waits, or a dec, with neither
+        # two granted incs commute; an inc that waits, or a dec, commutes with neither
         free = self.pool - 128 * sum(self.held)
         self.sm.scheduler.touch(
             thing,
@@ -227,7 +227,7 @@ class Registers:
 
 
 def unfinished(sm: SM) -> None:
-    """Raise PipelineRace at the CTA's end for a turn that was passed on and not taken."""
+    """Raise PipelineRace at the CTA's end for a turn that was passed on but not taken."""
     for left in sm.named.values():
         if left.turn:
             raise race_report.race(
@@ -242,7 +242,7 @@ def unfinished(sm: SM) -> None:
 
 
 def hints(sm: SM) -> list[Hint]:
-    """Return a hint for each named barrier at which somebody waits."""
+    """Return a hint for each named barrier at which a warpgroup waits."""
     elsewhere = [
         w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)
     ]
@@ -277,7 +277,7 @@ def _fix(generation: Generation) -> str:
 
 
 def _ended(sm: SM, generation: Generation) -> str:
-    """Say who has ended without coming to a named barrier that needs them."""
+    """Describe which warpgroups have ended without arriving at a named barrier that needs them."""
     missing = [w for w in sm.warpgroups if w not in generation.arrived]
     if (
         128 * (len(generation.arrived) + sum(not w.greenlet.dead for w in missing))

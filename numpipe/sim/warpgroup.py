@@ -1,8 +1,8 @@
-"""One warpgroup of the CTA: the `Machine` that operations act on.
+"""A warpgroup of the CTA: the `Machine` that operations act on.
 
-Most operations are functions in the file of their concept, and methods here. `state` holds what all
-of them share: the vectors of the four warps, the virtual clock, blocking, and the context that
-reports name.
+Most operations are functions in the file of their concept, and methods here. `state` contains what
+they share: the vectors of the four warps, the virtual clock, blocking, and the context that reports
+name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .state import SM
 
 
 class Warpgroup(state.Warpgroup):
-    """The simulated `Machine` (see its docstrings for what the operations do)."""
+    """The simulated `Machine`, whose docstrings describe the operations."""
 
     products: wgmma_groups.Products
     bulk_groups: tma_copies.Groups
@@ -97,7 +97,7 @@ class Warpgroup(state.Warpgroup):
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far,
-        and no later one."""
+        and no later ones."""
         self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
         for kind in kinds:

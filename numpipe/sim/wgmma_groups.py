@@ -1,8 +1,8 @@
-"""wgmma: operands in shared memory, which matrix descriptors describe; accumulators in flight;
-groups in order.
+"""wgmma in the simulator: operands in shared memory, described by matrix descriptors; accumulators
+in flight; groups, which complete in order.
 
-A descriptor says where an operand starts and two strides; which of its bytes hold which element
-follows from the major order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared
+A descriptor gives the start of an operand and two strides; the major order and the swizzle
+determine which bytes hold which element (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared
 Memory Layout"). With w = swizzle bytes, W = w / 2 elements (of 16 bits: others are K-major), r a
 row of A (a column of B), c the 16-byte chunk of a step of 32 bytes:
 
@@ -13,8 +13,8 @@ MN-major, swizzled  start + (mn // W) LBO + (k // 8) SBO + (k % 8) w + 2 (mn % W
 MN-major            start + (mn // 8) SBO + (k // 8) LBO + (k % 8) 16 + 2 (mn % 8)
 ==================  ============================================================================
 
-and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through
-tables that are made once, because they depend on the relative geometry only.
+The swizzle is then applied to the absolute address. Operands are gathered 16 bytes at a time,
+through cached tables that depend only on the relative geometry.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from .state import Access, WaitReason, Warpgroup
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
 _OF_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""the value of each pattern of 16 bits: looking it up takes half the time of a conversion by
-NumPy"""
+"""The float32 value of each 16-bit pattern: a lookup takes half the time of a conversion by
+NumPy."""
 _UNSIGNED = (1 << 64) - 1
 Chunks = npt.NDArray[np.int64]
 
@@ -67,15 +67,15 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Operand:
-    """The places of the elements of one operand of a batch: `chunks` indexes shared memory in
+    """The positions of the elements of one operand of a batch: `chunks` indexes shared memory in
     16-byte units."""
 
     chunks: Chunks
     touched: tuple[tuple[int, int], ...]
 
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in
-        which their sums are exact."""
+        """Return the operand as (rows, K) if K-major, (K, rows) if MN-major, in float32, or for
+        integers in float64, in which their sums are exact."""
         bits = memory.take(self.chunks)
         if dtype == FLOAT16:
             return _OF_HALVES.take(bits.view(np.uint16))
@@ -89,8 +89,8 @@ def _relative(
     """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0,
     `within` bytes in.
 
-    `first` holds the fields of the first descriptor without its address, `steps` the differences to
-    it.
+    `first` contains the fields of the first descriptor without its address, `steps` the differences
+    from it.
     """
     blocks = []
     for block in steps:
@@ -105,7 +105,7 @@ def _relative(
 
 def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) -> Operand:
     first = descriptors[0][0]
-    start = min(d & _FIELD for block in descriptors for d in block)  # chunks
+    start = min(d & _FIELD for block in descriptors for d in block)  # in chunks
     line = start & ~63
     fields = first & ~_FIELD
     steps = tuple(
@@ -120,8 +120,8 @@ def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) ->
 
 
 class Plan:
-    """A batch, ready to run: A and B for each range of accumulator rows; A is None where it comes
-    from registers."""
+    """A batch, ready to run: A and B for each range of accumulator rows. A is None if it is in
+    registers."""
 
     def __init__(self, mma: Mma, from_registers: bool = False) -> None:
         self.parts: list[tuple[slice, Operand | None, Operand]] = []
@@ -194,15 +194,15 @@ def check(who: Warpgroup, mma: Mma) -> None:
 
 # ---- accumulators --------------------------------------------------------------------------------
 class Accumulator:
-    """An accumulator in flight: its value exists once the batch has run, and may be read after
+    """An accumulator in flight. Its value exists once the batch has run, and may be read after
     `wgmma_wait`."""
 
     def __init__(self, products: Products, batch: int, what: str) -> None:
         self.products = products
         self.batch = batch
-        """number of the batch that writes it, counted from 1 in the order of issue"""
+        """Number of the batch that writes it, counted from 1 in the order of issue."""
         self.note = products.who.last_note
-        """the ring, slot and step it was issued in"""
+        """The ring, slot and step it was issued in."""
         self.value: npt.NDArray[Any] | None = None
         self.successor: sites.Site | Literal[False] = False
         self.read_at_fence = -1
@@ -241,19 +241,19 @@ class Accumulator:
 
 
 class Products:
-    """The wgmma batches of a warpgroup: issued, run in order by the SM's tensor core, drained by
-    `wgmma_wait`."""
+    """The wgmma batches of a warpgroup: issued, run in order by the SM's tensor core, and waited
+    for by `wgmma_wait`."""
 
     def __init__(self, who: Warpgroup) -> None:
         self.who = who
         self.issued = self.ran = self.drained = 0
         self.left = -1
-        """groups that the newest wait leaves in flight, for reports; -1: there was no wait"""
+        """Groups that the newest wait leaves in flight, for reports; -1: there was no wait."""
         self.fences = 0
         self.fenced = False
-        """whether a fence came after the last commit, so that new accumulators may be touched"""
+        """Whether a fence came after the last commit, so that new accumulators may be used."""
         self.groups: list[int] = []
-        """number of the last batch of each committed group that nobody has waited for"""
+        """Number of the last batch of each committed group that has not been waited for."""
         self.queue: list[
             tuple[
                 Accumulator,
@@ -264,8 +264,8 @@ class Products:
             ]
         ] = []
         self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
-        """of each product in flight with A in registers: these, and their bytes when it was
-        issued"""
+        """For each product in flight with A in registers: these registers, and their bytes when it
+        was issued."""
         self.last: Access | None = None
         self.until = 0
         self._finished = 0
@@ -354,7 +354,7 @@ class Products:
                 a = a if major[0] == "k" else a.T
             product = a @ (b.T if major[1] == "k" else b)
             if plan.sums != FLOAT32:
-                # exact, and then as sums of 32 bits are
+                # the sums are exact; wrap them like 32-bit sums
                 product = product.astype(np.int64).astype(plan.sums)
             if len(plan.parts) == 1:
                 value = value + product
@@ -365,7 +365,7 @@ class Products:
         self.who.sm.scheduler.touch(("issued", self.who.first_warp, self.ran), AWAIT)
         self.who.sm.scheduler.touch(("ran", self.who.first_warp, self.ran), ARRIVE)
         self.who.sm.progress += 1
-        now = self._finished  # the next batch's end, once that is scheduled
+        now = self._finished  # the end of the next batch, once that is scheduled
         if self.queue:
             self.schedule(now)
         if (
@@ -376,8 +376,8 @@ class Products:
             self.who.wake(now)
 
     def check_operands(self) -> None:
-        """Raise PipelineRace if registers were overwritten that a product in flight reads, or read
-        until now."""
+        """Raise PipelineRace if registers that a product in flight reads, or has just finished
+        reading, were overwritten."""
         for product, registers, held in self.registers:
             if registers.tobytes() != held:
                 raise race_report.race(
@@ -392,7 +392,7 @@ class Products:
         self.registers = [one for one in self.registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:
-        """Say in a report how many groups a wait for a batch may leave."""
+        """Describe, for a report, how many groups a wait for a batch may leave."""
         newer = sum(last >= batch for last in self.groups) - 1
         if newer < 0:
             return f": batch {batch} is in no group yet"
@@ -403,7 +403,7 @@ class Products:
         )
 
     def at_exit(self) -> None:
-        """Raise PipelineRace if wgmmas are left that nobody has waited for."""
+        """Raise PipelineRace if there are wgmmas that have not been waited for."""
         if self.issued > self.drained:
             raise race_report.race(
                 self.last or self.who,
@@ -455,7 +455,7 @@ def issue(
         before.successor = access.site
     cycles = (
         plan.products * WGMMA.rows * WGMMA.k_bytes * mma.n // (2 * sm.costs.fma)
-    )  # the same of all types
+    )  # the same for all types
     sm.scheduler.touch(("issued", who.first_warp, products.issued), ARRIVE)
     products.queue.append((result, before, plan, rows, cycles))
     if len(products.queue) == 1:
@@ -465,8 +465,8 @@ def issue(
 
 
 def synchronous(who: Warpgroup, halves: int, product: Product) -> None:
-    """Let the tensor cores multiply for the warpgroup, which waits; `halves`: multiply-adds, as
-    many as of 16-bit elements would take this time."""
+    """Run products of the warpgroup on the tensor cores while the warpgroup waits. `halves` is
+    their duration, as a number of 16-bit multiply-adds."""
     sm = who.sm
     end = sm.occupy("tensor core", who.time, sm.scheduler.takes(halves // product.multiply_adds))[1]
     who.elapse(end - who.time)

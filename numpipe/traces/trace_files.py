@@ -140,7 +140,7 @@ def load(trace: Recording, path: Any) -> None:
             "numpipe"
         )
     try:
-        for later in ("banks", "gpus"):  # which files of before have not
+        for later in ("banks", "gpus"):  # older files lack these keys
             packed.setdefault(later, [])
         _check(packed, FORM, KEY)
         if packed["clock"] not in ("cycles", "ns"):

@@ -485,7 +485,7 @@ def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
 
     for way in (call, CALLS["compiled"]):
         with pytest.raises(
-            SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"
+            SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call treats 'a' as an input"
         ):
             way(hidden, A, B, new())
 

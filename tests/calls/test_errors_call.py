@@ -284,7 +284,10 @@ def decorated(**options: Any) -> Any:
         ({"num_compute_wgs": 2.0}, ["num_compute_wgs must be an int, got 2.0"]),
         ({"memory_registers": 25}, ["memory_registers must be a multiple of 8 in 24…256, got 25"]),
         ({"memory_registers": 16}, ["memory_registers must be a multiple of 8 in 24…256, got 16"]),
-        ({"grid_names": ("m",), "wg_axis": "m"}, ["wg_axis 'm' is also a grid axis ('m',)"]),
+        (
+            {"grid_names": ("m",), "wg_axis": "m"},
+            ["wg_axis='m' is also the name of a grid axis, ('m',); fix: give wg_axis another name"],
+        ),
         ({"wg_axis": 3}, ["wg_axis must be a string, got 3"]),
         (
             {"grid": (1, 2), "grid_names": ("x",)},
@@ -595,7 +598,10 @@ def test_without_a_compiler_the_error_names_what_is_missing(
 ) -> None:
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda module: None)
     told = said(TargetError, lambda: scaled.compiled(A, np.zeros((64, 64), np.float32), 1.0))
-    assert "kernel scaled: kernels cannot be compiled here: numba.cuda is not installed" in told
+    assert (
+        "kernel scaled: kernels cannot be compiled in this process: numba.cuda is not installed"
+        in told
+    )
     assert "install numba-cuda[cu13]" in told and "target='sim'" in told
 
 

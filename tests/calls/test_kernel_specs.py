@@ -126,7 +126,7 @@ def test_a_lambda_without_source_is_refused() -> None:
 
     with pytest.raises(
         SpecError,
-        match="the source of the lambda on line 1 of <string> is not there: write a 'def'",
+        match="the source of the lambda on line 1 of <string> is not available; fix: write a 'def'",
     ):
         copied(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 
@@ -226,8 +226,9 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     with pytest.raises(
         SpecError,
         match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is "
-        r"sequential: write program_id\(1\), with the number, in the kernel itself, and pass "
-        r"its value to functions\n +return numpipe.program_id\(1\)",
+        r"sequential, so only the kernel function itself can read it; fix: write "
+        r"program_id\(1\) there, with a literal number, and pass its value to functions\n "
+        r"+return numpipe.program_id\(1\)",
     ):
         getattr(asks, run)(np.zeros((64, 128), np.float32), np.zeros((64, 128), np.float32))
 

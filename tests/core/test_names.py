@@ -135,7 +135,7 @@ def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
         c[ds(numpipe.lane_index(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     by_lane = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
-    with pytest.raises(SpecError, match="lane_index.* is code for a lane"):
+    with pytest.raises(SpecError, match="lane_index.* is per-lane code"):
         called("gemm[64]", direct, compiler_params=by_lane).compiled(A, C)
 
 

@@ -159,7 +159,7 @@ def summed(
             grid=(5,),
             max_concurrent_steps=slots,
             delay_release=delay,
-            manual_ready_barriers=ready,
+            manual_produced_barriers=ready,
             manual_consumed_barriers=consumed,
             compute_context=compute,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),

@@ -34,7 +34,7 @@ HEEDED: dict[str, tuple[Plan, Plan]] = {
         replace(LOOP, slots=5, chain=2, static=True, extent=(4, 1, 1)),
     ),
     "tree": (LOOP, replace(LOOP, tree="named")),
-    "manual_ready_barriers": (BODY, replace(BODY, ready=True)),
+    "manual_produced_barriers": (BODY, replace(BODY, ready=True)),
     "manual_consumed_barriers": (BODY, replace(BODY, consumed=True)),
     "carry_coroutine": (
         replace(BODY, carry="tile"),

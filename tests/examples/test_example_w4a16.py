@@ -1,4 +1,4 @@
-"""examples/w4a16.py, simulated, and what it compiles to."""
+"""examples/w4a16.py in the simulator, and its machine code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_the_kernel_takes_25_lines_of_88_columns_at_most() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_it_is_right(config: str, dtype: type) -> None:
-    """Rows and tokens that fill no tile, and groups that two CTAs do not have as many of each."""
+    """Rows and tokens that do not fill a tile, and a number of groups that two CTAs cannot share
+    equally."""
     given = inputs(200, 5 * w4a16.GROUP, 7, dtype)
     y = w4a16.kernel(CONFIGS[config]).simulate(*given)
     assert w4a16.relative_error(*given, y) < 3e-7

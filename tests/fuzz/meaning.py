@@ -189,7 +189,7 @@ class Pipeline:
         in_specs: Any = (),
         out_specs: Any = (),
         steps_of: Any = None,
-        manual_ready_barriers: bool = False,
+        manual_produced_barriers: bool = False,
         manual_consumed_barriers: bool = False,
         **options: Any,
     ) -> None:
@@ -197,7 +197,7 @@ class Pipeline:
         self.in_specs = in_specs
         self.out_specs = leaves(out_specs)
         self.steps_of = steps_of
-        self.manual = manual_ready_barriers + manual_consumed_barriers
+        self.manual = manual_produced_barriers + manual_consumed_barriers
 
     def get_allocations(self, *arrays: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Products by mma.sync and of float64 on the hardware: NumPy's, within the error bound of
+"""Products with mma.sync and float64 products on the GPU agree with NumPy within the error bound of
 `product_kernels.bound`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from tests.kernels.product_kernels import CASES, is_right
 
 SHAPES = 25
-"""random shapes of each of the twelve cases: 300 products"""
+"""Random shapes of each of the twelve cases: 300 products."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
@@ -27,7 +27,7 @@ def test_random_shapes_are_numpys(case: tuple[str, bool, bool, bool]) -> None:
 
 
 def test_a_wrong_product_is_found() -> None:
-    """The bound is tight enough to see one product of K left out."""
+    """The bound is tight enough to detect that one element of K is left out."""
     import numpipe
 
     @numpipe.kernel(num_compute_wgs=1)

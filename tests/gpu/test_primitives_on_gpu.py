@@ -33,6 +33,7 @@ from tests.language.memory.test_primitives import (  # noqa: F401
 )
 from tests.language.memory.test_primitives_heeded import (  # noqa: F401
     test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same,
+    test_a_predicate_of_an_arrival_or_a_prefetch_is_a_branch_around_it,
 )
 from tests.plan.test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 

@@ -1,5 +1,5 @@
-"""Stores by a warp next to the loading one on the hardware: results that the simulator checks, many
-times over, at sizes that fill the GPU, and what a profile says of it."""
+"""Stores by a warp next to the loading one, on the GPU: results, also over many launches and at
+sizes that fill the GPU, and the events of a profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.language.pipeline.test_store_role import REFUSED
 
 REPEATS = 10
 SHAPES = ((1536, 1280, 256), (768, 2048, 64))
-"""rows a multiple of 64 x 1, 2 and 3 warpgroups, and of clusters"""
+"""Rows that are a multiple of 64 x 1, 2 and 3 warpgroups, and of clusters."""
 
 
 def stored(kernel: Any, *args: Any, **statics: Any) -> Any:

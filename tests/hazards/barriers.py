@@ -427,7 +427,7 @@ def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Stati
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(3,),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
     )

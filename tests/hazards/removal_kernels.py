@@ -466,7 +466,7 @@ def unused(ready: bool, consumed: bool) -> Any:
             with_barriers if consumed else without_barriers,
             grid=(5,),
             compute_context=compute,
-            manual_ready_barriers=ready,
+            manual_produced_barriers=ready,
             manual_consumed_barriers=consumed,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
         )(a, b)

@@ -16,8 +16,8 @@ ONES = np.ones(64, I32)
 @kernel(
     np.zeros(64, I32),
     hazard="out-of-bounds",
-    says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes "
-    r"whatever",
+    says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU "
+    "accesses whatever",
     gives=np.zeros(64, I32),
     error=SimulationError,
 )
@@ -45,7 +45,8 @@ def a_view_past_a_shared_tile(x, y, *, fixed: numpipe.Static):
 @kernel(
     np.zeros(64, I32),
     hazard="out-of-bounds",
-    says=r"….at\[…\]: index 2 along dimension 0 is outside 0…1; the GPU takes whatever lies there",
+    says="….at\\[…\\]: index 2 along dimension 0 is outside 0…1; the GPU accesses whatever is "
+    "there",
     gives=ONES,
     error=SimulationError,
 )
@@ -59,7 +60,7 @@ def a_slot_that_there_is_not(y, *, fixed: numpipe.Static):
 @kernel(
     np.zeros(64, I32),
     hazard="out-of-bounds",
-    says=r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out",
+    says="atomic_add: index 64 is outside the tile \\(64,\\); the GPU skips it",
     gives=ONES,
     error=SimulationError,
 )

@@ -124,7 +124,7 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe
     pipe = numpipe.pipeline(
         grid=(3,),
         max_concurrent_steps=1,
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
     )
@@ -390,7 +390,9 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static)
         c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
-    emit(body, grid=(3,), in_specs=specs, compute_context=compute, manual_ready_barriers=True)(a, b)
+    emit(body, grid=(3,), in_specs=specs, compute_context=compute, manual_produced_barriers=True)(
+        a, b
+    )
 
 
 @kernel(
@@ -406,7 +408,7 @@ def a_loop_that_waits_behind_the_first_use(a, b, c, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(3,),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
     )
     for _, (a_tile, b_tile), (a_ready, b_ready) in pipe(a, b):

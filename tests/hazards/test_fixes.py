@@ -107,8 +107,8 @@ TWINS = (
         r"\+.*(x\[|\(0, 0\)\))",
     ),
     (
-        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts from 0 on|store what lies "
-        r"inside|start at 0",
+        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts of 0 or more|store what "
+        "lies inside|start at 0",
         r"\+",
     ),
     (r"indices that differ", r"\+.*iota\(64\)$"),

@@ -33,7 +33,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
             grid=(blocks + 1,),
             max_concurrent_steps=2,
             steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
             in_specs=(
                 BlockSpec((64, 64), lambda j: (j, 0)),
@@ -60,7 +60,7 @@ def nested(a, b, c):
     explicitly."""
     outer = numpipe.pipeline(
         grid=(cdiv(a.shape[0], 64),),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
     )
@@ -68,7 +68,7 @@ def nested(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
         inner = numpipe.pipeline(
             grid=(3,),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
             in_specs=(BlockSpec((64, 64), lambda k: (i, k)),),
         )
@@ -96,18 +96,21 @@ def in_parts(q, k, v, o):
             )
 
         first = numpipe.pipeline(
-            grid=(1,), in_specs=specs(0), manual_ready_barriers=True, manual_consumed_barriers=True
+            grid=(1,),
+            in_specs=specs(0),
+            manual_produced_barriers=True,
+            manual_consumed_barriers=True,
         )
         between = numpipe.pipeline(
             grid=(blocks - 1,),
             in_specs=specs(1),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
         last = numpipe.pipeline(
             grid=(1,),
             in_specs=specs(blocks),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
         slots = first.get_allocations(k, v)
@@ -157,7 +160,7 @@ def held(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 128, 2),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(
             BlockSpec((128, 64), lambda i, k: (0, 2 * i + k)),
@@ -197,7 +200,7 @@ def product(
                 grid=(cdiv(a.shape[1], 64),),
                 max_concurrent_steps=3,
                 delay_release=delay,
-                manual_ready_barriers=True,
+                manual_produced_barriers=True,
                 manual_consumed_barriers=True,
                 in_specs=(
                     BlockSpec((rows, 64), lambda k: (m, k)),

@@ -95,7 +95,7 @@ def source(plan: Plan) -> str:
         f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, "
         f"in_specs=({{}}),"
     )
-    barriers = f"manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed}"
+    barriers = f"manual_produced_barriers={plan.ready}, manual_consumed_barriers={plan.consumed}"
     store = f"c[ds(m * {plan.tm} + wg * 64, 64), ds(0, 64)] ="
     parameters = [
         "indices",

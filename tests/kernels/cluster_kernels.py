@@ -152,7 +152,7 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
             in_specs=specs,
             max_concurrent_steps=2,
             compute_context=compute,
-            manual_ready_barriers=ready,
+            manual_produced_barriers=ready,
             manual_consumed_barriers=consumed,
         )(a, b)
 

@@ -64,7 +64,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
             grid=(blocks + 1,),
             max_concurrent_steps=2,
             steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
             in_specs=(
                 BlockSpec((64, 64), lambda j: (j, 0)),

@@ -207,7 +207,7 @@ def one_by_one(a, b, o):
         grid=(cdiv(a.shape[1], 64),),
         in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))),
         out_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
     )(a, b, o)
 

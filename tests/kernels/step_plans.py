@@ -167,7 +167,7 @@ def source(plan: Plan) -> str:
         lines += [
             f"numpipe.emit_pipeline_warp_specialized(body, {options}, "
             f"in_specs=({', '.join(specs(plan))},),{' compute_context=compute,' * plan.carry}",
-            f"    manual_ready_barriers={plan.ready}, "
+            f"    manual_produced_barriers={plan.ready}, "
             f"manual_consumed_barriers={plan.consumed})({arrays})",
         ]
     return "\n".join(

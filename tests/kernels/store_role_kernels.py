@@ -1,4 +1,4 @@
-"""Kernels whose TMA stores a warp next to the loading one issues, if `stores`."""
+"""Kernels whose TMA stores are issued by a warp next to the loading one if `stores` is true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpipe import BlockSpec, CompilerParams, ds
 
 @functools.cache
 def gemm(stores: bool, wgs: int = 2, cluster: int = 1, persistent: bool = False, **params: Any):
-    """``a @ b.T`` with a float32 output, a tile of 64 rows for each compute warpgroup."""
+    """Return a kernel ``a @ b.T`` with a float32 output and a tile of 64 rows per compute
+    warpgroup."""
     rows = 64 * wgs if params.get("schedule") != "pingpong" else 64
     schedule = params.pop("schedule", "cooperative")
     options: dict[str, Any] = {
@@ -57,14 +58,14 @@ def gemm(stores: bool, wgs: int = 2, cluster: int = 1, persistent: bool = False,
 
 
 def by_store_role(kernel: Any) -> Any:
-    """Return a kernel whose stores the store role issues."""
+    """Return the kernel with its stores issued by the store role."""
     options = kernel.options
     params = (options.compiler_params or CompilerParams()).replace(store_role=True)
     return numpipe.Kernel(kernel.function, dataclasses.replace(options, compiler_params=params))
 
 
 def operands(m: int = 256, n: int = 256, k: int = 128) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Small integers, so that sums are exact, and an output that holds NaN."""
+    """Return small integers, so that sums are exact, and an output filled with NaN."""
     random = np.random.default_rng(m + n + k)
     a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((m, k), (n, k)))
     return a, b, np.full((m, n), np.nan, np.float32)
@@ -76,7 +77,8 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def sums(stores: bool, store_slots: int = 0) -> Any:
-    """Attention backward's dQ in small: CTA i adds ``x[i] * k`` to block k of `dq`, for each k."""
+    """Return a small version of the dQ of attention backward: CTA i adds ``x[i] * k`` to block k of
+    `dq`, for each k."""
 
     @numpipe.kernel(
         grid=lambda x, dq: (x.shape[0] // 128,),

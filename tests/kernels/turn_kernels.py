@@ -203,7 +203,7 @@ def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
             grid=(cdiv(a.shape[1], cfg.tk),),
             max_concurrent_steps=cfg.slots,
             compute_context=compute,
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             manual_consumed_barriers=True,
             delay_release=0,
             in_specs=(
@@ -234,7 +234,7 @@ def by_hand_in_place(a, b, c, *, cfg: numpipe.Static = CFG):
             grid=(cdiv(a.shape[1], cfg.tk),),
             max_concurrent_steps=2,
             compute_context=compute,
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             in_specs=(
                 BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
                 BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),

@@ -215,7 +215,7 @@ def test_the_image_that_the_damaged_ones_are_made_of_is_sound() -> None:
 def refused(data: bytes, why: str) -> None:
     with pytest.raises(
         ImageError,
-        match=rf"^cache/k\.image cannot be used: .*(?:{why}).*; compile the kernel again$",
+        match=rf"^cache/k\.image cannot be used: .*(?:{why}).*; fix: compile the kernel again$",
     ):
         Image.from_bytes(data, "cache/k.image")
 
@@ -259,14 +259,18 @@ def test_bytes_of_something_else_are_refused(data: bytes, why: str) -> None:
         (("threads",), 100, "threads is 100"),
         (("threads",), 0, "threads is 0"),
         (("threads",), 1152, "threads is 1152"),
-        (("target",), "sm_80", "it is for sm_80, and this numpipe knows sm_90a"),
+        (
+            ("target",),
+            "sm_80",
+            "it is compiled for sm_80, but this version of numpipe supports sm_90a",
+        ),
         (("smem_bytes",), 1 << 20, "smem_bytes is 1048576"),
         (("debug",), 1, "debug is 1, not bool"),
         (("arrays",), "ac", "arrays is 'ac', not tuple"),
         (("arrays", 0), 1, r"arrays\[0\] is 1, not str"),
         (("arrays",), ["a"], "it has 1 arrays and 2 majors"),
         (("majors", 1), "diagonal", r"majors\[1\] is 'diagonal', not .*Literal"),
-        (("maps", 0, "arg"), 2, "a tensor map is of no array"),
+        (("maps", 0, "arg"), 2, "a tensor map belongs to no array"),
         (("maps", 0, "box"), [8, -1], r"maps\[0\].box\[1\] is -1, not int"),
         (("maps", 0, "fill"), "ones", r"maps\[0\].fill is 'ones'"),
         (("maps", 0, "written"), ..., r"maps\[0\]: the field 'written' is missing"),

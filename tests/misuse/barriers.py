@@ -16,8 +16,8 @@ refused(
         pass
 
     specs = spec, spec
-    emit(body, grid=(2,), manual_ready_barriers=True, in_specs=specs)(a, b)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    emit(body, grid=(2,), manual_produced_barriers=True, in_specs=specs)(a, b)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 5: "
     "(indices, 2 tiles, 2 ready barriers)",
@@ -30,7 +30,7 @@ refused(
     def body(indices, x, x_ready):
         pass
 
-    emit(body, grid=(2,), in_specs=(spec,), manual_ready_barriers=True,
+    emit(body, grid=(2,), in_specs=(spec,), manual_produced_barriers=True,
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
          manual_consumed_barriers=True)(a)
 """,
@@ -63,10 +63,10 @@ refused(
     def body(indices, x, x_ready):
         pass
 
-    emit(body, grid=(2,), manual_ready_barriers=1, in_specs=(spec,))(a)
+    emit(body, grid=(2,), manual_produced_barriers=1, in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: manual_ready_barriers must be True or False, got 1",
+    ", pipeline at {file}:{line}: manual_produced_barriers must be True or False, got 1",
     kind=SpecError,
     fix={"barriers=1": "barriers=True"},
 )
@@ -105,7 +105,7 @@ refused(
         numpipe.barrier_arrive(x_ready)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(2,), manual_ready_barriers=True, in_specs=(spec,))(a)  # called
+    emit(body, grid=(2,), manual_produced_barriers=True, in_specs=(spec,))(a)  # called
 """,
     "barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a "
     "ready barrier",
@@ -121,11 +121,11 @@ refused(
 """,
     simulated=(
         "barrier_wait takes a ready barrier, which the body is given with "
-        "manual_ready_barriers=True, got shared-memory tile"
+        "manual_produced_barriers=True, got shared-memory tile"
     ),
     compiled=(
         "barrier_wait takes a ready barrier, which the body is given with "
-        "manual_ready_barriers=True, got shared-memory tile (64, 64) float16"
+        "manual_produced_barriers=True, got shared-memory tile (64, 64) float16"
     ),
     kind=SpecError,
 )
@@ -147,7 +147,7 @@ refused(
     #   ^^^^^^^^^^
             numpipe.barrier_wait(x_ready)
 
-    emit(body, grid=(2,), manual_ready_barriers=True, in_specs=(spec,))(a)  # called
+    emit(body, grid=(2,), manual_produced_barriers=True, in_specs=(spec,))(a)  # called
 """,
     "a ready barrier has no value: it is passed to numpipe.barrier_wait(…)",
 )
@@ -200,14 +200,14 @@ refused(
 refused(
     "a_loop_without_its_barriers",
     """
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_ready_barriers=True)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_produced_barriers=True)
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
 """,
     ", pipeline at {file}:{line-1}: the loop unpacks 2 groups, but each step has 3: write "
     "`for (indices), (tiles), (ready barriers) in pipe(arrays):`; barriers come with "
-    "manual_ready_barriers=True and manual_consumed_barriers=True",
+    "manual_produced_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
     fix={"(x,) in": "(x,), (x_ready,) in"},
 )
@@ -221,9 +221,9 @@ refused(
 """,
     ", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2: write "
     "`for (indices), (tiles) in pipe(arrays):`; barriers come with "
-    "manual_ready_barriers=True and manual_consumed_barriers=True",
+    "manual_produced_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
-    fix={"),))": "),), manual_ready_barriers=True)"},
+    fix={"),))": "),), manual_produced_barriers=True)"},
 )
 refused(
     "a_loop_with_too_few_barriers",
@@ -248,7 +248,7 @@ refused(
 refused(
     "a_loop_that_takes_them_in_the_other_order",
     """
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_ready_barriers=True,
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_produced_barriers=True,
                             manual_consumed_barriers=True)
     for _, (x,), (x_consumed,), (x_ready,) in pipe(a):
         numpipe.barrier_arrive(x_consumed)
@@ -262,25 +262,26 @@ refused(
 refused(
     "a_loop_that_takes_what_comes",
     """
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_ready_barriers=True)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_produced_barriers=True)
     for _, (x,), *barriers in pipe(a):
     #   ^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (_, "
-    "(x,), *barriers)`",
+    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (_, (x,), "
+    "*barriers)`",
 )
 refused(
     "a_barrier_that_outlives_its_loop",
     """
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_ready_barriers=True)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_produced_barriers=True)
     for _, (x,), (x_ready,) in pipe(a):
         numpipe.barrier_wait(x_ready)
     numpipe.barrier_wait(x_ready)
     #                    ^^^^^^^
 """,
-    "'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
-    "where its slot is filled again: take what is needed of it in the loop",
+    "'x_ready' belongs to a step of the pipeline loop at line {line-2} but is used after the "
+    "loop, where its slot is filled again; fix: use it, or load it with <??{name}>[...], in "
+    "the loop",
     fix={"\n    numpipe.barrier_wait(x_ready)": ""},
 )
 refused(
@@ -314,4 +315,17 @@ refused(
     ),
     kind=PipelineDeadlock,
     fix={"        pass": "        numpipe.barrier_arrive(x_consumed)"},
+)
+refused(
+    "barriers_by_both_their_names",
+    """
+    def body(indices, x, x_ready):
+        pass
+
+    emit(body, grid=(2,), in_specs=(spec,), manual_ready_barriers=True,
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+         manual_produced_barriers=True)(a)
+""",
+    "argument 'manual_produced_barriers' given twice",
+    fix={"manual_ready_barriers=True,": ""},
 )

@@ -10,9 +10,8 @@ from tests.kernels.refusals import A, B, C, Cases
 A3, C3 = np.ones((2, 128, 128), np.float16), np.zeros((2, 64, 64), np.float32)
 THREE = A3, B, C3
 REFUSED_INDEX = (
-    "array 'c' has 3 dimensions: c[…] is a block of one or two of them, ds(start, size), with "
-    "an integer along the "
-    "others, got "
+    "array 'c' has 3 dimensions: expected c[…] with ds(start, size) along one or two "
+    "of them and an integer along each of the others, got "
 )
 refused = Cases()
 
@@ -129,7 +128,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but "
-    "TMA moves multiples of 16 B: make it a multiple of 8 elements",
+    "TMA moves multiples of 16 B; fix: make it a multiple of 8 elements",
     kind=SpecError,
     fix={"4)": "8)"},
 )
@@ -143,7 +142,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, "
-    "whose elements lie one after another: leave out transforms=",
+    "whose elements are contiguous; fix: leave out transforms=",
     kind=SpecError,
 )
 refused(
@@ -172,8 +171,8 @@ refused(
         _ = x[ds(8, 64)]
     #       ^^^^^^^^^^^^
 """,
-    compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 "
-    "… 63",
+    compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory; fix: select "
+    "elements in 0 … 63",
     kind=SpecError,
 )
 refused(
@@ -197,7 +196,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
-    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B; fix: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
     args=THREE,
@@ -212,7 +211,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', "
-    "which is no axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
+    "which is not an axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
     "cluster_names=('cluster',))",
     kind=SpecError,
     fixed_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)},
@@ -253,9 +252,9 @@ refused(
     #              ^^^^^^^
         pass
 """,
-    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows of its "
-    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
-    "multiple of 8, or None, which makes a vector of the row",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows along the "
+    "dimension that is not contiguous, but rows in shared memory are swizzled in groups of 8; "
+    "fix: make that side a multiple of 8, or None, which makes the row a vector",
     kind=SpecError,
     fix={"(1, 64)": "(None, 64)"},
 )
@@ -267,9 +266,9 @@ refused(
     #              ^^^^^^^
         pass
 """,
-    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its "
-    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
-    "multiple of 8",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows along "
+    "the dimension that is not contiguous, but rows in shared memory are swizzled in groups of "
+    "8; fix: make that side a multiple of 8",
     kind=SpecError,
     fix={"(60, 64)": "(64, 64)"},
 )
@@ -459,7 +458,7 @@ refused(
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the index selects (64,), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (64,), but the tile is (64, 64)",
     kind=SpecError,
     args=(A, B, np.zeros(64, np.float32)),
 )

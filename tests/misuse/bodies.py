@@ -100,8 +100,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns nothing: it takes the carry and must "
-    "return the next one",
+    ", pipeline at {file}:{line}: body 'body' returns nothing, but it takes a carry; fix: return "
+    "the next carry",
     kind=SpecError,
     fix={"n = n + 1": "return n + 1"},
 )
@@ -114,7 +114,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give a "
+    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry; fix: pass a "
     "compute_context that calls pipeline(initial carry), or return nothing",
     kind=SpecError,
     fix={"return 1": "pass"},
@@ -323,8 +323,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: compute_context 'compute' returns a value, which nothing "
-    "receives: store results through the kernel's output references",
+    ", pipeline at {file}:{line}: compute_context 'compute' returns a value, which is not used; "
+    "fix: store results through the kernel's output references",
     kind=SpecError,
     fix={"return pipeline(0)": "pipeline(0)"},
 )
@@ -364,8 +364,8 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), compute_context=compute, carry_coroutine=carry)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say "
-    "the same: give one",
+    "emit_pipeline_warp_specialized: compute_context and carry_coroutine do the same; fix: give "
+    "only one of them",
     fix={"compute_context=compute, ": ""},
 )
 refused(
@@ -446,7 +446,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), carry_coroutine=carry)(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: 'carry' has no 'yield': give it as compute_context=",
+    ", pipeline at {file}:{line}: 'carry' has no 'yield'; fix: pass it as compute_context=",
     kind=SpecError,
 )
 refused(
@@ -486,8 +486,8 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 3",
     kind=SpecError,
     fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )
@@ -500,7 +500,7 @@ refused(
     "emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), "
     "max_concurrent_steps=None, delay_release=None, compute_context=None, "
     "carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
-    "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
+    "manual_produced_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
     "memory_thread_idx=None, steps_of=None): it has no argument 'slots'",
     fix={"slots=2": "max_concurrent_steps=2"},
 )
@@ -561,8 +561,8 @@ refused(
   # ^^^^^^^^^^^^^^
         return x + y
 """,
-    "nested function 'f': its parameters have no defaults: it captures by value what it uses "
-    "of the kernel, or use @numpipe.function",
+    "nested function 'f': default arguments are not supported; fix: use the kernel's names "
+    "directly, which are captured by value, or use @numpipe.function",
 )
 refused(
     "a_nested_function_called_wrongly",
@@ -586,7 +586,7 @@ refused(
     z = functions[1](x=a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'functions[1]' is called with keywords: names of parameters are known only of functions "
-    "called by their own name",
+    "'functions[1]' is called with keywords, but parameter names are known only for functions "
+    "that are called by their own name; fix: pass the arguments by position",
     fix={"x=a.shape[0]": "a.shape[0]"},
 )

@@ -177,8 +177,8 @@ refused(
     assert a.shape[0] == 3, f"{a.shape[0]} rows"
     #                       ^^^^^^^^^^^^^^^^^^^^
 """,
-    "the message of an assertion on run-time values is a constant string, got f'{a.shape[0]} "
-    "rows': print values with numpipe.debug_print",
+    "the message of an assertion on run-time values must be a constant string, got "
+    "f'{a.shape[0]} rows'; fix: print values with numpipe.debug_print",
     fix={'f"{a.shape[0]} rows"': '"rows"', "== 3": "> 3"},
 )
 refused(

@@ -16,7 +16,7 @@ refused(
     x = np.sin(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.sin' takes tiles of float32, got int32: use .astype(np.float32) first",
+    "'np.sin' takes tiles of float32, got int32; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -26,7 +26,7 @@ refused(
     x = np.cos(a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^
 """,
-    "np.cos(…) takes register tiles and numbers, got int32: convert it with float(x)",
+    "np.cos(…) takes register tiles and numbers, got int32; fix: convert it with float(x)",
     kind=SpecError,
     fix={"a.shape[0]": "float(a.shape[0])"},
 )
@@ -36,7 +36,7 @@ refused(
     x = np.round(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.round' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    "'np.round' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
@@ -55,7 +55,7 @@ refused(
     x = (numpipe.iota(64) < 3) // 2
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'//' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    "'//' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
     kind=SpecError,
     fix={"< 3)": "< 3).astype(np.int32)"},
 )
@@ -65,7 +65,7 @@ refused(
     x = numpipe.iota(64) % 2.5
     #   ^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'%' of an int32 tile and a float: use .astype(np.float32) first",
+    "'%' of an int32 tile and a float; fix: convert the tile, .astype(np.float32)",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -75,7 +75,8 @@ refused(
     x = 7 // (numpipe.iota(64) - 5)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="an integer tile // or % 0: integer division by zero is undefined on the GPU",
+    simulated="integer division by zero in an integer tile // or %: the result is undefined on "
+    "the GPU",
     kind=SimulationError,
     fix={"iota(64) - 5": "iota(64) + 1"},
 )
@@ -85,7 +86,8 @@ refused(
     x = max(numpipe.zeros((64, 64), np.float32), numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.maximum' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)",
+    "'np.maximum' of tiles of float32 and int32: operands must have one type; fix: convert one of "
+    "them, such as x.astype(np.float32)",
     kind=SpecError,
     fix={"iota(64))": "iota(64).astype(np.float32))"},
 )
@@ -95,7 +97,8 @@ refused(
     x = numpipe.scan(lambda p, q: p + q, b[ds(0, 64), ds(0, 64)], axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "scan takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first",
+    "scan takes tiles of float32 or int32, got float16 (64, 64); fix:  use .astype(np.float32) "
+    "first",
     kind=SpecError,
     fix={"b[ds(0, 64), ds(0, 64)]": "b[ds(0, 64), ds(0, 64)].astype(np.float32)"},
 )
@@ -116,7 +119,7 @@ refused(
     x, y = numpipe.scan(lambda p, q: q, tiles, axis=1)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "scan: tiles that are scanned together have one shape and one layout, got float32 (64, "
+    "scan: tiles that are scanned together must have one shape and one layout, got float32 (64, "
     "64) and float32 (64, 8)",
     kind=SpecError,
     fix={"(64, 8)": "(64, 64)"},
@@ -127,11 +130,11 @@ refused(
     x = numpipe.scan(lambda p, q: p < q, numpipe.zeros((64, 64), np.float32), axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "scan: function(a, b) returns what a and b are, float32 (64,) (column layout), element "
-    "by element, got bool (64,) (column layout)",
+    "scan: function(a, b) must return the same types as a and b, float32 (64,) (column layout), "
+    "computed elementwise, got bool (64,) (column layout)",
     compiled=(
-        "scan: function(a, b) returns what a and b are, float32 (8,) (row layout), element by "
-        "element, got bool (8,) (row layout)"
+        "scan: function(a, b) must return the same types as a and b, float32 (8,) (row layout), "
+        "computed elementwise, got bool (8,) (row layout)"
     ),
     kind=SpecError,
     fix={"p < q": "np.where(p < q, p, q)"},
@@ -142,7 +145,7 @@ refused(
     x = numpipe.scan(lambda p, q: p + q, numpipe.zeros((64, 64), np.float32).sum(), axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "scan(function, tile, axis): tile is a register tile, or a tuple of them, got a "
+    "scan(function, tile, axis): tile must be a register tile, or a tuple of them, got a "
     "reduction of a register tile",
     kind=SpecError,
     fix={".sum()": ""},
@@ -153,7 +156,7 @@ refused(
     x = np.maximum.accumulate(b[ds(0, 64), ds(0, 64)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "np.maximum.accumulate takes tiles of float32 or int32, got float16 (64, 64): use "
+    "np.maximum.accumulate takes tiles of float32 or int32, got float16 (64, 64); fix:  use "
     ".astype(np.float32) first",
     kind=SpecError,
     fix={"ds(0, 64)])": "ds(0, 64)].astype(np.float32))"},
@@ -174,7 +177,7 @@ refused(
     values, columns = numpipe.top_k(numpipe.zeros((64, 64), np.float32), 33)
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "top_k: k=33: of the 64 columns of a tile (64, 64), 1 to 32 are found",
+    "top_k: k=33: expected 1 to 32 for the 64 columns of a tile (64, 64)",
     kind=SpecError,
     fix={"33": "32"},
 )
@@ -184,7 +187,7 @@ refused(
     values, columns = numpipe.top_k(numpipe.zeros((64, 8), np.float32), 9)
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "top_k: k=9: of the 8 columns of a tile (64, 8), 1 to 8 are found",
+    "top_k: k=9: expected 1 to 8 for the 8 columns of a tile (64, 8)",
     kind=SpecError,
     fix={", 9)": ", 8)"},
 )
@@ -194,8 +197,8 @@ refused(
     values, columns = numpipe.top_k(numpipe.iota(64), 2)
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "top_k takes tiles (M, N) of float32, float16, bfloat16 or int32, got int32 (64,) "
-    "(either layout)",
+    "top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got int32 (64,) (either "
+    "layout)",
     kind=SpecError,
     fix={"iota(64)": "iota((64, 64), 1)"},
 )
@@ -205,7 +208,8 @@ refused(
     c[ds(0, 64), ds(0, 64)] = b[ds(0, 64), ds(0, 64)]
   # ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the array is float16, the tile bfloat16: store tile.astype(c.dtype)",
+    "'c[…] = tile': the array is float16, but the tile is bfloat16; fix: store "
+    "tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B.astype(BFLOAT16), C.astype(np.float16)),
     fix={"= b[ds(0, 64), ds(0, 64)]": "= b[ds(0, 64), ds(0, 64)].astype(c.dtype)"},
@@ -217,7 +221,8 @@ refused(
     tile[...] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^
 """,
-    "tile[…] = value: the tile is int32, the value float32: store value.astype(tile.dtype)",
+    "tile[…] = value: the tile is int32, but the value is float32; fix: store "
+    "value.astype(tile.dtype)",
     kind=SpecError,
     warp_specialized=False,
     fix={"np.float32)": "np.int32)"},

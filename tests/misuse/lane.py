@@ -17,14 +17,12 @@ LANE: dict[str, Any] = {
 }
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
 NOT_HERE = (
-    f" is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
-    f"{OPTION}; here the code is the "
-    "warpgroup's"
+    " is per-lane code, which is supported only in the body of a body-form pipeline, in a "
+    f"kernel with {OPTION}; here the code is the warpgroup's"
 )
 ELEMENTS = (
-    f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, "
-    f"tile.at[…] and "
-    "tile.T"
+    f"with {OPTION} a body may access single elements of a tile, tile[i, j] with integers, and "
+    "views, tile.at[…] and tile.T"
 )
 # operations of the warpgroup; messages do not use the machine's names
 OF_ALL = (
@@ -156,8 +154,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: body 'body' issues wgmmas, but with "
     + OPTION
-    + " it is code for each lane: use "
-    "LoweringSemantics.Warpgroup",
+    + " it is per-lane code; fix: use LoweringSemantics.Warpgroup",
     **LANE,
     fix={"x, x)": "x, x.T)"},
     fixed_options={"compiler_params": CompilerParams()},
@@ -168,11 +165,11 @@ refused(
     def body(indices, x, ready):
         pass
 
-    emit(body, grid=(1,), manual_ready_barriers=True, in_specs=(spec,))(a)
+    emit(body, grid=(1,), manual_produced_barriers=True, in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and "
-    "arrive on, but with " + OPTION + " it is code for each lane: use LoweringSemantics.Warpgroup",
+    "arrive on, but with " + OPTION + " it is per-lane code; fix: use LoweringSemantics.Warpgroup",
     **LANE,
     fixed_options={"compiler_params": CompilerParams()},
 )
@@ -190,8 +187,7 @@ refused(
 """,
     ", pipeline at {file}:{line+3}: the carry is tile (64, 64) float32, but with "
     + OPTION
-    + " it is the lane's own: "
-    "numbers, and tuples of them",
+    + " each lane has its own carry: numbers, and tuples of numbers",
     **LANE,
     fix={"numpipe.zeros((64, 64), np.float32)": "0.0"},
 )
@@ -204,7 +200,7 @@ refused(
 
     emit(body, grid=(1,), in_specs=(spec,))(a)  # called
 """,
-    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array",
     **LANE,
 )
 refused(

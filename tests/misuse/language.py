@@ -38,7 +38,7 @@ refused(
   # ^^^^^^^^^^^^^^^
         pass
 """,
-    "'with' needs objects that enter and leave, which the GPU has not: call what it stands for",
+    "'with' needs context managers, which do not exist on the GPU; fix: write the calls themselves",
 )
 refused(
     "with_a_region_that_is_left",
@@ -48,7 +48,7 @@ refused(
             return
     #       ^^^^^^
 """,
-    "'return' leaves the region without ending it: put it behind the 'with'",
+    "'return' leaves the region without ending it; fix: move it after the 'with'",
     fix={
         "        if a.shape[0] > 64:\n            return": (
             "        x = 1\n    if a.shape[0] > 64:\n        return"
@@ -66,7 +66,7 @@ refused(
                 break
     #           ^^^^^
 """,
-    "'break' leaves the region without ending it: put it behind the 'with'",
+    "'break' leaves the region without ending it; fix: move it after the 'with'",
 )
 refused(
     "with_a_region_of_a_number",
@@ -85,7 +85,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    'a region stands alone: with numpipe.region("name"):',
+    "a region must be the only item of its 'with'; fix: with numpipe.region(\"name\"):",
     fix={', numpipe.region("b")': ""},
 )
 refused(
@@ -228,7 +228,7 @@ refused(
     return 3
   # ^^^^^^^^
 """,
-    "a kernel returns nothing: store results through its output references",
+    "a kernel must not return a value; fix: store results through its output references",
     fix={"return 3": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 3, np.float32)"},
 )
 refused(
@@ -269,7 +269,7 @@ refused(
     a = 3
   # ^
 """,
-    "'a' is a parameter of the kernel and cannot be re-bound: use another name",
+    "'a' is a parameter of the kernel and cannot be reassigned; fix: use another name",
     fix={"a = 3": "n = 3"},
 )
 refused(
@@ -288,8 +288,8 @@ refused(
     #   ^
     y = x
 """,
-    "'x' is born in the pipeline loop of line {line-1} and used after it: with no steps it "
-    "would have no value; bind it before the loop",
+    "'x' is first assigned in the pipeline loop at line {line-1} and used after it: if the "
+    "loop has no steps, it has no value; fix: assign it before the loop",
     fix={"    for (k,)": "    x = 0\n    for (k,)"},
 )
 refused(
@@ -300,8 +300,9 @@ refused(
     c[:64, :64] = tile[...].astype(np.float32)
     #             ^^^^
 """,
-    "'tile' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
-    "where its slot is filled again: take what is needed of it in the loop",
+    "'tile' belongs to a step of the pipeline loop at line {line-2} but is used after the "
+    "loop, where its slot is filled again; fix: use it, or load it with <??{name}>[...], in "
+    "the loop",
     fix={"        pass\n    c[": "        c["},
 )
 
@@ -314,8 +315,8 @@ refused(
             break
     #       ^^^^^
 """,
-    "'break' leaves the pipeline loop of line {line-2}: the memory role would still load the "
-    "remaining steps; run all steps, or make the grid smaller",
+    "'break' leaves the pipeline loop at line {line-2}: the memory role would still load the "
+    "remaining steps; fix: run all steps, or make the grid smaller",
     fix={"grid=(2,)": "grid=(1,)", "        if k == 1:\n            break": "        pass"},
 )
 refused(
@@ -326,8 +327,8 @@ refused(
             return
     #       ^^^^^^
 """,
-    "'return' leaves the pipeline loop of line {line-2}: the memory role would still load "
-    "the remaining steps; run all steps, or make the grid smaller",
+    "'return' leaves the pipeline loop at line {line-2}: the memory role would still load the "
+    "remaining steps; fix: run all steps, or make the grid smaller",
 )
 refused(
     "else_on_a_pipeline",
@@ -354,8 +355,8 @@ refused(
   # ^
     x = rows()
 """,
-    "'n' is re-bound after 'rows' of line {line-3} captured it: captures are by value in a "
-    "kernel; use another name",
+    "'n' is reassigned after 'rows' at line {line-3} captured it, but captures are by value in "
+    "a kernel; fix: use another name",
     fix={"n = 3": "m = 3"},
 )
 refused(
@@ -395,7 +396,7 @@ def a_decorated_nested_function(a, b, c):
 
     x = f()
 """,
-    "nested function 'f': decorators are not supported in a kernel",
+    "nested function 'f': decorators are not supported in a kernel; fix: remove the decorator",
 )
 refused(
     "a_default_of_a_nested_function",
@@ -406,8 +407,8 @@ refused(
 
     x = f()
 """,
-    "nested function 'f': its parameters have no defaults: it captures by value what it uses "
-    "of the kernel, or use @numpipe.function",
+    "nested function 'f': default arguments are not supported; fix: use the kernel's names "
+    "directly, which are captured by value, or use @numpipe.function",
 )
 refused(
     "a_default_of_a_lambda",
@@ -415,8 +416,8 @@ refused(
     f = lambda x, y=3: x + y
     #   ^^^^^^^^^^^^^^^^^^^^
 """,
-    "a lambda: its parameters have no defaults: it captures by value what it uses of the "
-    "kernel, or use @numpipe.function",
+    "a lambda: default arguments are not supported; fix: use the kernel's names directly, which "
+    "are captured by value, or use @numpipe.function",
 )
 
 # calls
@@ -438,8 +439,8 @@ refused(
     c[0:n, 0:64] = numpipe.zeros((64, 64), np.float32)
     # ^^^
 """,
-    "a slice of a tile or array has compile-time bounds and no step; for a run-time start "
-    "write ds(start, size)",
+    "a slice of a tile or array must have compile-time bounds and no step; fix: for a run-time "
+    "start, write ds(start, size)",
     fix={"c[0:n": "c[ds(n - 128, 64)"},
 )
 refused(
@@ -476,7 +477,7 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, "
-    "delay_release=None, steps_of=None, manual_ready_barriers=False, "
+    "delay_release=None, steps_of=None, manual_produced_barriers=False, "
     "manual_consumed_barriers=False): it has no argument 'slots'",
     fix={"slots=2": "max_concurrent_steps=2"},
 )
@@ -486,7 +487,7 @@ refused(
     x = ds(*(0, 64))
     #   ^^^^^^^^^^^^
 """,
-    "ds: no * or ** in a kernel's calls: write the arguments out",
+    "ds: * and ** are not supported in a kernel's calls; fix: write the arguments out",
     fix={"ds(*(0, 64))": "ds(0, 64)"},
 )
 refused(
@@ -524,7 +525,7 @@ refused(
     a_plain_function(a, b, c)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'a_plain_function' is a kernel: a kernel is called from the host, not from a kernel",
+    "'a_plain_function' is a kernel, which can be called from the host but not from a kernel",
 )
 
 # values
@@ -573,8 +574,8 @@ a_pipeline_chosen_at_run_time = refused(
         pass
 """,
     compiled=(
-        "`pipe(a)` cannot be compiled: 'pipe' is not of one type here (pipeline and pipeline): "
-        "bind it in one place, or to one type in each"
+        "`pipe(a)` cannot be compiled: 'pipe' has two types here (pipeline and pipeline); fix: "
+        "assign it in one place, or the same type everywhere"
     ),
 )
 refused(
@@ -736,7 +737,7 @@ refused(
         previous = numpipe.zeros((64, 64), np.float32)
 """,
     compiled=(
-        "`previous` cannot be compiled: 'previous' may have no value here yet: give it one "
+        "`previous` cannot be compiled: 'previous' may have no value here yet; fix: assign it "
         "before the loop"
     ),
     fix={

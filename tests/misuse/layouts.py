@@ -14,7 +14,7 @@ refused(
     x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'",
+    "layout_cast: the layout of a tile (M, N) must be one of 'accumulator', 'coalesced', got 'row'",
     kind=SpecError,
     fix={'"row"': '"coalesced"'},
 )
@@ -24,7 +24,7 @@ refused(
     x = numpipe.layout_cast(numpipe.iota(64), "columns")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'",
+    "layout_cast: the layout of a vector must be one of 'row', 'column', got 'columns'",
     kind=SpecError,
     fix={'"columns"': '"column"'},
 )
@@ -34,9 +34,9 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane "
-    'has the elements of both; write numpipe.layout_cast(x, "accumulator") of what is '
-    "coalesced",
+    "'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has "
+    "the elements of both; fix: convert the coalesced tile, numpipe.layout_cast(x, "
+    '"accumulator")',
     kind=SpecError,
     fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
@@ -50,8 +50,8 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 "
-    'layout: write numpipe.layout_cast(tile, "accumulator")',
+    "sum: expected a tile in accumulator layout, got (64, 64) in coalesced 4 layout; fix: "
+    'numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
     fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
@@ -66,8 +66,8 @@ refused(
     tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
   # ^^^^^^^^^
 """,
-    "tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in "
-    'coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
+    "tile[…] = value: expected a tile in accumulator layout, got (64, 64) in coalesced 4 layout; "
+    'fix: numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
     fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
@@ -82,8 +82,8 @@ refused(
         p = numpipe.wgmma(None, numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), y)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 "
-    'layout: write numpipe.layout_cast(tile, "accumulator")',
+    "wgmma: expected a tile in accumulator layout, got (64, 64) in coalesced 8 layout; fix: "
+    'numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
     fix={
         "numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])": (
@@ -97,8 +97,8 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 "
-    "(64, 40), rows of 160 bytes",
+    "load_tile: the rows of a coalesced tile (M, N) have 32, 64 or a multiple of 128 bytes, got "
+    "float32 (64, 40), rows of 160 bytes",
     kind=SpecError,
     fix={"ds(0, 40)": "ds(0, 32)"},
 )
@@ -108,8 +108,8 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "lines")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of '
-    'a vector "row 32", "column 32", got \'lines\'',
+    'load_tile: layout must be "accumulator", "coalesced", "rows" or "rows 32", for a vector "row '
+    '32" or "column 32", got \'lines\'',
     kind=SpecError,
     fix={'"lines"': '"rows"'},
 )
@@ -119,8 +119,8 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 64")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    'load_tile: the layout of a tile (M, N) by rows is "rows" or "rows L", for 4, 8, 16 or '
-    "32 lanes L that share a row, got 'rows 64'",
+    'load_tile: the layout by rows of a tile (M, N) must be "rows" or "rows L", where L lanes (4, '
+    "8, 16 or 32) share a row, got 'rows 64'",
     kind=SpecError,
     fix={"rows 64": "rows 32"},
 )
@@ -131,8 +131,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has "
-    'the elements of both; write numpipe.layout_cast(x, "rows 32"), of a vector "row 32" '
-    'along the columns, or "column 32" along the rows and then v[:, None]',
+    'the elements of both; fix: numpipe.layout_cast(x, "rows 32"); for a vector along the columns '
+    '"row 32", for one along the rows "column 32", then v[:, None]',
     kind=SpecError,
     fix={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
 )
@@ -143,8 +143,8 @@ refused(
         acc = numpipe.wgmma(numpipe.zeros((8, 64), np.float32), x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
-    "write tiles of 64 x j rows and at most 256 columns",
+    "wgmma: expected a tile in accumulator layout, got (8, 64) in rows 32 layout; fix: use a tile "
+    "of 64 x j rows and at most 256 columns",
     kind=SpecError,
 )
 refused(
@@ -153,8 +153,8 @@ refused(
     x = np.cumsum(c[ds(0, 8), ds(0, 64)], axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
-    "write tiles of 64 x j rows and at most 256 columns",
+    "cumsum: expected a tile in accumulator layout, got (8, 64) in rows 32 layout; fix: use a "
+    "tile of 64 x j rows and at most 256 columns",
     kind=SpecError,
     fix={"ds(0, 8)": "ds(0, 64)"},
 )
@@ -165,8 +165,8 @@ refused(
     y = numpipe.layout_cast(x.astype(np.float32), "accumulator")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by "
-    "side, and 16 are moved: cast before astype",
+    "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 adjacent bytes, but "
+    "the cast moves 16 at a time; fix: cast before astype",
     kind=SpecError,
     fix={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
 )
@@ -176,8 +176,8 @@ refused(
     x = numpipe.layout_cast(numpipe.iota(40), "column")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: a vector of 40 elements does not lie in column layout: along columns there "
-    "are 8 x i elements, at most 256, along rows 64 x j",
+    "layout_cast: a vector of 40 elements has no column layout: a row layout has a multiple of 8 "
+    "elements up to 256, a column layout a multiple of 64",
     kind=SpecError,
 )
 refused(
@@ -187,8 +187,8 @@ refused(
     y = x.sum(axis=0) + x.sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of two vectors of 64 elements, one along columns (row layout), one along rows "
-    '(column layout): no lane has both; cast one: numpipe.layout_cast(v, "row")',
+    "'+' of two vectors of 64 elements, one along columns (row layout) and one along rows (column "
+    'layout): no lane has the elements of both; fix: numpipe.layout_cast(v, "row")',
     kind=SpecError,
     fix={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
 )
@@ -198,8 +198,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "v[:, None] needs a vector along rows (column layout), this one of 64 elements lies "
-    'along columns (row layout): write numpipe.layout_cast(v, "column")[:, None]',
+    "v[:, None] needs a vector along rows (column layout), but this one of 64 elements is along "
+    'columns (row layout); fix: numpipe.layout_cast(v, "column")[:, None]',
     kind=SpecError,
     fix={
         "numpipe.zeros((64, 64), np.float32).sum(axis=0)": (
@@ -214,8 +214,8 @@ refused(
     y = x - x.max(axis=1)
     #   ^^^^^^^^^^^^^^^^^
 """,
-    "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
-    'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")',
+    "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this vector "
+    'is along rows (column layout); fix: write v[:, None], or numpipe.layout_cast(v, "row")',
     kind=SpecError,
     fix={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
 )
@@ -235,8 +235,8 @@ refused(
     x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they "
-    "are made of",
+    "layout_cast: expected a tile (M, N) of 16 or 32 bits, got bool (64, 64); fix: cast the "
+    "values it is computed from",
     kind=SpecError,
 )
 
@@ -306,8 +306,9 @@ refused(
     #                         ^^^^^
 """,
     compiled=(
-        "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
-        'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
+        "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this "
+        "vector is along rows (column layout); fix: write v[:, None], or numpipe.layout_cast(v, "
+        '"row")'
     ),
     kind=SpecError,
     fix={"x - m": "x - m[:, None]"},
@@ -353,8 +354,9 @@ refused(
     m = m * m + m  # of one layout
 """,
     compiled=(
-        "`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) "
-        'and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(x, "column")'
+        "`m` cannot be compiled: a conditional expression needs one layout, got tile (64,) float32 "
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: "
+        'numpipe.layout_cast(x, "column")'
     ),
 )
 refused(

@@ -21,8 +21,8 @@ refused(
     #                 ^^^^^^^
         x[...] = numpipe.zeros((64, 64), np.float32)
 """,
-    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, and "
-    "outputs are stored by rows: pass a row-major array, or store from registers in the "
+    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, but "
+    "outputs are stored by rows; fix: pass a row-major array, or store from registers in the "
     "body, 'c[…] = tile'",
     kind=SpecError,
     args=(A, B, COLUMNS),
@@ -49,8 +49,8 @@ refused(
     pipe = numpipe.pipeline(grid=(1,), out_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an "
-    "output is free as soon as its TMA store has read it: leave delay_release out",
+    ", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is only for inputs: a slot of an "
+    "output is free as soon as its TMA store has read it; fix: leave out delay_release",
     kind=SpecError,
     fix={", delay_release=1": ""},
 )
@@ -61,8 +61,8 @@ refused(
     pipe = numpipe.pipeline(grid=(1,), out_specs=specs)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is for inputs: what lies "
-    "outside the array is not stored; leave oob_fill out",
+    ", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is only for inputs: elements "
+    "outside the array are not stored; fix: leave out oob_fill",
     kind=SpecError,
     fix={', oob_fill="nan"': ""},
 )
@@ -96,9 +96,9 @@ refused(
     pipe = numpipe.pipeline(grid=(2,), out_specs=(rows,), steps_of=half)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: steps_of with out_specs: every compute warpgroup takes "
-    "part in storing an output's blocks; store from registers in the body, c[…] = tile, or "
-    "let all warpgroups run all steps",
+    ", pipeline at {file}:{line}: steps_of with out_specs: every compute warpgroup takes part in "
+    "storing an output's blocks; fix: store from registers in the body, c[…] = tile, or leave out "
+    "steps_of",
     kind=SpecError,
 )
 refused(
@@ -149,7 +149,8 @@ refused(
         y[...] = x[...]
     #   ^^^^^^
 """,
-    "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
+    "tile[…] = value: the tile is int32, but the value is float16; fix: store "
+    "value.astype(tile.dtype)",
     kind=SpecError,
     args=(A, B, C.astype(np.int32)),
     fix={"x[...]": "x[...].astype(y.dtype)"},
@@ -162,8 +163,8 @@ refused(
         y[...] = numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^
 """,
-    "tile[…] = value: the tile is (128, 64), the value (64, 64): store to a part of it, "
-    "tile[ds(start, size), :] = value",
+    "tile[…] = value: the tile is (128, 64), but the value is (64, 64); fix: store to a part of "
+    "it, tile[ds(start, size), :] = value",
     kind=SpecError,
 )
 refused(
@@ -188,7 +189,7 @@ refused(
         x[...] = x[...]
     #   ^^^^^^
 """,
-    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array",
     kind=SpecError,
 )
 refused(
@@ -201,7 +202,8 @@ refused(
         y[...] += x[...].astype(np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of tiles of float16 and float32: convert one of them, e.g. x.astype(np.float32)",
+    "'+' of tiles of float16 and float32: operands must have one type; fix: convert one of them, "
+    "such as x.astype(np.float32)",
     kind=SpecError,
     args=(A, B, A.copy()),
 )
@@ -213,7 +215,7 @@ refused(
         y.at[:, :] = numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^
 """,
-    "tile.at[…] is a view, and is not assigned to: tile[…] = value stores",
+    "tile.at[…] is a view and cannot be assigned to; fix: write tile[…] = value",
     kind=SpecError,
 )
 refused(

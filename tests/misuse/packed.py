@@ -98,7 +98,7 @@ refused(
     y = c[ds(0, 64), ds(0, 64)].astype("int4")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"astype: a tile's dtype is {listed(TILES, 'or')}, got int4: convert an array before the "
+    f"astype: a tile's dtype must be {listed(TILES, 'or')}, got int4: convert an array before the "
     "call; fix: pack 2 of int4 into each element of a uint8 array, and load them by "
     "numpipe.unpack(tile, 'int4', np.float16); they are not stored",
     kind=SpecError,

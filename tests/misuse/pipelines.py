@@ -41,7 +41,7 @@ refused(
         pass
 """,
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
-    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B; fix: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 4)": "(64, 8)"},
@@ -115,9 +115,9 @@ refused(
     acc = numpipe.zeros((256, 256), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but "
-    "each of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; "
-    "use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
+    "register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers per lane, but each "
+    "of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; fix: use a "
+    "smaller tile, such as (64, 256), and more CTAs or warpgroups",
     num_compute_wgs=2,
     fix={"(256, 256)": "(64, 256)"},
 )
@@ -149,8 +149,8 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 3",
     kind=SpecError,
     fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )
@@ -171,8 +171,8 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got "
-    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=2: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 4",
     kind=SpecError,
     compiler_params=numpipe.CompilerParams(delay_release=3),
     fix={"max_concurrent_steps=2": "max_concurrent_steps=4"},
@@ -195,8 +195,8 @@ refused(
     pipe = numpipe.pipeline(grid=(1.5,), in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
-    compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)",
+    simulated=", pipeline at {file}:{line}: grid must contain integers, got (1.5,)",
+    compiled=", pipeline at {file}:{line}: grid must contain integers, got (float64,)",
     kind=SpecError,
     fix={"1.5": "1"},
 )
@@ -206,7 +206,7 @@ refused(
     pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1",
+    ", pipeline at {file}:{line}: the sizes in grid must be at least 0, got 2, -1",
     kind=SpecError,
     fix={"-1": "1"},
 )
@@ -216,7 +216,7 @@ refused(
     pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72",
+    simulated=", pipeline at {file}:{line}: the sizes in grid must be at least 0, got -72",
     kind=SpecError,
 )
 refused(
@@ -260,12 +260,12 @@ refused(
         pass
 """,
     simulated=(
-        ", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's "
-        "array parameters"
+        ", pipeline at {file}:{line-1}: called on (int), but a pipeline must be called on the "
+        "kernel's array parameters"
     ),
     compiled=(
-        ", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's "
-        "array parameters"
+        ", pipeline at {file}:{line-1}: called on (int32), but a pipeline must be called on the "
+        "kernel's array parameters"
     ),
     kind=SpecError,
     fix={"pipe(3)": "pipe(a)"},
@@ -277,7 +277,7 @@ refused(
     #   ^^^^^^^^^^^^
         pass
 """,
-    "the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)",
+    "the pipeline is called with 1 arrays, but the loop unpacks 2 tiles: (x, y)",
     fix={"(x, y)": "(x,)"},
 )
 refused(
@@ -287,7 +287,7 @@ refused(
     #   ^^^^^^^
         pass
 """,
-    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
+    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
     fix={"for k, x, y in": "for (k,), (x, y) in"},
 )
 refused(
@@ -297,7 +297,7 @@ refused(
     #                 ^^^^^^^^^^^^^^^
         pass
 """,
-    "a pipeline is called on its arrays by position",
+    "a pipeline is called with its arrays by position",
     fix={", more=b": ""},
 )
 refused(
@@ -372,8 +372,8 @@ refused(
     for (k,), (x,) in pipe(a):
         pass
 """,
-    "SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its "
-    "index map is compiled",
+    "SPEC is a BlockSpec made outside the kernel, whose index map is not compiled with the "
+    "kernel; fix: make it in the kernel",
     fix={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
 )
 refused(
@@ -382,7 +382,7 @@ refused(
     x = pipe(a)
     #   ^^^^^^^
 """,
-    "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+    "a pipeline may only be called in a `for`; fix: for (indices), (tiles) in pipe(arrays):",
     fix={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"},
 )
 refused(
@@ -395,9 +395,9 @@ refused(
 
     run(numpipe.pipeline(grid=(1,), in_specs=(spec,)))
 """,
-    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) "
-    "in pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every "
-    "return of the function is a pipeline",
+    "a pipeline must be called in a `for` of the function that creates it, for (indices), (tiles) "
+    "in pipe(arrays):, or of a function that binds it to a name, pipe = function(…), where "
+    "function returns a pipeline in every return",
 )
 refused(
     "tiles_outside_a_loop",
@@ -405,7 +405,7 @@ refused(
     t = numpipe.tiles(3)
     #   ^^^^^^^^^^^^^^^^
 """,
-    "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
+    "numpipe.tiles(…) is only allowed in a `for`; fix: for m, n in numpipe.tiles(…):",
     fix={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"},
 )
 refused(
@@ -447,7 +447,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in "
+    "numpipe.tiles gives a tuple of indices, even for a single count; fix: `for (m,) in "
     "numpipe.tiles(…):`",
     fix={"for m in": "for (m,) in"},
 )
@@ -459,7 +459,8 @@ refused(
     #                         ^^^^
         pass
 """,
-    "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple",
+    "a loop over tiles takes its counts as separate arguments, got a tuple; fix: numpipe.tiles(m, "
+    "n)",
     kind=SpecError,
     fix={"tiles((n,))": "tiles(n)"},
 )
@@ -480,7 +481,7 @@ refused(
     #                                     ^^^^^^^^^^
         pass
 """,
-    "numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
+    "numpipe.tiles: order= must be 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
     "numpipe.orders, or a host table (a 2-D int32 array argument); got a run-time int32",
     kind=SpecError,
     fix={"a.shape[0]": '"snake"'},
@@ -492,7 +493,7 @@ refused(
     #                                  ^
         pass
 """,
-    "tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16",
+    "tiles(order='b'): a host table must be a 2-D int32 array, got 2-D float16",
     kind=SpecError,
 )
 refused(

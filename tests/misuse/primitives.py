@@ -30,7 +30,7 @@ refused(
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves "
-    "multiples of 16 B: make that side a multiple of 8 elements",
+    "multiples of 16 B; fix: make that side a multiple of 8 elements",
     kind=SpecError,
     fix={"(64, 30)": "(64, 32)"},
 )
@@ -52,8 +52,8 @@ refused(
     numpipe.scratch(SMEM((a.shape[0], 64, 64), np.float16))
     #                    ^^^^^^^^^^^^^^^^^^^^
 """,
-    "(a.shape[0], 64, 64) is no compile-time constant, and the type of an allocation is one: "
-    "write literals, constants of the module or fields of a Static",
+    "(a.shape[0], 64, 64) is not a compile-time constant, which the type of an allocation must "
+    "be; fix: use literals, constants of the module or fields of a Static",
     fix={"a.shape[0]": "2"},
 )
 refused(
@@ -119,8 +119,8 @@ refused(
     numpipe.run_scoped(body, SMEM((64, 64), np.float16), collective_axes="x")
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or "
-    "'wg' (one for all of the CTA's), got 'x'",
+    "run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or 'wg' "
+    "(one for all warpgroups of the CTA), got 'x'",
     kind=SpecError,
     fix={'"x"': '"wg"'},
 )
@@ -143,8 +143,7 @@ refused(
     numpipe.run_scoped(3, SMEM((64, 64), np.float16))
     #                  ^
 """,
-    "run_scoped: function must be one that is nested in the kernel, or decorated with "
-    "@numpipe.function, got 3",
+    "run_scoped: function must be nested in the kernel, or decorated with @numpipe.function, got 3",
 )
 
 # ---- references
@@ -156,12 +155,12 @@ refused(
     #   ^^^^^^^^^^^^^^
 """,
     simulated=(
-        "buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole "
-        "tile, or two of ds(start, size) and ':', got (0, 1)"
+        "buffer.at[…]: expected an integer for each dimension of slots (2,), then nothing or two "
+        "of ds(start, size) and ':', got (0, 1)"
     ),
     compiled=(
-        "buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole "
-        "tile, or two of ds(start, size) and ':', got (int64, int64)"
+        "buffer.at[…]: expected an integer for each dimension of slots (2,), then nothing or two "
+        "of ds(start, size) and ':', got (int64, int64)"
     ),
     kind=SpecError,
     fix={"at[0, 1]": "at[0]"},
@@ -173,7 +172,7 @@ refused(
     _ = slots[0]
     #   ^^^^^^^^
 """,
-    "slots of shared memory have no value: buffer.at[slot] is a tile",
+    "slots of shared memory have no value; fix: buffer.at[slot] is a tile",
     kind=SpecError,
     fix={"slots[0]": "slots.at[0]"},
 )
@@ -183,7 +182,7 @@ refused(
     _ = a.at[:, ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^
 """,
-    "a.at[…]: ':' has no compile-time size here; use ds(start, size)",
+    "a.at[…]: ':' has no compile-time size here; fix: write ds(start, size)",
     kind=SpecError,
     fix={"at[:,": "at[ds(0, 64),"},
 )
@@ -193,7 +192,7 @@ refused(
     _ = numpipe.load_tile(a.at[0, 1])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "load_tile(view, layout): the view is a single element: a[i, j] loads it",
+    "load_tile(view, layout): the view is a single element; fix: write a[i, j]",
     kind=SpecError,
     fix={"numpipe.load_tile(a.at[0, 1])": "a[0, 1]"},
 )
@@ -203,7 +202,7 @@ refused(
     numpipe.async_prefetch(c.at[0])
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "async_prefetch: c.at[…] has 0 dimensions: write ds(i, size) in place of an integer",
+    "async_prefetch: c.at[…] has 0 dimensions; fix: write ds(i, size) instead of an integer",
     kind=SpecError,
     args=(A, B, np.zeros(64, np.float32)),
     fix={"0": "ds(0, 64)"},
@@ -228,7 +227,7 @@ refused(
     _ = a.at[ds(a.shape[0] / 64, 64), ds(0, 64)]
     #        ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "ds(start, size): start must be an integer, got float32: int(x) truncates a float, // "
+    "ds(start, size): start must be an integer, got float32; fix: int(x) truncates a float, // "
     "divides integers",
     kind=SpecError,
     fix={"/ 64": "// 64"},
@@ -242,7 +241,8 @@ refused(
     numpipe.barrier_wait(barriers.at[1])
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "barrier_wait takes one barrier, got 2 barriers of shape (2,): choose one, barriers.at[i]",
+    "barrier_wait expects one barrier, got 2 barriers of shape (2,); fix: select one, "
+    "barriers.at[i]",
     kind=SpecError,
 )
 refused(
@@ -253,11 +253,11 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
+        "barrier_test expects one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
         "shared-memory tile"
     ),
     compiled=(
-        "barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
+        "barrier_test expects one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
         "shared-memory tile (64, 64) float16"
     ),
     kind=SpecError,
@@ -270,7 +270,7 @@ refused(
   # ^^^^^^^^^^
         numpipe.barrier_wait(barrier)
 """,
-    "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy",
+    "a barrier has no value; fix: pass it to barrier_arrive, barrier_wait, barrier_test or a copy",
 )
 refused(
     "a_test_that_steers_the_memory_role",
@@ -294,8 +294,8 @@ refused(
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 32)], tile, landed)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "copy_gmem_to_smem: a.at[…] has (64, 32) elements, the tile (64, 64): both must be of "
-    "one shape",
+    "copy_gmem_to_smem: a.at[…] has shape (64, 32), but the tile has shape (64, 64): they must be "
+    "equal",
     kind=SpecError,
     fix={
         "ds(0, 32)": "ds(0, 64)",
@@ -309,7 +309,7 @@ refused(
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "copy_gmem_to_smem: 'a' is float16, the tile float32: a copy does not convert",
+    "copy_gmem_to_smem: 'a' is float16, but the tile is float32: a copy does not convert",
     kind=SpecError,
 )
 refused(
@@ -365,7 +365,8 @@ refused(
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "copy_gmem_to_smem takes one barrier, got 2 barriers of shape (2,): choose one, barriers.at[i]",
+    "copy_gmem_to_smem expects one barrier, got 2 barriers of shape (2,); fix: select one, "
+    "barriers.at[i]",
     kind=SpecError,
     fix={"tile, landed)": "tile, landed.at[0])\n    numpipe.barrier_wait(landed.at[0])"},
 )
@@ -388,8 +389,8 @@ refused(
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "copy_gmem_to_smem: dimension 0 of 'a' is contiguous, and the tile's rows must lie along "
-    "it: use tile.T of a tile (64, 64)",
+    "copy_gmem_to_smem: the tile's rows must be along dimension 0 of 'a', which is contiguous; "
+    "fix: use tile.T of a tile (64, 64)",
     kind=SpecError,
     args=(np.asfortranarray(X), B, C),
     fix={"tile, landed)": "tile.T, landed)\n    numpipe.barrier_wait(landed)"},
@@ -456,8 +457,8 @@ refused(
     numpipe.wait_smem_to_gmem(-1)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wait_smem_to_gmem: n must be a compile-time int of at least 0: the groups that may "
-    "still be on their way, got -1",
+    "wait_smem_to_gmem: n, the number of groups that may still be in flight, must be a "
+    "compile-time int of at least 0, got -1",
     kind=SpecError,
     fix={"-1": "0"},
 )
@@ -480,8 +481,8 @@ refused(
     numpipe.set_max_registers(40, action="decrease")
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "set_max_registers: the kernel has a memory role, and numpipe has shared the registers "
-    "out: 40 a lane for it, 256 for each of 1 compute warpgroups; say memory_registers=, or "
+    "set_max_registers: the kernel has a memory role, so numpipe distributes the registers: 40 "
+    "per lane for that role, 256 for each of 1 compute warpgroups; fix: set memory_registers=, or "
     "use a kernel with warp_specialized=False",
     kind=SpecError,
     fixed_options={"warp_specialized": False},
@@ -521,7 +522,7 @@ refused(
     _ = numpipe.program_id(3)
     #   ^^^^^^^^^^^^^^^^^^^^^
 """,
-    "program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3",
+    "program_id(axis): axis must be a dimension of the grid, a compile-time int in 0…2, got 3",
     kind=SpecError,
     fix={"program_id(3)": "program_id(2)"},
 )
@@ -542,7 +543,7 @@ refused(
     #                               ^^^^^^^^^^^^^^^
         pass
 """,
-    "a loop over tiles takes integers, got float32 for dimension 1: // divides integers, "
+    "a loop over tiles takes integers, got float32 for dimension 1; fix: // divides integers, "
     "cdiv rounds up",
     kind=SpecError,
     fix={"/ 64": "// 64"},
@@ -553,7 +554,7 @@ refused(
     _ = numpipe.nd_loop((2, 3))
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "numpipe.nd_loop(…) stands in a `for` only: for m, n in numpipe.nd_loop(…):",
+    "numpipe.nd_loop(…) is only allowed in a `for`; fix: for m, n in numpipe.nd_loop(…):",
     fix={"_ = numpipe.nd_loop((2, 3))": "for i, j in numpipe.nd_loop((2, 3)):\n        pass"},
 )
 refused(
@@ -564,7 +565,7 @@ refused(
         numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "copy_gmem_to_smem: dst is a tile of a pipeline, whose slots the pipeline loads itself: "
-    "copy to a tile of your own, numpipe.scratch(numpipe.SMEM(…))",
+    "copy_gmem_to_smem: dst is a tile of a pipeline, which loads its slots itself; fix: copy to a "
+    "tile that the kernel allocates, numpipe.scratch(numpipe.SMEM(…))",
     kind=SpecError,
 )

@@ -22,7 +22,7 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum: a float16 tile would be rounded at each step: use .astype(np.float32) first",
+    "sum: a float16 tile would be rounded at each step; fix:  use .astype(np.float32) first",
     kind=SpecError,
     fix={".sum(": ".astype(np.float32).sum("},
 )
@@ -42,7 +42,7 @@ refused(
     m = np.any(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "any takes a mask, as x < y gives it, got float32",
+    "any expects a mask, such as x < y, got float32",
     kind=SpecError,
     fix={"np.float32))": "np.float32) < 1.0)"},
 )
@@ -52,7 +52,7 @@ refused(
     m = (numpipe.iota(64) < 3).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
+    "sum of a mask; fix: count with mask.astype(np.int32).sum(), or test np.any(mask)",
     kind=SpecError,
     fix={"< 3)": "< 3).astype(np.int32)"},
 )
@@ -62,7 +62,7 @@ refused(
     m = np.mean(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
+    "mean of a mask; fix: count with mask.astype(np.int32).sum(), or test np.any(mask)",
     kind=SpecError,
     fix={"np.mean(": "np.any("},
 )
@@ -100,8 +100,8 @@ refused(
     m = np.cumsum(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one "
-    "after another",
+    "cumsum: axis must be 0 or 1 for shape (64, 64); without an axis, NumPy scans the flattened "
+    "array, which is not supported",
     kind=SpecError,
     fix={"np.float32))": "np.float32), axis=1)"},
 )
@@ -121,7 +121,8 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first",
+    "cumsum takes tiles of float32 or int32, got float16 (64, 64); fix:  use .astype(np.float32) "
+    "first",
     kind=SpecError,
     fix={".cumsum(": ".astype(np.float32).cumsum("},
 )
@@ -131,7 +132,7 @@ refused(
     m = np.cumsum(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use "
+    "cumsum takes tiles of float32 or int32, got bool (64,) (either layout); fix: use "
     ".astype(np.int32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"},
@@ -151,7 +152,7 @@ refused(
     m = np.floor(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    "'np.floor' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
@@ -161,7 +162,7 @@ refused(
     m = np.clip(numpipe.iota(64), 0.5, 2.5)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.clip' of an int32 tile and a float: use .astype(np.float32) first",
+    "'np.clip' of an int32 tile and a float; fix: convert the tile, .astype(np.float32)",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -204,8 +205,8 @@ refused(
         x = np.sum(y, axis=1)
     #       ^^^^^^^^^^^^^^^^^
 """,
-    simulated="sum(…) of register tiles: got shared-memory tile" + LOADED,
-    compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16" + LOADED,
+    simulated="sum(…) expects a register tile, got shared-memory tile" + LOADED,
+    compiled="sum(…) expects a register tile, got shared-memory tile (64, 64) float16" + LOADED,
     kind=SpecError,
     fix={"sum(y,": "sum(y[...].astype(np.float32),"},
 )
@@ -215,7 +216,7 @@ refused(
     x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum: of a tile (64,) there is a number, without axis= and keepdims=",
+    "sum of a tile (64,) is a number; fix: leave out axis= and keepdims=",
     kind=SpecError,
     fix={"keepdims=True": ""},
 )
@@ -244,7 +245,7 @@ refused(
     x = numpipe.partial_sum(numpipe.full(64, 1.0, np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)",
+    "partial_sum(tile) expects a float32 or int32 tile (M, N), got float32 (64,) (either layout)",
     kind=SpecError,
 )
 refused(
@@ -274,8 +275,8 @@ refused(
         for (k,), (y,) in pipe(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 """,
-    "'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether "
-    "something is loaded or copied, and the memory role has no such value; take the "
+    "'np.any(numpipe.iota(64) < 3)' steers loads: the contents of a tile decide whether "
+    "something is loaded or copied, but tiles have no values in the memory role; fix: move the "
     "pipeline, or the copy, out of the 'if'",
 )
 refused(
@@ -329,7 +330,7 @@ refused(
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
   # ^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the index selects (64,), the tile is (64, 1)",
+    "'c[…] = tile': the index selects (64,), but the tile is (64, 1)",
     kind=SpecError,
     args=(A, B, SUMS),
     fix={", keepdims=True": ""},
@@ -340,14 +341,16 @@ an_atomic_of_another_type = refused(
     numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)",
+    "atomic_add: c.at[…]: the array is float32, but the tile is int32; fix: store "
+    "tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B, SUMS),
     fix={"iota(64)": "iota(64).astype(c.dtype)"},
 )
 refused.also(
     an_atomic_of_another_type,
-    "atomic_add: c.at[…]: the array is float64, the tile int32: pass an array of int32 as 'c'",
+    "atomic_add: c.at[…]: the array is float64, but the tile is int32; fix: pass an array of "
+    "int32 as 'c'",
     kind=SpecError,
     args=(A, B, SUMS.astype(np.float64)),
 )
@@ -357,7 +360,8 @@ refused(
     c[ds(0, 64)] = numpipe.iota(64)
   # ^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the array is float64, the tile int32: pass an array of int32 as 'c'",
+    "'c[…] = tile': the array is float64, but the tile is int32; fix: pass an array of int32 as "
+    "'c'",
     kind=SpecError,
     args=(A, B, SUMS.astype(np.float64)),
 )
@@ -367,8 +371,8 @@ refused(
     numpipe.atomic_add(c.at[numpipe.iota(64), ds(0, 32)], numpipe.zeros((64, 32), np.float32))
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "c.at[…]: a vector of indices gathers in a load, and scatters in a store, only; here an "
-    "index has ds(start, size) and integers: write c.at[ds(start, 64), ds(start, 32)]",
+    "c.at[…]: a vector of indices is supported only in loads (gather) and stores (scatter); here "
+    "an index has ds(start, size) and integers; fix: write c.at[ds(start, 64), ds(start, 32)]",
     kind=SpecError,
 )
 refused(
@@ -377,7 +381,7 @@ refused(
     numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_max: float32 has no such reduction in global memory: it takes int32, uint32",
+    "atomic_max: expected int32, uint32 for this reduction in global memory, got float32",
     kind=SpecError,
 )
 refused(
@@ -386,9 +390,9 @@ refused(
     numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a "
-    "tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has "
-    "float16 and bfloat16 too",
+    "atomic_min: expected int32, uint32 for this reduction in global memory, got float16; a tile "
+    "(M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and "
+    "bfloat16 too",
     kind=SpecError,
     args=(A, B, SUMS.astype(np.float16)),
 )
@@ -399,12 +403,12 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
-        "got tile"
+        "atomic_add(dst, tile): dst must be a view of an array, got tile; fix: pass "
+        "array.at[ds(i, 64), ds(j, 64)]"
     ),
     compiled=(
-        "atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
-        "got tile (64, 64) float32"
+        "atomic_add(dst, tile): dst must be a view of an array, got tile (64, 64) float32; fix: "
+        "pass array.at[ds(i, 64), ds(j, 64)]"
     ),
     kind=SpecError,
     fix={"c[ds": "c.at[ds"},
@@ -415,7 +419,8 @@ refused(
     numpipe.atomic_add(c.at[ds(c.shape[0] - 128, 64)], numpipe.full(64, 1.0, np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside",
+    simulated="atomic_add: c.at[…]: negative start -64: the GPU writes only elements inside the "
+    "array",
     kind=SimulationError,
     args=(A, B, SUMS),
 )
@@ -425,8 +430,8 @@ refused(
     x = b[numpipe.full(64, 1.0, np.float32), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "b[…]: one part of the index may be a vector of int32, the others are ds(start, size) "
-    "and integers, got float32 (64,) (either layout)",
+    "b[…]: only one part of the index may be a vector of int32, with ds(start, size) and integers "
+    "for the others, got float32 (64,) (either layout)",
     kind=SpecError,
 )
 refused(
@@ -435,8 +440,8 @@ refused(
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements "
-    'lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
+    "b[…]: the indices of a tile's rows must be in column layout, got 64 elements in row layout; "
+    'fix: numpipe.layout_cast(v, "column")',
     kind=SpecError,
     fix={
         "numpipe.iota((64, 64)).max(axis=0)": (
@@ -453,8 +458,8 @@ refused(
     c[i, ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the indices of a tile's rows lie along them (column layout), these of 64 "
-    'elements lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
+    "'c[…] = tile': the indices of a tile's rows must be in column layout, got 64 elements in row "
+    'layout; fix: numpipe.layout_cast(v, "column")',
     kind=SpecError,
     fix={"c[i,": 'c[numpipe.layout_cast(i, "column"),'},
 )
@@ -464,8 +469,8 @@ refused(
     c[numpipe.full(64, 1, np.float32), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': one part of the index may be a vector of int32, the others are ds(start, "
-    "size) and integers, got float32 (64,) (either layout)",
+    "'c[…] = tile': only one part of the index may be a vector of int32, with ds(start, size) and "
+    "integers for the others, got float32 (64,) (either layout)",
     kind=SpecError,
     fix={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"},
 )
@@ -475,7 +480,7 @@ refused(
     c[numpipe.iota(128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (128, 64), but the tile is (64, 64)",
     kind=SpecError,
     fix={"iota(128)": "iota(64)"},
 )
@@ -486,8 +491,8 @@ refused(
     c[numpipe.iota(64), ds(0, 64)] = t
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile', scattered, takes a tile in the accumulator's layout, this one (64, 64) "
-    'is in coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
+    "'c[…] = tile', scattered,: expected a tile in accumulator layout, got (64, 64) in coalesced "
+    '4 layout; fix: numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
     args=(A.astype("f4"), B, C),
     fix={"= t": '= numpipe.layout_cast(t, "accumulator")'},

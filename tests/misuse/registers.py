@@ -37,11 +37,12 @@ from tests.kernels.refusals import A, B, C, Cases
 BIAS = np.ones(64, np.float32)
 WIDE = np.ones((64, 64))
 PARTS = (
-    "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, "
-    ":], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements "
-    "are those of a tile in shared memory, or of an array"
+    "tile[…]: an index of a register tile has a slice for each dimension, x[:, 0:32], "
+    "x[64:128, :], v[ds(8, 16)]; or it adds a dimension to a vector, v[:, None], v[None, :]. "
+    "Single elements can be read from arrays and, in per-lane code, from tiles in shared "
+    "memory"
 )
-MASK = "'c[…] = tile': the tile is a mask: store {}, or what it chooses, np.where(mask, x, y)"
+MASK = "'c[…] = tile': the tile is a mask; fix: store {}, or np.where(mask, x, y)"
 LOADED = "; tile[...] loads a shared-memory tile to registers"
 refused = Cases()
 refused(
@@ -50,7 +51,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32) + numpipe.iota((64, 64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)",
+    "'+' of tiles of float32 and int32: operands must have one type; fix: convert one of them, "
+    "such as x.astype(np.float32)",
     kind=SpecError,
     fix={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
 )
@@ -60,7 +62,7 @@ refused(
     x = numpipe.iota(64) * 0.5
     #   ^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'*' of an int32 tile and a float: use .astype(np.float32) first",
+    "'*' of an int32 tile and a float; fix: convert the tile, .astype(np.float32)",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -70,7 +72,7 @@ refused(
     x = numpipe.iota(64) / 2
     #   ^^^^^^^^^^^^^^^^^^^^
 """,
-    "'/' takes tiles of float32, got int32: use .astype(np.float32) first",
+    "'/' takes tiles of float32, got int32; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -80,7 +82,7 @@ refused(
     x = (numpipe.iota(64) < 3) + 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    "'+' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
     kind=SpecError,
     fix={"< 3)": "< 3).astype(np.float32)"},
 )
@@ -90,7 +92,7 @@ refused(
     x = np.exp(a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^
 """,
-    "np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)",
+    "np.exp(…) takes register tiles and numbers, got int32; fix: convert it with float(x)",
     kind=SpecError,
     fix={"a.shape[0]": "float(a.shape[0])"},
 )
@@ -100,7 +102,7 @@ refused(
     x = np.exp(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first",
+    "'np.exp' takes tiles of float32, got int32; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
@@ -120,12 +122,12 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
-        "(tile, int, int)"
+        "np.where(mask, x, y) takes a mask, such as x < y, and two tiles or numbers, got (tile, "
+        "int, int)"
     ),
     compiled=(
-        "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
-        "(tile (64,) int32 (either layout), int32, int32)"
+        "np.where(mask, x, y) takes a mask, such as x < y, and two tiles or numbers, got (tile "
+        "(64,) int32 (either layout), int32, int32)"
     ),
     kind=SpecError,
     fix={"iota(64), ": "iota(64) < 3, "},
@@ -136,7 +138,8 @@ refused(
     x = np.where(numpipe.iota(64) < 3, numpipe.full(64, 1.0, np.float32), numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "np.where of tiles of float32 and int32: convert one of them",
+    "np.where of tiles of float32 and int32: x and y must have one type; fix: convert one of "
+    "them, such as x.astype(np.float32)",
     kind=SpecError,
     fix={"iota(64))": "iota(64).astype(np.float32))"},
 )
@@ -156,8 +159,8 @@ refused(
     x = numpipe.full(12, 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or "
-    "64 x j along its rows, got 12",
+    "full: a vector has a multiple of 8 elements up to 256 (along the columns of a tile), or a "
+    "multiple of 64 (along its rows), got 12",
     kind=SpecError,
     fix={"full(12": "full(16"},
 )
@@ -177,8 +180,8 @@ refused(
     x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the "
-    "tile, or full(tile.shape, number, tile.dtype)",
+    "'*' of a float16 tile and float32, which would be rounded; fix: use .astype(np.float32) on "
+    "the tile, or full(tile.shape, number, tile.dtype)",
     kind=SpecError,
     fix={"64)] *": "64)].astype(np.float32) *"},
 )
@@ -189,7 +192,7 @@ refused(
     x = numpipe.fma(x, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^
 """,
-    "'fma' takes tiles of float32, got float16: use .astype(np.float32) first",
+    "'fma' takes tiles of float32, got float16; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"64)]": "64)].astype(np.float32)"},
 )
@@ -199,7 +202,7 @@ refused(
     x = numpipe.zeros((64, 64), np.float32) + numpipe.full(40, 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tiles of shapes (64, 64) and (40,) do not combine",
+    "tiles of shapes (64, 64) and (40,) cannot be broadcast together",
     kind=SpecError,
 )
 refused(
@@ -208,8 +211,8 @@ refused(
     x = numpipe.full(40, 1.0, np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "v[:, None] needs a vector along rows (column layout), this one of 40 elements lies "
-    "along columns (row layout): there, vectors have 64 x j elements",
+    "v[:, None] needs a vector along rows (column layout), but this one of 40 elements is along "
+    "columns (row layout); fix: use a vector of a multiple of 64 elements",
     kind=SpecError,
 )
 refused(
@@ -228,7 +231,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32)[:, 64:128]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64): take some of 0 … 63",
+    "tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64); fix: select elements "
+    "in 0 … 63",
     kind=SpecError,
     fix={"64:128": "32:64"},
 )
@@ -238,9 +242,9 @@ refused(
     x = numpipe.zeros((64, 64), np.float32)[:, 4:20]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tile[…]: elements 4 … 19 of its columns lie in the midst of what lanes have: a part of "
-    "a tile float32 (64, 64) starts at a multiple of 8 and has a multiple of 8: take 0:24, "
-    "or a part of a tile in shared memory",
+    "tile[…]: elements 4 … 19 of its columns: the start and the size of a part of a tile float32 "
+    "(64, 64) must be multiples of 8, because lanes keep their elements; fix: write 0:24, or load "
+    "a part of a tile in shared memory",
     kind=SpecError,
     fix={"4:20": "0:24"},
 )
@@ -250,8 +254,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32)[:, ds(a.shape[0], 8)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tile[…]: a part of its columns starts at a run-time value, but registers are named at "
-    "compile time: write a constant, or store the tile to shared memory and load a part of "
+    "tile[…]: a part of its columns starts at a run-time value, but instructions name registers "
+    "at compile time; fix: use a constant, or store the tile to shared memory and load a part of "
     "that",
     kind=SpecError,
     fix={"ds(a.shape[0], 8)": "ds(8, 8)"},
@@ -262,8 +266,8 @@ refused(
     x = a[0:64, 64:]
     #   ^^^^^^^^^^^^
 """,
-    "'64:': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, "
-    "at compile time: write 0:64, or ds(start, size) for a run-time start",
+    "'64:': a slice of an array, or of a tile in shared memory, must have two compile-time bounds "
+    "that are not negative; fix: write 0:64, or ds(start, size) for a run-time start",
     kind=SpecError,
     fix={"64:]": "64:128]"},
 )
@@ -273,9 +277,9 @@ refused(
     x = numpipe.zeros((64, 64), np.float32).reshape(32, -1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors "
-    "(n,), (1, n) and (n, 1) become each other, all else goes through shared memory: "
-    "tile[...] = x, then a part of it",
+    "reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; only (n,), (1, "
+    "n) and (n, 1) can be reshaped to each other; fix: go through shared memory, tile[...] = x, "
+    "and load a part of it",
     kind=SpecError,
 )
 refused(
@@ -284,7 +288,7 @@ refused(
     x = numpipe.full(64, 1.0, np.float32).reshape(3, -1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "reshape: a tile (64,) has 64 elements, which are not (3, -1)",
+    "reshape: a tile (64,) has 64 elements, which do not fit (3, -1)",
     kind=SpecError,
     fix={"(3, -1)": "(1, -1)"},
 )
@@ -294,7 +298,7 @@ refused(
     x = numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "reshape of a tile (1, 64) to (64, 1): a row and a column lie in other lanes: "
+    "reshape of a tile (1, 64) to (64, 1): a row and a column are in different lanes; fix: "
     'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
     kind=SpecError,
     fix={
@@ -319,7 +323,7 @@ refused(
     x = numpipe.zeros((64, 64), np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tile[:, None]: a dimension is added to a vector, got a tile (64, 64)",
+    "tile[:, None]: a dimension can be added only to a vector, got a tile (64, 64)",
     kind=SpecError,
 )
 refused(
@@ -328,7 +332,8 @@ refused(
     x = numpipe.full((1, 512), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)",
+    "full: a tile (1, n) has a multiple of 8 columns up to 256, and a tile (m, 1) has a multiple "
+    "of 64 rows, got (1, 512)",
     kind=SpecError,
     fix={"(1, 512)": "(1, 256)"},
 )
@@ -338,7 +343,7 @@ refused(
     x = numpipe.full((64.0, 64), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="full: a shape is a tuple of ints up to 32768, got (64.0, 64)",
+    simulated="full: a shape must be a tuple of ints up to 32768, got (64.0, 64)",
     compiled=(
         "full: shape must be a compile-time constant, not a run-time (float64, 64): pass a "
         "literal, a constant of the module or a Static field"
@@ -352,7 +357,7 @@ refused(
     x = numpipe.full((64, 64), "a", np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "full(shape, value, dtype): the value must be a number",
+    "full(shape, value, dtype): value must be a number",
     kind=SpecError,
     fix={'"a"': "1.0"},
 )
@@ -362,7 +367,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32).astype(np.int16)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"astype: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",
+    f"astype: a tile's dtype must be {listed(TILES, 'or')}, got int16: convert an array before "
+    "the call",
     kind=SpecError,
 )
 refused(
@@ -371,7 +377,7 @@ refused(
     x = (numpipe.iota(64) < 3) & 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'&' of a mask and an int literal: a mask combines with masks and bools",
+    "'&' of a mask and an int literal: the other operand of a mask must be a mask or a bool",
     kind=SpecError,
     fix={"& 1": "& True"},
 )
@@ -432,7 +438,7 @@ refused(
     x = b[ds(0, 64), :]
     #   ^^^^^^^^^^^^^^^
 """,
-    "b[…]: ':' has no compile-time size here; use ds(start, size)",
+    "b[…]: ':' has no compile-time size here; fix: write ds(start, size)",
     kind=SpecError,
     fix={":]": "ds(0, 64)]"},
 )
@@ -442,8 +448,8 @@ refused(
     x = b[ds(0, 36), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "b[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all "
-    "registers of a warpgroup, got (36, 64)",
+    "b[…]: the rows and the columns of a tile must be multiples of 8, with at most 32768 elements "
+    "(all registers of a warpgroup), got (36, 64)",
     kind=SpecError,
     fix={"ds(0, 36)": "ds(0, 32)"},
 )
@@ -453,7 +459,8 @@ refused(
     x = b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"b[…]: a tile's dtype is {listed(TILES, 'or')}, got float64: convert an array before the call",
+    f"b[…]: a tile's dtype must be {listed(TILES, 'or')}, got float64: convert an array before "
+    "the call",
     kind=SpecError,
     args=(A, WIDE, C),
 )
@@ -464,12 +471,12 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with "
-        "an integer along the others, got (ds(0, 64), ds(0, 64))"
+        "array 'b' has 1 dimension: expected b[…] with ds(start, size) along one or two of them "
+        "and an integer along each of the others, got (ds(0, 64), ds(0, 64))"
     ),
     compiled=(
-        "array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with "
-        "an integer along the others, got (ds(64), ds(64))"
+        "array 'b' has 1 dimension: expected b[…] with ds(start, size) along one or two of them "
+        "and an integer along each of the others, got (ds(64), ds(64))"
     ),
     kind=SpecError,
     args=(A, BIAS, C),
@@ -480,7 +487,8 @@ refused(
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)",
+    "'+' of tiles of float32 and float16: operands must have one type; fix: convert one of them, "
+    "such as x.astype(np.float32)",
     kind=SpecError,
     fix={"64)]": "64)].astype(np.float32)"},
 )
@@ -499,12 +507,12 @@ refused(
     #     ^^^^^^^^^
 """,
     simulated=(
-        "ds(start, size): start must be an integer, got array: int(x) truncates a float, // "
+        "ds(start, size): start must be an integer, got array; fix: int(x) truncates a float, // "
         "divides integers"
     ),
     compiled=(
-        "ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // "
-        "divides integers"
+        "ds(start, size): start must be an integer, got array 'b'; fix: int(x) truncates a float, "
+        "// divides integers"
     ),
     kind=SpecError,
     fix={"ds(b,": "ds(0,"},
@@ -518,9 +526,8 @@ refused(
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of "
-    "registers is that packed to 16 bits: write a.astype(b.dtype), which moves nothing "
-    "between lanes, with b of float16 or bfloat16",
+    "wgmma: a is a float32 register tile, but an A operand in registers must have 16 bits; fix: "
+    "write a.astype(b.dtype), with b of float16 or bfloat16",
     kind=SpecError,
     fix={"np.float32), y": "np.float32).astype(y.dtype), y"},
 )
@@ -532,8 +539,8 @@ refused(
         p = numpipe.wgmma(None, sums.astype(np.float16), y)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the "
-    "accumulator's layout, packed: combine it with a tile first",
+    "wgmma: a (64,) lies along rows (column layout), but the A operand must be a 16-bit tile (M, "
+    "K) in accumulator layout; fix: broadcast it to a tile first",
     kind=SpecError,
     fix={".sum(axis=1)": ""},
 )
@@ -544,7 +551,7 @@ refused(
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got bfloat16 and float16",
+    f"wgmma: a and b must be of one kind, {'; '.join(WGMMA.kinds)}; got bfloat16 and float16",
     kind=SpecError,
     fix={'"bfloat16"': "y.dtype"},
 )
@@ -567,9 +574,9 @@ refused(
     #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = "
-        "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
-        "flight"
+        "'np.exp': the accumulator is in flight, because a wgmma may still be writing it; fix: "
+        "write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer "
+        "products in flight"
     ),
     fix={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
 )
@@ -582,9 +589,9 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = "
-        "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
-        "flight"
+        "'c[…] = tile': the accumulator is in flight, because a wgmma may still be writing it; "
+        "fix: write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves "
+        "newer products in flight"
     ),
     fix={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
 )
@@ -597,9 +604,9 @@ refused(
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write "
-        "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products "
-        "in flight"
+        "wgmma(acc, a, b), a: the accumulator is in flight, because a wgmma may still be writing "
+        "it; fix: write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves "
+        "newer products in flight"
     ),
 )
 refused(
@@ -618,11 +625,11 @@ refused(
 """,
     compiled=(
         "'p' gets its next value in the registers that a product in flight reads: ptxas would "
-        "serialise wgmma, operand-redefined (C7513): each product would be waited for before the "
-        "next one begins, at about half of the speed; write acc = numpipe.wgmma_wait(acc) "
-        "before; what the operand is made of may be computed while the product runs; "
-        "CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\nin flight since "
-        "{path}:{line-2}"
+        "serialize wgmma, operand-redefined (C7513): each product would be waited for before the "
+        "next one begins, at about half of the speed; fix: write acc = numpipe.wgmma_wait(acc) "
+        "before; the values that the operand is made from may be computed while the product "
+        "runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\nin flight "
+        "since {path}:{line-2}"
     ),
     kind=SerializedWgmma,
 )
@@ -636,9 +643,9 @@ refused(
     c[ds(0, 64), ds(0, 64)] = acc
 """,
     compiled=(
-        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
-        "product of an earlier step may still read: write acc = numpipe.wgmma_wait(acc, 0) "
-        "behind the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\nin "
+        "wgmma(acc, a, b), a: a step writes the next value of this operand to the registers that "
+        "a product of an earlier step may still read; fix: write acc = numpipe.wgmma_wait(acc, "
+        "0) after the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\nin "
         "flight since {path}:{line}"
     ),
     kind=SpecError,
@@ -657,11 +664,12 @@ refused(
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 """,
     compiled=(
-        "register budget: products in flight hold 256 registers a lane, 224 are there (256 of a "
-        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
-        "(C7512); use tiles of fewer columns, tiles of 64 rows, a smaller memory_registers than "
-        "40 or a wait before the next product is issued\n 192  wide: accumulator, float32 (128, "
-        "192), line {line-4}\n  64  s: accumulator, float32 (64, 128), line {line}"
+        "register budget: products in flight hold 256 registers per lane, but only 224 are "
+        "available (256 of a compute lane, less 32 that ptxas keeps): it would serialize wgmma, "
+        "register-pressure (C7512); fix: use tiles of fewer columns, tiles of 64 rows, a smaller "
+        "memory_registers than 40 or a wait before the next product is issued\n 192  wide: "
+        "accumulator, float32 (128, 192), line {line-4}\n  64  s: accumulator, float32 (64, "
+        "128), line {line}"
     ),
     kind=SpecError,
 )
@@ -674,11 +682,11 @@ refused(
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "register budget: products in flight hold 128 registers a lane, 32 are there (64 of a "
-        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
-        "(C7512); use tiles of fewer columns, fewer compute warpgroups than num_compute_wgs=7, a "
-        "smaller memory_registers than 40 or a wait before the next product is issued\n 128  "
-        "acc: accumulator, float32 (64, 256), line {line}"
+        "register budget: products in flight hold 128 registers per lane, but only 32 are "
+        "available (64 of a compute lane, less 32 that ptxas keeps): it would serialize wgmma, "
+        "register-pressure (C7512); fix: use tiles of fewer columns, fewer compute warpgroups "
+        "than num_compute_wgs=7, a smaller memory_registers than 40 or a wait before the next "
+        "product is issued\n 128  acc: accumulator, float32 (64, 256), line {line}"
     ),
     kind=SpecError,
     num_compute_wgs=7,
@@ -691,8 +699,7 @@ refused(
     numpipe.schedule_fence(after=np.float32(1.0))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "schedule_fence(after): a register tile, whose computation comes first, is expected, got "
-    "float32",
+    "schedule_fence(after): after must be a register tile, got float32",
     kind=SpecError,
 )
 refused(
@@ -705,8 +712,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; "
-        "write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer "
-        "products in flight"
+        "schedule_fence(after): the accumulator is in flight, because a wgmma may still be "
+        "writing it; fix: write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which "
+        "leaves newer products in flight"
     ),
 )

@@ -49,14 +49,14 @@ refused(
   # ^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "cuda.syncthreads(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run "
-        "it; use numpipe's operations (NotImplementedError: <intrinsic syncthreads> is not "
-        "usable in pure-python)"
+        "cuda.syncthreads(…) is a Numba function, which runs only on a GPU and not on the "
+        "simulated SM; fix: use numpipe's operations (NotImplementedError: <intrinsic "
+        "syncthreads> is not usable in pure-python)"
     ),
     compiled=(
         "a grid, CTA or warp barrier reaches the memory role, where one lane runs the kernel's "
-        "control flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), "
-        "which know their role"
+        "control flow to issue copies; fix: use numpipe's own operations (barriers, c[…] = "
+        "tile), which depend on the role"
     ),
 )
 refused(
@@ -65,8 +65,8 @@ refused(
     cuda.syncwarp()
   # ^^^^^^^^^^^^^^^
 """,
-    "cuda.syncwarp is code for a lane: it stands in the body of a body-form pipeline, in a "
-    "kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
+    "cuda.syncwarp is per-lane code, which is supported only in the body of a body-form pipeline, "
+    "in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
     "the warpgroup's",
     kind=SpecError,
 )
@@ -77,14 +77,14 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "cuda.syncthreads_count(…) is Numba's: it runs on a GPU only, and the simulated SM "
-        "cannot run it; use numpipe's operations (NotImplementedError: <intrinsic "
+        "cuda.syncthreads_count(…) is a Numba function, which runs only on a GPU and not on the "
+        "simulated SM; fix: use numpipe's operations (NotImplementedError: <intrinsic "
         "syncthreads_count> is not usable in pure-python)"
     ),
     compiled=(
         "a grid, CTA or warp barrier reaches the memory role, where one lane runs the kernel's "
-        "control flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), "
-        "which know their role"
+        "control flow to issue copies; fix: use numpipe's own operations (barriers, c[…] = "
+        "tile), which depend on the role"
     ),
 )
 refused(
@@ -96,8 +96,8 @@ refused(
 """,
     compiled=(
         "a grid, CTA or warp barrier reaches the memory role, where one lane runs the kernel's "
-        "control flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), "
-        "which know their role"
+        "control flow to issue copies; fix: use numpipe's own operations (barriers, c[…] = "
+        "tile), which depend on the role"
     ),
 )
 refused(
@@ -106,9 +106,9 @@ refused(
     x = cuda.shfl_sync(0xFFFFFFFF, 1, 0)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cuda.shfl_sync is code for a lane: it stands in the body of a body-form pipeline, in a "
-    "kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is "
-    "the warpgroup's",
+    "cuda.shfl_sync is per-lane code, which is supported only in the body of a body-form "
+    "pipeline, in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here "
+    "the code is the warpgroup's",
     kind=SpecError,
 )
 refused(
@@ -118,14 +118,14 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "cuda.all_sync(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; "
-        "use numpipe's operations (NotImplementedError: <intrinsic all_sync> is not usable in "
-        "pure-python)"
+        "cuda.all_sync(…) is a Numba function, which runs only on a GPU and not on the simulated "
+        "SM; fix: use numpipe's operations (NotImplementedError: <intrinsic all_sync> is not "
+        "usable in pure-python)"
     ),
     compiled=(
         "a warp vote reaches the memory role, where one lane runs the kernel's control flow to "
-        "issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their "
-        "role"
+        "issue copies; fix: use numpipe's own operations (barriers, c[…] = tile), which depend "
+        "on the role"
     ),
 )
 refused(
@@ -135,14 +135,14 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "cuda.match_any_sync(…) is Numba's: it runs on a GPU only, and the simulated SM cannot "
-        "run it; use numpipe's operations (TypeError: Stub.__new__() takes 1 positional argument "
-        "but 3 were given)"
+        "cuda.match_any_sync(…) is a Numba function, which runs only on a GPU and not on the "
+        "simulated SM; fix: use numpipe's operations (TypeError: Stub.__new__() takes 1 "
+        "positional argument but 3 were given)"
     ),
     compiled=(
         "a warp vote reaches the memory role, where one lane runs the kernel's control flow to "
-        "issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their "
-        "role"
+        "issue copies; fix: use numpipe's own operations (barriers, c[…] = tile), which depend "
+        "on the role"
     ),
 )
 refused(
@@ -154,8 +154,8 @@ refused(
 """,
     compiled=(
         "an atomic reaches the memory role, where one lane runs the kernel's control flow to "
-        "issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their "
-        "role"
+        "issue copies; fix: use numpipe's own operations (barriers, c[…] = tile), which depend "
+        "on the role"
     ),
 )
 refused(
@@ -167,8 +167,8 @@ refused(
 """,
     compiled=(
         "an atomic reaches the memory role, where one lane runs the kernel's control flow to "
-        "issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their "
-        "role"
+        "issue copies; fix: use numpipe's own operations (barriers, c[…] = tile), which depend "
+        "on the role"
     ),
 )
 refused(
@@ -180,8 +180,8 @@ refused(
 """,
     compiled=(
         "an atomic reaches the memory role, where one lane runs the kernel's control flow to "
-        "issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their "
-        "role"
+        "issue copies; fix: use numpipe's own operations (barriers, c[…] = tile), which depend "
+        "on the role"
     ),
 )
 refused(
@@ -192,14 +192,14 @@ refused(
     s[0] = 1.0
 """,
     simulated=(
-        "cuda.shared.array(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run "
-        "it; use numpipe's operations (NotImplementedError: <function shared.array> cannot be "
-        "called from host code)"
+        "cuda.shared.array(…) is a Numba function, which runs only on a GPU and not on the "
+        "simulated SM; fix: use numpipe's operations (NotImplementedError: <function "
+        "shared.array> cannot be called from host code)"
     ),
     compiled=(
         "shared memory of its own reaches the memory role, where one lane runs the kernel's "
-        "control flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), "
-        "which know their role"
+        "control flow to issue copies; fix: use numpipe's own operations (barriers, c[…] = "
+        "tile), which depend on the role"
     ),
 )
 refused(
@@ -209,9 +209,9 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "cuda.atomic.add(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run "
-        "it; use numpipe's operations (TypeError: Stub.__new__() takes 1 positional argument but "
-        "4 were given)"
+        "cuda.atomic.add(…) is a Numba function, which runs only on a GPU and not on the "
+        "simulated SM; fix: use numpipe's operations (TypeError: Stub.__new__() takes 1 "
+        "positional argument but 4 were given)"
     ),
     compiled=(
         "`cuda.atomic.add(a, 0, 1.0)` cannot be compiled: AttributeError: 'GmemType' object has "
@@ -225,13 +225,14 @@ refused(
     #   ^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "outer(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
-        "numpipe's operations (ValueError: Kernel launch configuration was not specified)"
+        "outer(…) is a Numba function, which runs only on a GPU and not on the simulated SM; "
+        "fix: use numpipe's operations (ValueError: Kernel launch configuration was not "
+        "specified)"
     ),
     compiled=(
         "a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(
@@ -245,8 +246,8 @@ refused(
 """,
     compiled=(
         "a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(
@@ -260,8 +261,8 @@ refused(
 """,
     compiled=(
         "a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(
@@ -273,8 +274,8 @@ refused(
 """,
     compiled=(
         "a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(
@@ -289,8 +290,8 @@ refused(
 """,
     compiled=(
         "a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(
@@ -301,8 +302,8 @@ refused(
 """,
     compiled=(
         "an atomic in 'counting' reaches the memory role, where one lane runs the kernel's "
-        "control flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), "
-        "which know their role"
+        "control flow to issue copies; fix: use numpipe's own operations (barriers, c[…] = "
+        "tile), which depend on the role"
     ),
 )
 refused(
@@ -313,8 +314,8 @@ refused(
 """,
     compiled=(
         "shared memory of its own in 'staged' reaches the memory role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     ),
 )
 refused(

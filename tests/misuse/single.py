@@ -18,9 +18,9 @@ refused(
     emit_ws(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: emit_pipeline_warp_specialized needs the memory role, "
-    "which warp_specialized=False leaves out: use emit_pipeline, whose loads every compute "
-    "warpgroup issues for itself",
+    ", pipeline at {file}:{line}: emit_pipeline_warp_specialized needs a memory role, which "
+    "warp_specialized=False removes; fix: use emit_pipeline, in which each compute warpgroup "
+    "issues its own loads",
     kind=SpecError,
     warp_specialized=False,
     fix={"emit_ws(": "emit("},
@@ -32,8 +32,8 @@ refused(
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[0:64, 0:256] = acc
 """,
-    "register budget: zeros (64, 256) takes 64 x 256 / 128 = 128 registers a lane, but each "
-    "of 4 compute warpgroups has 128: 65536 / 512 threads in steps of 8, at most 255; use a "
+    "register budget: zeros (64, 256) takes 64 x 256 / 128 = 128 registers per lane, but each of "
+    "4 compute warpgroups has 128: 65536 / 512 threads in steps of 8, at most 255; fix: use a "
     "smaller tile, such as (64, 192), and more CTAs or warpgroups",
     warp_specialized=False,
     num_compute_wgs=4,
@@ -96,7 +96,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give "
+    ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry; fix: pass "
     "init_carry, or return nothing",
     kind=SpecError,
     fix={"return 3": "pass"},
@@ -130,8 +130,8 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got "
-    "max_concurrent_steps=1: the slot of step k is still held when step k + delay_release "
-    "waits for its own",
+    "max_concurrent_steps=1: the slot of step k is still in use when step k + delay_release waits "
+    "for its own; fix: set the number of slots to at least 2",
     kind=SpecError,
     fix={"delay_release=1": "delay_release=1, max_concurrent_steps=2"},
 )
@@ -142,8 +142,8 @@ refused(
         break
     #   ^^^^^
 """,
-    "'break' leaves the pipeline loop of line {line-1}: the next steps are being loaded, and "
-    "nobody would wait for them; run all steps, or make the grid smaller",
+    "'break' leaves the pipeline loop at line {line-1}: the next steps are being loaded, and "
+    "nobody would wait for them; fix: run all steps, or make the grid smaller",
     warp_specialized=False,
 )
 refused(
@@ -153,9 +153,9 @@ refused(
     one(a, one.get_allocations(a))
     #      ^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line-1}: allocations are what emit_pipeline_warp_specialized "
-    "uses, and all warpgroups share; a single-stream pipeline has slots and barriers for "
-    "each warpgroup: call it without them",
+    ", pipeline at {file}:{line-1}: allocations belong to emit_pipeline_warp_specialized, whose "
+    "slots all warpgroups share, but a single-stream pipeline has slots and barriers for each "
+    "warpgroup; fix: leave out allocations=",
     kind=SpecError,
     fix={"a, one.get_allocations(a)": "a"},
 )
@@ -167,9 +167,9 @@ refused(
     emit(body, grid=(1,), in_specs=specs)(a, shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: allocations are what emit_pipeline_warp_specialized uses, "
-    "and all warpgroups share; a single-stream pipeline has slots and barriers for each "
-    "warpgroup: call it without them",
+    ", pipeline at {file}:{line}: allocations belong to emit_pipeline_warp_specialized, whose "
+    "slots all warpgroups share, but a single-stream pipeline has slots and barriers for each "
+    "warpgroup; fix: leave out allocations=",
     kind=SpecError,
     fix={"(a, shared)": "(a)"},
 )

@@ -77,9 +77,9 @@ refused(
     pipe = numpipe.pipeline(grid=(3,), delay_release=1, in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got "
-    "buffer_count=1 of in_specs[0]: the slot of step k is still held when step k + "
-    "delay_release waits for its own",
+    ", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got buffer_count=1 of "
+    "in_specs[0]: the slot of step k is still in use when step k + delay_release waits for its "
+    "own; fix: set the number of slots to at least 2",
     kind=SpecError,
     fix={"buffer_count=1": "buffer_count=2"},
 )
@@ -103,12 +103,12 @@ refused(
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        ", pipeline at {file}:{line}: steps_of must be a function nested in the kernel, of one "
-        "argument, the warpgroup, got int"
+        ", pipeline at {file}:{line}: steps_of must be a function nested in the kernel with one "
+        "parameter, the warpgroup, got int"
     ),
     compiled=(
-        ", pipeline at {file}:{line}: steps_of must be a function nested in the kernel, of one "
-        "argument, the warpgroup, got int32"
+        ", pipeline at {file}:{line}: steps_of must be a function nested in the kernel with one "
+        "parameter, the warpgroup, got int32"
     ),
     kind=SpecError,
     fix={"steps_of=2": "steps_of=lambda wg: 2"},
@@ -133,8 +133,8 @@ refused(
         for _, (y,) in pipe(b):
             pass
 """,
-    ", pipeline at {file}:{line-1}: steps_of, but its body holds another pipeline, whose "
-    "loads are issued for all steps: give steps_of to the inner one, or run all steps",
+    ", pipeline at {file}:{line-1}: steps_of, but its body contains another pipeline, whose loads "
+    "are issued for all steps; fix: pass steps_of to the inner one, or leave it out",
     kind=SpecError,
     fix={"steps_of=lambda wg: 2, ": ""},
 )
@@ -185,9 +185,9 @@ refused(
     emit(other, grid=(c.shape[0],), in_specs=(spec, BlockSpec((64, 64))))(a, b, allocations=shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} are 1 rings, but this "
-    "pipeline has 2: operands that change together and have as many slots share a ring; "
-    "pipelines that share allocations have the same",
+    ", pipeline at {file}:{line}: the allocations of a @ {file}:{line-2} have 1 rings, but this "
+    "pipeline has 2. Pipelines that share allocations must have the same number of rings; "
+    "operands that change together and have the same number of slots share a ring",
     kind=SpecError,
 )
 refused(
@@ -230,7 +230,7 @@ refused(
     specs = (spec,)
     shared = emit(body, grid=(c.shape[0],), in_specs=specs).get_allocations(a)
     each = c.shape[0]
-    emit(waits, grid=(each,), in_specs=specs, manual_ready_barriers=True)(a, allocations=shared)
+    emit(waits, grid=(each,), in_specs=specs, manual_produced_barriers=True)(a, allocations=shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other barriers, "
@@ -261,8 +261,8 @@ refused(
     #                  ^^^^^^^
             pass
 """,
-    "pipe(a) runs inside its own loop of line {line-1}, on the same slots, which are in use "
-    "until that one ends: make a second pipeline for it",
+    "pipe(a) runs inside its own loop at line {line-1}, whose slots are in use until that loop "
+    "ends; fix: make a second pipeline for it",
     fix={
         "    for _, (x,) in": (
             "    second = numpipe.pipeline(grid=(2,), in_specs=(spec,))\n    for _, (x,) in"
@@ -281,8 +281,8 @@ refused(
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
             pass
 """,
-    "second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it "
-    "has: they are in use until that one ends; let it have its own",
+    "second(a, allocations=shared) runs inside the loop at line {line-1} and shares its slots, "
+    "which are in use until that loop ends; fix: give it its own allocations",
     fix={"second(a, allocations=shared)": "second(a)"},
 )
 refused(
@@ -317,8 +317,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
     emit(outer, grid=(2,), in_specs=(spec,))(a, allocations=shared)  # called
 """,
-    ", pipeline at {file}:{line-4}: it runs inside the pipeline at {file}:{line+2}, on the "
-    "same slots, which are in use until that one ends: the inner one must be a pipeline of "
-    "its own, with its own allocations",
+    ", pipeline at {file}:{line-4}: it runs inside the pipeline at {file}:{line+2}, on the same "
+    "slots, which are in use until that one ends; fix: leave out allocations= for the inner "
+    "pipeline",
     kind=SpecError,
 )

@@ -30,7 +30,8 @@ def tiled_a_value_of_another_type(a, b, c):  # called
     c[...] = a[...]
   # ^^^^^^
 """,
-    "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
+    "tile[…] = value: the tile is int32, but the value is float16; fix: store "
+    "value.astype(tile.dtype)",
     **TILES,
     args=(A, B, C.astype(np.int32)),
     fix={"a[...]": "a[...].astype(c.dtype)"},
@@ -42,7 +43,7 @@ def tiled_a_store_to_an_input(a, b, c):  # called
     a[...] = b[...]
   # ^^^^^^
 """,
-    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array",
     **TILES,
     fix={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"},
 )
@@ -53,8 +54,8 @@ def tiled_a_store_to_an_input_in_global_memory(a, b, c):  # called
     b[ds(0, 64), ds(0, 64)] = a[...]
   # ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'b[…] = tile': the call took 'b' for an input, because its BlockSpec is one of "
-    "in_specs: make it one of out_specs, and the array a parameter behind the inputs",
+    "'b[…] = tile': the call treats 'b' as an input, because its BlockSpec is in in_specs; fix: "
+    "move it to out_specs, and the array after the inputs in the kernel's parameters",
     **tiles(in_specs=(BLOCK, BlockSpec(memory_space=GMEM))),
 )
 refused(
@@ -63,7 +64,7 @@ refused(
     return a[...]
   # ^^^^^^^^^^^^^
 """,
-    "a kernel returns nothing: store results to its output tiles",
+    "a kernel must not return a value; fix: store results to its output tiles",
     **tiles(kind=numpipe.CompileError),
     fix={"return a[...]": "c[...] = a[...].astype(c.dtype)"},
 )
@@ -74,7 +75,7 @@ def tiled_a_dimension_too_many(a, b, c):  # called
     c[...] = numpipe.zeros((64, 64), np.float32) + numpipe.program_id(2)
     #                                              ^^^^^^^^^^^^^^^^^^^^^
 """,
-    "program_id(2): dimension 2 is none of the 2 that the kernel's grid has",
+    "program_id(2): dimension 2 does not exist: the kernel's grid has 2",
     **TILES,
     fix={"program_id(2)": "program_id(1)"},
 )
@@ -87,8 +88,9 @@ def tiled_a_dimension_by_another_name(a, b, c):  # called
     #                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "num_programs(1): dimension 1 is sequential: write num_programs(1), with the number, in "
-        "the kernel itself, and pass its value to functions"
+        "num_programs(1): dimension 1 is sequential, so only the kernel function itself can read "
+        "it; fix: write num_programs(1) there, with a literal number, and pass its value to "
+        "functions"
     ),
     **TILES,
     fix={"num_programs(last)": "num_programs(1)"},

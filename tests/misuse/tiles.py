@@ -24,19 +24,19 @@ a_product = refused(
         acc = numpipe.wgmma(acc, x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float32 and float16",
+    f"wgmma: a and b must be of one kind, {'; '.join(WGMMA.kinds)}; got float32 and float16",
     kind=SpecError,
     args=(A.astype("f4"), B, C),
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float16 and float8_e4m3fn",
+    f"wgmma: a and b must be of one kind, {'; '.join(WGMMA.kinds)}; got float16 and float8_e4m3fn",
     kind=SpecError,
     args=(A, B.astype(E4M3), C),
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got int16 and int16",
+    f"wgmma: a and b must be of one kind, {'; '.join(WGMMA.kinds)}; got int16 and int16",
     kind=SpecError,
     args=(A.astype(np.int16), B.astype(np.int16), C),
 )
@@ -48,7 +48,7 @@ refused.also(
 )
 refused.also(
     a_product,
-    f"wgmma: a and b must be of one kind: {'; '.join(WGMMA.kinds)}; got float16 and bfloat16",
+    f"wgmma: a and b must be of one kind, {'; '.join(WGMMA.kinds)}; got float16 and bfloat16",
     kind=SpecError,
     args=(A, B.astype(BF16), C),
 )
@@ -61,8 +61,8 @@ refused(
         acc = numpipe.wgmma(acc, x, y)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a "
-    "tile loaded as (N, K)",
+    "wgmma: a (64, 32) has K = 32, but b (64, 32) has K = 64; fix: b is (K, N), so write b_tile.T "
+    "for a tile loaded as (N, K)",
     kind=SpecError,
     fix={"acc, x, y)": "acc, x, y.T)"},
 )
@@ -74,7 +74,7 @@ refused(
         acc = numpipe.wgmma(acc, x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)",
+    "wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) is (64, 64)",
     kind=SpecError,
     fix={"(64, 128)": "(64, 64)"},
 )
@@ -85,8 +85,8 @@ refused(
         numpipe.wgmma(acc, x, y.T)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma returns the accumulator and changes nothing in place: write acc = "
-    "numpipe.wgmma(acc, x, y.T)",
+    "wgmma returns the accumulator and changes nothing in place; fix: acc = numpipe.wgmma(acc, "
+    "x, y.T)",
     fix={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"},
 )
 refused(
@@ -95,7 +95,7 @@ refused(
     numpipe.wgmma_wait(acc, 0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma_wait returns the accumulator and changes nothing in place: write acc = "
+    "wgmma_wait returns the accumulator and changes nothing in place; fix: acc = "
     "numpipe.wgmma_wait(acc, 0)",
     fix={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"},
 )
@@ -106,12 +106,13 @@ refused(
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline "
-        "or a register tile, b a shared-memory tile, got (tile, int, int)"
+        "wgmma(acc, a, b): acc must be a register tile or None, a a shared-memory tile of a "
+        "pipeline or a register tile, b a shared-memory tile, got (tile, int, int)"
     ),
     compiled=(
-        "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline "
-        "or a register tile, b a shared-memory tile, got (tile (64, 64) float32, int32, int32)"
+        "wgmma(acc, a, b): acc must be a register tile or None, a a shared-memory tile of a "
+        "pipeline or a register tile, b a shared-memory tile, got (tile (64, 64) float32, int32, "
+        "int32)"
     ),
     kind=SpecError,
 )
@@ -121,7 +122,8 @@ refused(
     acc = numpipe.zeros((64, 64), np.float16)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "zeros: accumulators are float32 or int32, got float16: use .astype afterwards",
+    "zeros: accumulators are float32 or int32, got float16; fix: create one of these, and convert "
+    "it with .astype",
     kind=SpecError,
     fix={"np.float16)": "np.float32).astype(np.float16)"},
 )
@@ -141,8 +143,8 @@ refused(
     acc = numpipe.zeros((65, 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
-    "all registers of a warpgroup, got (65, 64)",
+    "zeros: the rows and the columns of a tile must be multiples of 8, with at most 32768 "
+    "elements (all registers of a warpgroup), got (65, 64)",
     kind=SpecError,
     fix={"(65, 64)": "(64, 64)"},
 )
@@ -169,7 +171,7 @@ refused(
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the array is int32, the tile float32: store tile.astype(c.dtype)",
+    "'c[…] = tile': the array is int32, but the tile is float32; fix: store tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B, C.astype(np.int32)),
     fix={"np.float32)": "np.float32).astype(c.dtype)"},
@@ -180,7 +182,7 @@ refused(
     c[ds(0, 128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (128, 64), but the tile is (64, 64)",
     kind=SpecError,
     fix={"ds(0, 128)": "ds(0, 64)"},
 )
@@ -209,8 +211,8 @@ def a_fraction_in_integers(a, b, n):
     n[0] = tile.sum()
   # ^^^^
 """,
-    "'n[…] = value': 'n' is int32, the value float32: int(x) truncates a float, "
-    "tile.astype(np.int32) all of a tile that is reduced",
+    "'n[…] = value': 'n' is int32, but the value is float32; fix: convert it, int(x), or convert "
+    "the tile before it is reduced, tile.astype(np.int32)",
     kind=SpecError,
     args=(A.astype("f4"), B, np.zeros(2, np.int32)),
     fix={"= tile.sum()": "= tile.astype(np.int32).sum()"},
@@ -221,7 +223,7 @@ refused(
     c[0] = a.shape[0]
   # ^^^^
 """,
-    "'c[…] = value': 'c' is bool, the value int32: write x != 0",
+    "'c[…] = value': 'c' is bool, but the value is int32; fix: write x != 0",
     kind=SpecError,
     args=(A, B, np.zeros(2, bool)),
     fix={"= a.shape[0]": "= a.shape[0] != 0"},
@@ -232,7 +234,7 @@ refused(
     c[0] = np.float32(a.shape[0])
   # ^^^^
 """,
-    "'c[…] = value': 'c' is float8_e4m3fn, of which there are no numbers: store a tile, "
+    "'c[…] = value': 'c' is float8_e4m3fn, which numbers in kernels cannot be; fix: store a tile, "
     "numpipe.full(…).astype(c.dtype)",
     kind=SpecError,
     args=(A, B, np.zeros(64, ml_dtypes.float8_e4m3fn)),
@@ -248,8 +250,8 @@ refused(
     numpipe.atomic_add(c.at[0], 1.0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_add: float64 has no such reduction in global memory: it takes int32, uint32, "
-    "float32, float16, bfloat16",
+    "atomic_add: expected int32, uint32, float32, float16, bfloat16 for this reduction in global "
+    "memory, got float64",
     kind=SpecError,
     args=(A, B, np.zeros(2)),
 )
@@ -298,7 +300,7 @@ refused(
     c[0, 0] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^
 """,
-    "'c[…] = tile': the index selects (), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (), but the tile is (64, 64)",
     kind=SpecError,
     fix={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"},
 )
@@ -309,10 +311,10 @@ refused(
         y = x[0, 0]
     #       ^^^^^^^
 """,
-    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a "
+    "tile[i, j], an element of a tile, is per-lane code, which is supported only in the body of a "
     "body-form pipeline, in a kernel with "
-    "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by "
-    "two of ds(start, size) and ':', or by ...",
+    "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of "
+    "ds(start, size) and ':', or by ...",
     kind=SpecError,
 )
 refused(
@@ -322,7 +324,7 @@ refused(
         x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array",
     kind=SpecError,
     fix={"        x[ds": "        c[ds"},
 )
@@ -370,8 +372,8 @@ refused(
     #       ^^^^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "tile.at[…]: elements 8 … 71 along axis 0 are not in a tile (64, 64) in shared memory: "
-        "take some of 0 … 63"
+        "tile.at[…]: elements 8 … 71 along axis 0 are not in a tile (64, 64) in shared memory; "
+        "fix: select elements in 0 … 63"
     ),
     kind=SpecError,
     fix={"ds(8, 64)": "ds(0, 64)"},
@@ -384,8 +386,8 @@ refused(
     #       ^^^^^^^^^^^^^^^
 """,
     compiled=(
-        "tile[…]: elements 0 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take "
-        "some of 0 … 63"
+        "tile[…]: elements 0 … 71 along axis 0 are not in a tile (64, 64) in shared memory; fix: "
+        "select elements in 0 … 63"
     ),
     kind=SpecError,
     fix={"ds(k, 72)": "ds(k, 56)"},
@@ -398,7 +400,8 @@ refused(
         acc = numpipe.wgmma(None, x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    "wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K a multiple of 16, and N a "
+    "multiple of 8 up to 256",
     kind=SpecError,
     fix={"(32, 64)": "(64, 64)"},
 )
@@ -410,7 +413,8 @@ refused(
         acc = numpipe.wgmma(None, x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    "wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K a multiple of 16, and N a "
+    "multiple of 8 up to 256",
     kind=SpecError,
     fix={"(64, 24)": "(64, 32)"},
 )
@@ -422,7 +426,8 @@ refused(
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    "wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K a multiple of 16, and N a "
+    "multiple of 8 up to 256",
     kind=SpecError,
 )
 refused(
@@ -432,8 +437,8 @@ refused(
         y = x[ds(0, 33), :]
     #       ^^^^^^^^^^^^^^^
 """,
-    "tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
-    "all registers of a warpgroup, got (33, 64)",
+    "tile[…]: the rows and the columns of a tile must be multiples of 8, with at most 32768 "
+    "elements (all registers of a warpgroup), got (33, 64)",
     kind=SpecError,
     fix={"ds(0, 33)": "ds(0, 32)"},
 )
@@ -455,8 +460,8 @@ refused(
         y = x[...]
     #       ^^^^^^
 """,
-    f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the "
-    f"call",
+    f"tile[…]: a tile's dtype must be {listed(TILES, 'or')}, got int16: convert an array before "
+    "the call",
     kind=SpecError,
     args=(A.astype("i2"), B, C),
 )
@@ -467,7 +472,7 @@ refused(
         x.at[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^^^^^^^^^
 """,
-    "tile.at[…] is a view, and is not assigned to: tile[…] = value stores",
+    "tile.at[…] is a view and cannot be assigned to; fix: write tile[…] = value",
     kind=SpecError,
 )
 refused(
@@ -499,7 +504,7 @@ refused(
     x = numpipe.zeros((64, 64), np.float32) + numpipe.zeros((64, 128), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tiles of shapes (64, 64) and (64, 128) do not combine",
+    "tiles of shapes (64, 64) and (64, 128) cannot be broadcast together",
     kind=SpecError,
     fix={"(64, 128)": "(64, 64)"},
 )
@@ -591,7 +596,7 @@ refused(
   # ^^^^^^^^^^^^
       ds(0, 32)] = numpipe.zeros((64, 64), np.float32)
 """,
-    "'c[…] = tile': the index selects (64, 32), the tile is (64, 64)",
+    "'c[…] = tile': the index selects (64, 32), but the tile is (64, 64)",
     kind=SpecError,
     fix={"ds(0, 32)": "ds(0, 64)"},
 )
@@ -605,7 +610,8 @@ refused(
     c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(same, numpipe.zeros((64, 64), np.float32), 24)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)",
+    "map_columns: width=24: expected a multiple of 8 that divides the 64 columns of a tile (64, "
+    "64)",
     kind=SpecError,
     fix={"24)": "32)"},
 )
@@ -617,8 +623,8 @@ refused(
     c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(wide, numpipe.zeros((64, 64), np.float32), 16)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the "
-    "strip it is given, got float32 (64, 64)",
+    "map_columns: function(strip, first) must return a tile of the strip's shape (64, 16), of any "
+    "dtype, got float32 (64, 64)",
     kind=SpecError,
     fix={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"},
 )
@@ -632,7 +638,7 @@ refused(
     #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
 """,
-    "map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either "
+    "map_columns: only a two-dimensional tile has strips of columns, got float32 (64,) (either "
     "layout)",
     kind=SpecError,
 )
@@ -644,8 +650,8 @@ refused(
         acc = numpipe.wgmma(None, x, y)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous: "
-    "wgmma has no other order for it; fix: pass np.ascontiguousarray(b.T), of shape (N, K), and "
+    "wgmma: b (64, 64) of float8_e4m3fn must be K-major (contiguous along K), the only order that "
+    "wgmma supports for this type; fix: pass np.ascontiguousarray(b.T), of shape (N, K), and "
     "multiply by b_tile.T",
     kind=SpecError,
     args=NARROW,
@@ -659,9 +665,9 @@ refused(
         acc = numpipe.wgmma(None, x.T, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous: "
-    "wgmma has no other order for it; fix: pass np.ascontiguousarray(a), of shape (M, K), and "
-    "multiply by a_tile",
+    "wgmma: a (64, 64) of float32 must be K-major (contiguous along K), the only order that wgmma "
+    "supports for this type; fix: pass np.ascontiguousarray(a), of shape (M, K), and multiply by "
+    "a_tile",
     kind=SpecError,
     args=(A.astype("f4"), B.astype("f4"), C),
     fix={"x.T": "x"},
@@ -673,8 +679,8 @@ refused(
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16, or 8 or "
-    "24, and at most 256",
+    "wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K a multiple of 32, and N a "
+    "multiple of 16, or 8 or 24, up to 256",
     kind=SpecError,
 )
 refused(
@@ -684,7 +690,8 @@ refused(
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K of 8, N of 8 and at most 256",
+    "wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K a multiple of 8, and N a "
+    "multiple of 8 up to 256",
     kind=SpecError,
 )
 refused(
@@ -695,9 +702,8 @@ refused(
         acc = numpipe.wgmma(None, x[...], y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: a is a float8_e4m3fn register tile in the accumulator's layout, and the A "
-    "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which moves "
-    "nothing between lanes, with b of float16 or bfloat16",
+    "wgmma: a is a float8_e4m3fn register tile, but an A operand in registers must have 16 bits; "
+    "fix: write a.astype(b.dtype), with b of float16 or bfloat16",
     kind=SpecError,
     args=NARROW,
 )
@@ -707,7 +713,7 @@ refused(
     x = a[ds(0, 64), ds(0, 64)] + 1.0
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first",
+    "'+' takes tiles of float32 or int32, got float8_e4m3fn; fix:  use .astype(np.float32) first",
     kind=SpecError,
     args=NARROW,
     fix={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"},
@@ -719,7 +725,7 @@ refused(
     y = np.where(numpipe.iota((64, 64)) < 3, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose "
+    "np.where of float8_e5m2 tiles, which can only be converted, loaded and stored; fix: select "
     "before astype",
     kind=SpecError,
     fix={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"},
@@ -730,7 +736,8 @@ refused(
     x = numpipe.full((64, 64), 1, ml_dtypes.float8_e5m2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "full: a tile of float8_e5m2 is made by astype, of one of float32 or int32",
+    "full: a tile of float8_e5m2 cannot be created directly; fix: create one of float32 or int32, "
+    "and convert it with astype",
     kind=SpecError,
     fix={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"},
 )
@@ -740,8 +747,8 @@ refused(
     x = a[0, 0]
     #   ^^^^^^^
 """,
-    "a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it "
-    "with astype",
+    "a[…]: an element of type float8_e4m3fn cannot be loaded as a number; fix: load a tile, and "
+    "convert it with astype",
     kind=SpecError,
     args=NARROW,
     fix={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"},
@@ -752,8 +759,8 @@ refused(
     x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "load_tile: float8_e4m3fn has no coalesced layout: convert a tile of 16 or 32 bits in "
-    "it, with astype",
+    "load_tile: float8_e4m3fn has no coalesced layout; fix: cast a tile of 16 or 32 bits, then "
+    "convert it with astype",
     kind=SpecError,
     args=NARROW,
 )
@@ -763,8 +770,8 @@ refused(
     x = numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, "
-    "uint32 or float32; astype converts",
+    "bitcast of a float32 tile to int8: expected a type of 32 bits, int32, uint32 or float32; "
+    "fix: use astype to convert",
     kind=SpecError,
     fix={
         "numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)": (
@@ -778,7 +785,7 @@ refused(
     x = numpipe.bitcast(numpipe.iota(64) < 3, np.int32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)",
+    "bitcast of a mask to int32: a mask has no bits of its own; fix: use .astype(np.int32)",
     kind=SpecError,
     fix={
         "numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"
@@ -800,7 +807,7 @@ refused(
     x = numpipe.full((64, 64), 1, np.uint32) + 0.5
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' of a uint32 tile and a float: use .astype(np.float32) first",
+    "'+' of a uint32 tile and a float; fix: convert the tile, .astype(np.float32)",
     kind=SpecError,
     fix={"np.uint32) +": "np.uint32).astype(np.float32) +"},
 )
@@ -810,7 +817,7 @@ refused(
     x = numpipe.full((64, 64), 1, np.int8).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first",
+    "sum expects a float32, int32 or uint32 tile, got int8; fix: use .astype(np.int32) first",
     kind=SpecError,
     fix={".sum()": ".astype(np.int32).sum()"},
 )
@@ -824,7 +831,7 @@ refused(
     numpipe.atomic_add(bins.at[numpipe.iota(64)], 1.0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32",
+    "atomic_add: expected int32, uint32, float32 for this reduction in shared memory, got float16",
     kind=SpecError,
     fix={"np.float16)": "np.float32)"},
 )
@@ -835,8 +842,8 @@ refused(
     numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one "
-    "dimension, SMEM((n,), …), got int32 (64,) (either layout) for a tile (64, 64)",
+    "tile.at[indices]: an int32 register tile can index only a one-dimensional shared tile, "
+    "SMEM((n,), …), got int32 (64,) (either layout) for a tile (64, 64)",
     kind=SpecError,
 )
 refused(
@@ -847,7 +854,8 @@ refused(
     numpipe.atomic_max(bins, numpipe.full(64, 1.0, np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike",
+    "atomic_max: the tile is int32 (64,), but the value is float32 (64,): both must have the same "
+    "type and shape",
     kind=SpecError,
     fix={"1.0, np.float32": "1, np.int32"},
 )
@@ -859,8 +867,8 @@ refused(
     numpipe.atomic_add(bins, 1)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="atomic_add(tile, value): the second argument is a register tile, got int",
-    compiled="atomic_add(tile, value): the second argument is a register tile, got int32",
+    simulated="atomic_add(tile, value): the second argument must be a register tile, got int",
+    compiled="atomic_add(tile, value): the second argument must be a register tile, got int32",
     kind=SpecError,
     fix={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"},
 )
@@ -872,8 +880,8 @@ refused(
     numpipe.atomic_add(c.at[ds(0, 64, stop=32), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "c.at[…]: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] "
-    "= tile; here leave out stop=",
+    "c.at[…]: stop= of ds(…) is supported only in loads from arrays, array[…], and stores to "
+    "them, array[…] = tile; fix: leave out stop=",
     kind=SpecError,
     fix={", stop=32": ""},
 )
@@ -884,8 +892,8 @@ refused(
         y = x[ds(0, 64, stop=32), :]
     #       ^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "a tile in shared memory: ds(…, stop=…) limits loads from arrays, array[…], and stores "
-    "to them, array[…] = tile; here leave out stop=",
+    "a tile in shared memory: stop= of ds(…) is supported only in loads from arrays, array[…], "
+    "and stores to them, array[…] = tile; fix: leave out stop=",
     kind=SpecError,
     fix={", stop=32": ""},
 )
@@ -895,9 +903,10 @@ refused(
     x = c[ds(0, 64, stop=32.5), ds(0, 64)]
     #     ^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="ds(start, size, stop): stop must be an integer, got float: int(x) truncates a float",
-    compiled="ds(start, size, stop): stop must be an integer, got float64: int(x) truncates a "
+    simulated="ds(start, size, stop): stop must be an integer, got float; fix: int(x) truncates a "
     "float",
+    compiled="ds(start, size, stop): stop must be an integer, got float64; fix: int(x) truncates "
+    "a float",
     kind=SpecError,
     fix={"32.5": "32"},
 )
@@ -910,7 +919,7 @@ refused(
     y = x.T
     #   ^^^
 """,
-    "x.T of a register tile (64, 64): other lanes would have its elements: store it to "
+    "x.T of a register tile (64, 64): other lanes would have its elements; fix: store it to "
     "shared memory, tile[...] = x, and load tile.T[...]",
     kind=SpecError,
 )
@@ -921,7 +930,7 @@ refused(
     y = x[:, None].T
     #   ^^^^^^^^^^^^
 """,
-    "x.T of a register tile (64, 1): other lanes would have its elements: "
+    "x.T of a register tile (64, 1): other lanes would have its elements; fix: "
     'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
     kind=SpecError,
     fix={"x[:, None].T": 'numpipe.layout_cast(x, "row").T'},

@@ -10,22 +10,20 @@ from tests.kernels.refusals import Cases
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
 LEAVES = (
-    "leaves the loop over tiles of line {line-2}, and "
+    "leaves the loop over tiles at line {line-2}, but "
     + WHY
     + (
-        ": those of the other warpgroups come behind this one, and their blocks are loaded; run "
+        ": the next tiles belong to the other warpgroups, and their blocks are loaded; fix: run "
         "all tiles, or make the counts smaller"
     )
 )
 OUTSIDE = WHY + (
-    ", so that a slot is released by one of them: a pipeline outside a loop over tiles has all "
-    "of them as its "
-    "readers; put it into `for … in numpipe.tiles(…):`, or use schedule='cooperative'"
+    ", so each slot is released by one of them, but all of them read a pipeline outside a loop "
+    "over tiles; fix: put it into `for … in numpipe.tiles(…):`, or use schedule='cooperative'"
 )
 OF_THE_KERNEL = WHY + (
-    " of the kernel function's own loops: a loop over tiles in a function that it calls would "
-    "share its tiles "
-    "out among the warpgroups once more; write it in the kernel function"
+    " of the kernel function's own loops: a loop over tiles in a called function would divide "
+    "its tiles among the warpgroups again; fix: write the loop in the kernel function"
 )
 
 
@@ -102,9 +100,8 @@ in_turns(
     #               ^^^^^^^^^^^^^^^^^^^^^
             pass
 """,
-    WHY + ", one for each tile of the outer loop: a loop over tiles in another one has none to "
-    "share out; give numpipe.tiles "
-    "the counts of both, or use schedule='cooperative'",
+    WHY + ", one for each tile of the outer loop, so an inner loop over tiles has no turns to "
+    "take; fix: give numpipe.tiles the counts of both, or use schedule='cooperative'",
     fixed_options={"schedule": "cooperative"},
 )
 in_turns(
@@ -117,9 +114,9 @@ in_turns(
         for (k,), (a_tile,) in pipe(a):
             pass
 """,
-    ", pipeline at {file}:{line}: steps_of with schedule='pingpong': one compute warpgroup "
-    "runs all steps of a tile, and none is shared: leave it out, or make the grid the steps "
-    "that the tile has",
+    ", pipeline at {file}:{line}: steps_of with schedule='pingpong', in which one compute "
+    "warpgroup runs all steps of a tile; fix: leave out steps_of, or set grid to the number of "
+    "steps of the tile",
     kind=SpecError,
     fix={", steps_of=lambda wg: 1": ""},
 )
@@ -132,9 +129,9 @@ in_turns(
         for (k,), (c_tile,) in pipe(c):
             pass
 """,
-    ", pipeline at {file}:{line}: out_specs with schedule='pingpong': the slots of outputs "
-    "are written by all compute warpgroups together, and here each has a tile of its own: "
-    "store from registers, c[…] = tile, or use schedule='cooperative'",
+    ", pipeline at {file}:{line}: out_specs with schedule='pingpong', in which each compute "
+    "warpgroup has its own tile, but all of them write an output's slot together; fix: store from "
+    "registers, c[…] = tile, or use schedule='cooperative'",
     kind=SpecError,
 )
 
@@ -148,7 +145,7 @@ refused(
                 continue
     #           ^^^^^^^^
 """,
-    "'continue' leaves the turn without passing it: put it behind the 'with'",
+    "'continue' leaves the turn without passing it; fix: move it after the 'with'",
     fix={
         "            if k == 1:\n                continue": (
             "            m = k\n        if k == 1:\n            continue"
@@ -172,7 +169,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
-    'a turn stands alone: with numpipe.turn("name"):',
+    "a turn must be the only item of its 'with'; fix: with numpipe.turn(\"name\"):",
     fix={', numpipe.turn("y")': ""},
 )
 refused(
@@ -184,8 +181,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^
             m += 1
 """,
-    "numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would "
-    "wait for a turn that it has to pass first; leave it out, or give it another name",
+    "numpipe.turn('x') is inside a block of the same token, at line {line-2}: a warpgroup "
+    "would wait for a turn that it must pass on first; fix: leave it out, or give it another name",
     num_compute_wgs=2,
     fix={'        with numpipe.turn("x")': '        with numpipe.turn("y")'},
 )
@@ -197,8 +194,8 @@ in_turns(
     #   ^^^^^^^^^^^^^^^^^^^^^^^
             pass
 """,
-    "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' "
-    "they have whole tiles in turn: leave it out, or use schedule='cooperative'",
+    "numpipe.turn orders compute warpgroups that share a tile, but with schedule='pingpong' they "
+    "take turns on whole tiles; fix: leave it out, or use schedule='cooperative'",
     fixed_options={"schedule": "cooperative"},
 )
 refused(
@@ -232,10 +229,9 @@ refused(
             with numpipe.turn("x"):
                 pass
 """,
-    ", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the "
-    "same blocks of numpipe.turn(…): the steps that a warpgroup leaves out take and pass "
-    "their turns too; let these blocks stand in the loop itself, in no branch, inner loop or "
-    "function, and no 'continue' before them",
+    ", pipeline at {file}:{line-2}: steps_of, but the steps may execute different blocks of "
+    "numpipe.turn(…), and a skipped step takes and passes their turns too; fix: put these blocks "
+    "in the loop itself, not in a branch, an inner loop or a function, and not after a 'continue'",
     kind=SpecError,
     num_compute_wgs=2,
     fix={
@@ -256,7 +252,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are "
     "warpgroups', but with CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is "
-    "code for each lane: use LoweringSemantics.Warpgroup",
+    "per-lane code; fix: use LoweringSemantics.Warpgroup",
     kind=SpecError,
     num_compute_wgs=2,
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),

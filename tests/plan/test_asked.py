@@ -198,8 +198,8 @@ def test_a_pipeline_and_its_kernel_that_say_different_things(
 ) -> None:
     told = said(SpecError, execution, kernel(**options), A, cfg=cfg).splitlines()
     assert told[0].endswith(
-        f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel "
-        f"says {own}: a CTA has one split into roles, so say it in one of the two"
+        f"kernel asks: emit_pipeline_warp_specialized has {name}={asked}, but @numpipe.kernel has "
+        f"{own}: a CTA has only one split into roles; fix: set {name} in only one of them"
     )
     assert told[0].startswith(__file__) and set(told[2].strip()) == {"^"}
 
@@ -213,11 +213,12 @@ def test_two_pipelines_with_different_options(execution: str) -> None:
 
     told = said(SpecError, execution, twice, A)
     assert (
-        "kernel twice: emit_pipeline_warp_specialized says num_compute_wgs=1, but the one of line "
+        "kernel twice: emit_pipeline_warp_specialized has num_compute_wgs=1, but the call at line "
         in told
     )
     assert (
-        "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
+        "has 2: a CTA has only one split into roles; fix: give both the same value, or make two "
+        "kernels" in told
     )
 
 
@@ -248,8 +249,8 @@ def test_it_must_be_a_constant(execution: str) -> None:
 
     told = said(CompileError, execution, asks_at_run_time, A)
     assert (
-        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and "
-        "registers are given out" in told
+        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant, because warps "
+        "and registers are assigned" in told
     )
 
 
@@ -260,7 +261,10 @@ def test_it_must_be_a_constant(execution: str) -> None:
         (Config(0), "num_compute_wgs must be 1…7"),
         (Config(2.0), "num_compute_wgs must be an int, got 2.0"),  # type: ignore[arg-type]
         (Config(registers=30), "memory_registers must be a multiple of 8 in 24…256, got 30"),
-        (Config(axis="m"), "wg_axis 'm' is also a grid axis ('m',)"),
+        (
+            Config(axis="m"),
+            "wg_axis='m' is also the name of a grid axis, ('m',); fix: give wg_axis another name",
+        ),
     ],
 )
 def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str) -> None:
@@ -273,7 +277,8 @@ def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str)
 def test_the_default_axis_must_not_be_one_of_the_grid(execution: str) -> None:
     """Unless a pipeline gives it another name, which is known only then."""
     made = kernel(grid=(1,), grid_names="wg")
-    assert "wg_axis 'wg' is also a grid axis ('wg',)" in said(
-        SpecError, execution, made, A, cfg=Config(emits=False)
+    assert (
+        "wg_axis='wg' is also the name of a grid axis, ('wg',); fix: give wg_axis another name"
+        in said(SpecError, execution, made, A, cfg=Config(emits=False))
     )
     EXECUTIONS[execution](made, A, cfg=Config(axis="group"))

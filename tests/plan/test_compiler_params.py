@@ -54,13 +54,13 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
         ({"profile_space": 1, "profile_dir": 1}, "profile_dir must be a string, got 1"),
         (
             {"profile_space": 64},
-            "profile_space=64 without profile_dir: the profiler needs to know how many events to "
-            "keep and where to write them; give both, or neither",
+            "profile_space=64 needs profile_dir: the profiler must know how many events to keep "
+            "and where to write them; fix: give both, or neither",
         ),
         (
             {"profile_dir": "traces"},
-            "profile_dir='traces' without profile_space: the profiler needs to know how many "
-            "events to keep and where to write them; give both, or neither",
+            "profile_dir='traces' needs profile_space: the profiler must know how many events to "
+            "keep and where to write them; fix: give both, or neither",
         ),
         (
             {"lowering_semantics": "Lane"},
@@ -89,10 +89,10 @@ def test_replace_gives_a_checked_copy() -> None:
         LoweringSemantics.Lane,
         0,
     )
-    with pytest.raises(SpecError, match="without profile_dir"):
+    with pytest.raises(SpecError, match="needs profile_dir"):
         params.replace(profile_space=8)
     with pytest.raises(
-        SpecError, match="there is no option 'fast_math': the options are approx_math, "
+        SpecError, match="unknown option 'fast_math'; the options are approx_math, "
     ):
         params.replace(fast_math=True)
 

@@ -321,7 +321,7 @@ def test_pythons_print_is_refused(execution: str) -> None:
 
     with pytest.raises(
         CompileError,
-        match="'print' would be called by every lane of a warpgroup: use numpipe.debug_print",
+        match="'print' would be called by every lane of a warpgroup; fix: numpipe.debug_print",
     ):
         EXECUTIONS[execution](printer, A)
 

@@ -271,7 +271,7 @@ def test_an_array_in_global_memory_is_passed_to_the_body() -> None:
         emit(
             body,
             grid=(a.shape[0] // 64,),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             in_specs=(BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=numpipe.GMEM)),
         )(a, c)
 

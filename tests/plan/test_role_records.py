@@ -124,11 +124,14 @@ def test_a_warp_of_an_image_belongs_to_the_part_whose_role_it_has() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no memory warpgroup": ({"warp_specialized": False}, "a kernel without a memory warpgroup"),
-    "four compute warpgroups": ({"num_compute_wgs": 4}, "the memory warpgroup has 3 warps"),
+    "no memory warpgroup": ({"warp_specialized": False}, "the role needs a warp of the memory"),
+    "four compute warpgroups": (
+        {"num_compute_wgs": 4},
+        "the role needs one warp per compute warpgroup",
+    ),
     "bodies by lanes": (
         {"compiler_params": CompilerParams(lowering_semantics=LoweringSemantics.Lane)},
-        "bodies for each lane",
+        "bodies that are code for each lane",
     ),
 }
 
@@ -147,7 +150,7 @@ def test_a_kernel_that_cannot_have_the_store_role_is_refused_at_its_line(name: s
         lambda: kernel.simulate(np.zeros((64, 64), np.float32)),
         lambda: kernel.inspect("ptx", ArrayType((64, 64), np.float32)),
     ):
-        with pytest.raises(SpecError, match=rf"\.py:{line}: .*store_role=True\): {why}.*: fix: "):
+        with pytest.raises(SpecError, match=rf"\.py:{line}: .*store_role=True\): {why}.*; fix: "):
             run()
 
 
@@ -171,5 +174,5 @@ def test_tiles_of_a_counter_and_single_stream_pipelines_are_refused_at_their_lin
         for (t,) in numpipe.tiles(2, dynamic=True):
             y[ds(t * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    with pytest.raises(SpecError, match=r"\.py:\d+: .*tiles of a counter.*: fix: store_role=False"):
+    with pytest.raises(SpecError, match=r"\.py:\d+: .*tiles of a counter.*; fix: store_role=False"):
         dynamic.simulate(np.zeros((128, 64), np.float32))

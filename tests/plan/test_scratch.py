@@ -128,8 +128,8 @@ def test_barriers_have_a_limit_of_their_own() -> None:
     for run in (many.simulate, many.compiled):
         with pytest.raises(
             SpecError,
-            match=r"scratch at .*: 32 more barriers than the 1024 bytes for all barriers of a CTA "
-            r"hold",
+            match=r"scratch at .*: the barriers of a CTA exceed the 1024 bytes that are available, "
+            r"8 bytes each, by 32 barriers; fix: use fewer slots",
         ):
             run(np.zeros((8, 8), HALF))
 

@@ -240,7 +240,7 @@ def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
         numpipe.wait(ready.at[0], 0.5)
 
     for body, says in (
-        (of_tile, "array is an array parameter of the kernel, got"),
+        (of_tile, "array must be an array parameter of the kernel, got"),
         (of_semaphores, "are signalled, numpipe.signal"),
         (to_array, r"ready.at\[i\], got"),
         (to_all, r"ready.at\[i\], got"),
@@ -254,7 +254,7 @@ def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
 
 def test_a_kernel_of_one_gpu_has_no_peers() -> None:
     for body, says in (
-        (lambda_peer, "numpipe.peer.* in a kernel of one GPU"),
+        (lambda_peer, "numpipe.peer.* in a kernel that runs on one GPU"),
         (lambda_axis, "that of a mesh's GPUs"),
     ):
         with pytest.raises(numpipe.NumpipeError, match=says):

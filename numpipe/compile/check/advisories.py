@@ -44,14 +44,14 @@ class Advisory:
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"
 _NO_CALL = (
-    "take the call out of the loop of products (debug_print, device_assert), or compile without it"
+    "move the call (debug_print, device_assert) out of the loop of products, or compile without it"
 )
-_NO_ROOM = "a lane has too few registers for the products that are in flight together"
+_NO_ROOM = "a lane has too few registers for the products that are in flight at the same time"
 _LESS = (
     "use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller "
     "memory_registers, or a wait before the next product is issued"
 )
-_PATHS = "a product is issued, or waited for, on some of the ways through a branch only"
+_PATHS = "a product is issued, or waited for, only on some paths through a branch"
 _ALL_PATHS = (
     "put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the "
     "same in all lanes of the warpgroup"
@@ -69,8 +69,8 @@ ADVISORIES = {
             means="an A operand gets its next value in the registers that a product in flight "
             "reads",
             place="packed",
-            fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be "
-            "computed while the product runs",
+            fix="write acc = numpipe.wgmma_wait(acc) before; the values that the operand is made "
+            "from may be computed while the product runs",
         ),
         Advisory(
             code="C7514",
@@ -82,16 +82,16 @@ ADVISORIES = {
         Advisory(
             code="C7515",
             name="accumulator-redefined",
-            means="registers of an accumulator are written while products are in flight",
+            means="the registers of an accumulator are written while products are in flight",
             place="begun",
             fix="make the accumulator before the first of them is issued, or let the product "
-            "begin with None; where loops have as many steps as the compile knows, use "
-            "delay_release=0 or take the number of steps from an array's shape",
+            "begin with None; if the number of steps of a loop is a compile-time constant, "
+            "use delay_release=0 or take the number from an array's shape",
         ),
         Advisory(
             code="C7516",
             name="ill-formed-stage",
-            means="ptxas does not find which wait belongs to a product",
+            means="ptxas cannot determine which wait belongs to a product",
             place="product",
             fix="wait for each product in the function, and in the loop, that issues it",
         ),
@@ -142,8 +142,8 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     fix = ADVISORIES["C7513"].fix
     text = (
         f"'{name}' gets its next value in the registers that a product in flight reads: ptxas "
-        f"would serialise wgmma, operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight "
-        f"since {product.filename}:{product.line}"
+        f"would serialize wgmma, operand-redefined (C7513): {COST}; fix: {fix}{ALLOWED}\n  in "
+        f"flight since {product.filename}:{product.line}"
     )
     return error_lines.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
@@ -153,10 +153,10 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
     earlier step reads it."""
     definition, product = seen.overwritten[0]
     text = (
-        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
-        "product of an earlier step may still read: write acc = numpipe.wgmma_wait(acc, 0) "
-        "behind the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\n  in "
-        f"flight since {product.filename}:{product.line}"
+        "wgmma(acc, a, b), a: a step writes the next value of this operand to the registers that "
+        "a product of an earlier step may still read; fix: write acc = numpipe.wgmma_wait(acc, "
+        "0) after the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\n  "
+        f"in flight since {product.filename}:{product.line}"
     )
     return error_lines.stamp(SpecError(text), unit, lifted, [definition])
 
@@ -182,7 +182,7 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
     text = (
-        f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
-        f"{advisory.fix}{ALLOWED}"
+        f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
+        f"fix: {advisory.fix}{ALLOWED}"
     )
     return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

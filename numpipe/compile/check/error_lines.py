@@ -144,8 +144,8 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         )
     ):
         raised = CompileError(
-            f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; "
-            f"use numpipe's operations ({what})"
+            f"{foreign}(…) is a Numba function, which runs only on a GPU and not on the simulated "
+            f"SM; fix: use numpipe's operations ({what})"
         )
     elif isinstance(error, FloatingPointError):
         raised = SimulationError(
@@ -170,8 +170,8 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
     code = _code(places[-1]) if places else ""
     if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
         return (
-            f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the "
-            f"elements of tiles write {_OF_TILES[builtin[1]]}"
+            f"{builtin[1]}(…) takes numbers, but one of its arguments is a tile; fix: to convert "
+            f"the elements of a tile, write {_OF_TILES[builtin[1]]}"
         )
     if message.endswith("tuple index out of range"):
         for read, name, axis in _SIZE.findall(code):
@@ -342,41 +342,42 @@ def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
 _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (
         rf"Cannot unify {_TWO % ' and '} for '\$[\w.]*'",
-        _two_layouts("a choice needs one layout, got BOTH: cast one: CAST"),
+        _two_layouts("a conditional expression needs one layout, got BOTH; fix: cast one: CAST"),
     ),
     (
         rf"Cannot unify {_TWO % ' and '} for '([\w$]+)[\w.]*'",
-        _two_layouts("'NAME' has two layouts here, BOTH: cast one: CAST"),
+        _two_layouts("'NAME' has two layouts here, BOTH; fix: cast one: CAST"),
     ),
     (
         rf"Can't unify return type from the following types: {_TWO % ', '}\s*Return of[\s\S]*",
-        _two_layouts("it returns two layouts, BOTH: cast one: CAST"),
+        _two_layouts("it returns two layouts, BOTH; fix: cast one: CAST"),
     ),
     (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
     (
         r"Cannot unify (.+) and (.+) for '\$[\w.]*'",
-        r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)",
+        r"a conditional expression needs one type, got \1 and \2; fix: convert one side, float(n) "
+        "or int(x)",
     ),
     (
         r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'",
-        r"'\3' is not of one type here (\1 and \2): "
-        "bind it in one place, or to one type in each",
+        r"'\3' has two types here (\1 and \2); "
+        "fix: assign it in one place, or the same type everywhere",
     ),
     (r"Cannot resolve setattr: \((.+)\)\.(\w+) = .*", r"'\2' of \1 cannot be set"),
     (
         r"Can't unify return type from the following types: (.+?)\s*Return of[\s\S]*",
-        r"it returns values of several types (\1): "
-        "convert them to one",
+        r"it returns values of several types (\1); "
+        "fix: convert them to one type",
     ),
     (
         r"Invalid use of getiter with parameters \((.*)\)[\s\S]*",
-        r"a 'for' runs over a range or over a tuple of values of one type, "
+        r"a 'for' loop iterates over a range, or over a tuple of values of one type, "
         r"got \1",
     ),
     (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
     (
         r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
-        r"'\1' may have no value here yet: give it one before the loop",
+        r"'\1' may have no value here yet; fix: assign it before the loop",
     ),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
     (

@@ -1,35 +1,35 @@
 """The build gate: rules for the machine code of a numpipe kernel, checked on its PTX and SASS.
 
-A kernel can be right and slow without a word from the compiler; each rule here stands for one such
+A kernel can be correct but slow without any message from the compiler. Each rule detects one such
 case:
 
 =====================  =============================================================================
-rule                   what it costs to break it
+rule                   what a violation means
 =====================  =============================================================================
-resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg
+resources              spills, stack, C75xx notes: serialized wgmma, ignored setmaxnreg
                        (`Resources.clean`)
-entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc
+entry registers        more threads or fewer registers than setmaxnreg redistributes: the first inc
                        hangs. Without a memory role: more registers than there are for the CTA's
                        threads
-local memory           registers that went to memory without being called spills
-memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA,
-                       or say no scope. A cluster's barrier at the end has one (with debug=True that
-                       at the beginning too); where a partial sum is handed to another CTA through
-                       global memory, or a semaphore is signalled, there is one, outside the loop of
-                       products
-waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by
-                       elect.sync
-tensor cores           products of a shape that the kernel never asked for: dummies of a commit that
-                       stands alone
-waits                  waits for products that the source did not write: ptxas serialised them, or
-                       leaves fewer groups in flight
-roles                  the memory role computes nothing and stays below its registers; only it
-                       loads, but for single-stream pipelines; TMA stores are in the warpgroup of
-                       the role that issues them, and in no other
-registers              setmaxnreg with the values of the Unit
-launch bounds          without them ptxas ignores setmaxnreg (C7508)
-tensor maps            one by-value parameter, addressed and never read: a copy in local memory is
-                       no tensor map
+local memory           registers were moved to memory without being reported as spills
+memory barriers        a MEMBAR at GPU scope, which halves the speed of a loop: releases must stay
+                       inside the CTA, or specify no scope. Allowed are one in a cluster's barrier
+                       at the end (with debug=True also at the beginning), and, outside the loop of
+                       products, those that pass a partial sum to another CTA through global memory
+                       or signal a semaphore
+waterfalls             a TMA instruction is wrapped in a loop over the active lanes: its lane was
+                       not elected by elect.sync
+tensor cores           products of a shape that the kernel never requested: ptxas inserts a dummy
+                       product for a commit without one
+waits                  waits for products that the source does not contain, which leave fewer
+                       groups in flight: ptxas serialized the products
+roles                  the memory role computes, or exceeds its registers; another role loads
+                       (except in single-stream pipelines); TMA stores are missing in the warpgroup
+                       of the role that issues them, or are in another one
+registers              setmaxnreg has other values than the Unit
+launch bounds          they are missing, so ptxas ignores setmaxnreg (C7508)
+tensor maps            they are not in one by-value parameter that is addressed and never read: a
+                       copy in local memory is not a tensor map
 =====================  =============================================================================
 
 >>> from numpipe.compile.check import gate
@@ -54,7 +54,7 @@ from ..built import Built
 # ---- SASS ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Instruction:
-    """One line of SASS: its address in the section, its predicate ("" for none) and the rest."""
+    """A line of SASS: its address in the section, its predicate ("" for none) and the rest."""
 
     address: int
     predicate: str
@@ -103,8 +103,8 @@ class Sass:
         )
 
     def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
-        """Return what can run after `first`, itself included, in the order of addresses, through
-        calls too.
+        """Return the instructions that can run after `first`, itself included, in the order of
+        addresses. Calls are followed.
 
         The search stops before opcodes that match `until`.
         """
@@ -123,7 +123,7 @@ class Sass:
 
     def innermost(self, instruction: Instruction) -> list[Instruction]:
         """Return the smallest loop around an instruction, from the target of a branch back to the
-        branch; empty for none."""
+        branch, or [] if there is none."""
         here = self.instructions.index(instruction)
         loops = [
             (at - target, target, at)
@@ -143,7 +143,7 @@ class Sass:
             if label in self.labels
         ]
         if kind == "RET":
-            targets = []  # where it goes is behind the CALL
+            targets = []  # it returns to the instruction after the CALL
         yield from targets
         # a branch on a uniform predicate has it as an operand, others before the opcode
         always = not instruction.predicate and not re.search(r"\bU?P\d", instruction.text)
@@ -162,11 +162,11 @@ def highest_register(code: list[Instruction]) -> int:
 
 
 def role_code(sass: Sass, who: Role) -> list[Instruction]:
-    """Return the code of a role, and of those that share its warpgroup: from their ``setmaxnreg``
-    on, to the cluster's barrier if there is one.
+    """Return the code of a role and of the roles that share its warpgroup, from their
+    ``setmaxnreg`` to the cluster's barrier, if there is one.
 
-    That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more
-    of these: arrivals.
+    That barrier begins with a fence beyond the CTA. If CTAs load data that others have stored,
+    there are more such fences, one for each arrival.
     """
     starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
     end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
@@ -175,7 +175,7 @@ def role_code(sass: Sass, who: Role) -> list[Instruction]:
 
 # ---- rules ---------------------------------------------------------------------------------------
 def resources(built: Built) -> Iterator[str]:
-    """A kernel has no spills, no stack and no notes."""
+    """Check that a kernel has no spills, no stack and no notes."""
     used = built.image.resources
     if used.spill_bytes or used.stack_bytes:
         yield f"{used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack"
@@ -183,7 +183,7 @@ def resources(built: Built) -> Iterator[str]:
 
 
 def entry_registers(built: Built) -> Iterator[str]:
-    """The registers at launch are the pool that setmaxnreg re-divides."""
+    """Check that the registers at launch are the pool that setmaxnreg redistributes."""
     expected = min(255, built.unit.register_pool // built.unit.warpgroups)
     registers = built.image.resources.registers
     if registers > expected or (built.unit.warp_specialized and registers != expected):
@@ -194,7 +194,7 @@ def entry_registers(built: Built) -> Iterator[str]:
 
 
 def local_memory(sass: Sass) -> Iterator[str]:
-    """A kernel neither loads from local memory nor stores to it."""
+    """Check that a kernel neither loads from local memory nor stores to it."""
     for instruction in sass.find(r"(STL|LDL)\b"):
         yield f"local memory: {instruction}"
 
@@ -203,10 +203,10 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
-    """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand
-    in no loop; those outside the main loops of a kernel that hands partial sums over (`partials`),
-    or has semaphores; one at the end, where the last CTA resets a counter; and arrivals by which
-    CTAs let each other load what they have stored."""
+    """Check that a kernel has no fence beyond the CTA, except in the cluster's two barriers,
+    outside loops; outside the loops of products, in a kernel that hands partial sums over
+    (`partials`) or has semaphores; one at the end, where the last CTA resets a counter; and in
+    arrivals by which CTAs let each other load stored data."""
     handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
@@ -232,10 +232,10 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:
-    """No instruction with uniform operands stands in a loop over the active lanes.
+    """Check that no instruction with uniform operands is in a loop over the active lanes.
 
-    What follows a WARPSYNC.COLLECTIVE, up to ENDCOLLECTIVE, is none by itself: lanes that may be
-    apart (BRA.DIV) meet there, off the main way, for one instruction of the whole warp: an
+    The code from WARPSYNC.COLLECTIVE to ENDCOLLECTIVE is not such a loop by itself: lanes that may
+    have diverged (BRA.DIV) meet there, off the main path, for one instruction of the whole warp: an
     election, a shuffle, a vote, bar.warp.sync.
     """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
@@ -248,7 +248,7 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
-    """The products are those of the PTX."""
+    """Check that the machine code has the same products as the PTX."""
     asked = {
         product.expected(*statement)
         for product in sass.target.products
@@ -264,9 +264,9 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 
 
 def waits(sass: Sass, ptx: str) -> Iterator[str]:
-    """The waits for products, and the beginnings of their groups, are those of the PTX: the
-    source's, and those that the pipelines add. A copy of a piece of code, as of an unrolled loop,
-    copies its waits with its products."""
+    """Check that the machine code has only the waits for products, and the beginnings of their
+    groups, that the PTX has, from the source or from pipelines. If code is duplicated, for example
+    by unrolling, its waits are duplicated with its products."""
     for product in sass.target.products:
         if product.groups:
             yield from _waits(product, product.groups, sass, ptx)
@@ -297,8 +297,9 @@ def _waits(product: Product, groups: Groups, sass: Sass, ptx: str) -> Iterator[s
 
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
-    """The memory role alone loads, within its registers, and the compute role does all else; a
-    kernel without a memory role has what its rings need, and no setmaxnreg."""
+    """Check that only the memory role loads, within its registers, and that the compute role does
+    everything else. A kernel without a memory role must have what its rings need, and no
+    setmaxnreg."""
     unit = built.unit
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
@@ -312,12 +313,12 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         needed = highest_register(memory)
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
-        # ordinary stores pass work indices on, in shared memory, and record the events of a profile
+        # ordinary stores pass work indices on in shared memory, and record the events of a profile
         own = sass.target.opcodes + r"|STSM|BAR\." + r"|UTMASTG|UTMAREDG" * unit.storing.computes
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
             not unit.params.profile_space and not unit.gpus
         )
-        # records of waits given up
+        # records of waits that timed out
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
         others = ["UTMALDG"] * (not private and not unit.copies_in)
         others += ["UTMASTG|UTMAREDG"] * (not unit.storing.computes and not unit.copies_out)
@@ -353,7 +354,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def registers(built: Built, sass: Sass) -> Iterator[str]:
-    """setmaxnreg gives and takes the registers that the Unit says."""
+    """Check that setmaxnreg has the register counts of the Unit."""
     if not built.unit.warp_specialized:
         return
     for opcode, expected in (
@@ -369,7 +370,7 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
-    """The launch bounds are the threads of the Unit, and one CTA per SM."""
+    """Check that the launch bounds are the threads of the Unit, and one CTA per SM."""
     found = re.search(r"\.maxntid\s+(\d+)", ptx)
     if (
         found is None
@@ -383,9 +384,10 @@ def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
-    """All maps are in one by-value parameter, from whose address every copy's descriptor comes;
-    nothing reads its words, except the address of a counter behind the maps, and what a kernel with
-    semaphores knows of the GPUs, of which each has maps there."""
+    """Check that all maps are in one by-value parameter, and that every copy's descriptor comes
+    from its address. Nothing may read its words, except the address of a counter after the maps,
+    and what a kernel with semaphores stores there about the GPUs, each of which has its own maps.
+    """
     unit = built.unit
     wanted = unit.table_bytes
     words = {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)}
@@ -406,7 +408,7 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
         r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE
     ):
         defined.setdefault(register, []).append(source)
-    if unit.gpus:  # so many sections further
+    if unit.gpus:  # a product selects the GPU's section of the parameter
         defined.update(
             {register: [] for register in re.findall(r"^\s*mul\S*\s+(%rd\d+), ", ptx, re.MULTILINE)}
         )
@@ -447,8 +449,8 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
 
 
 def findings(built: Built) -> tuple[str, ...]:
-    """Return what is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm,
-    but no GPU."""
+    """Return the violations of a compiled kernel, one line each, or () if it passes. Needs
+    nvdisasm, but no GPU."""
     ptx, sass = built.ptx, Sass(built.sass, built.unit.target)
     return (
         *resources(built),

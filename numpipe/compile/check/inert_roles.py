@@ -1,11 +1,11 @@
-"""The check that the memory role does nothing forbidden, on the LLVM IR of its instance of the
-kernel.
+"""The check that roles that do not compute do nothing forbidden, on the LLVM IR of their instances
+of the kernel.
 
 The memory role is one lane that runs the kernel's control flow to issue copies. A CTA barrier, a
-shuffle, a vote, an atomic or a plain shared array that reaches it would hang, or be executed once
-too often, or in the wrong role; Numba compiles all of these silently. Names in the source are not
-enough (a helper can hide them), so the check reads the code itself, and uses the source only to
-find the line to blame.
+shuffle, a vote, an atomic or a plain shared array in its code would hang, be executed once too
+often, or run in the wrong role; Numba compiles all of these silently. Names in the source are not
+sufficient (a helper can hide them), so the check reads the code itself, and uses the source only to
+find the line to report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..lift.lift import Lifted
 from ..lift.nodes import walk
 
 SUFFIX = "_{}_role"
-"""the end of the name of a role's instance of a kernel, where the role does not compute"""
+"""The end of the name of a role's instance of a kernel, if the role does not compute."""
 _FORBIDDEN = (
     (
         "a grid, CTA or warp barrier",
@@ -45,10 +45,10 @@ _FORBIDDEN = (
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
 _OWN = re.compile("np_used|np_scheduler|np_outside|np_gpus|np_bounded")
-"""events of a profile (`profiling_cuda`), work indices (`tile_scheduler`), what is told of indices
-(`outside_cuda`), of peers that do not come (`peers_cuda`), waits that take too long
-(`bounded_cuda`)"""
-# calls, inline assembly among them, and LLVM's own atomics
+"""Names in operations of numpipe that are allowed: events of a profile (`profiling_cuda`), work
+indices (`tile_scheduler`), reports of indices (`outside_cuda`), of missing peers
+(`peer_arrays_cuda`), and of waits that take too long (`bounded_cuda`)."""
+# calls, including inline assembly, and LLVM's own atomics
 _DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")
 _DEFINED = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(', re.MULTILINE)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
@@ -80,8 +80,8 @@ def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
 
 
 def violation(function: str) -> tuple[str, str] | None:
-    """Return (what, pattern of the source) of the first forbidden operation in a function; None
-    without one."""
+    """Return (what, pattern of the source) of the first forbidden operation in a function, or
+    None."""
     body = function.partition("\n")[2]
     doing = "\n".join(line for line in _DOING.findall(body) if not _OWN.search(line))
     for what, pattern, source in _FORBIDDEN:
@@ -95,7 +95,7 @@ def violation(function: str) -> tuple[str, str] | None:
 
 
 def check(unit: Unit, library: Any, lifted: Lifted) -> None:
-    """Raise CompileError when something forbidden reaches a role that does not compute."""
+    """Raise CompileError if something forbidden reaches a role that does not compute."""
     if not unit.warp_specialized:
         return
     bodies = functions(library)
@@ -110,12 +110,12 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
 def _blame(
     unit: Unit, role: Role, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str
 ) -> str:
-    """Return the message, at the call in the source of the function that does it, or of one on the
-    way to it."""
+    """Return the message, at the call in the source of the function that does it, or of a function
+    on the path to it."""
     message = (
         f"kernel {unit.kernel}: {what}{{}} reaches the {role} role, where one lane runs the "
-        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
-        "tile), which know their role"
+        "kernel's control flow to issue copies; fix: use numpipe's own operations (barriers, "
+        "c[…] = tile), which depend on the role"
     )
     calls = [
         (source, node)

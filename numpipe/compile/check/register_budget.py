@@ -74,15 +74,15 @@ def excess(limit: int, held: Iterable[LiveTile]) -> str:
     products, others = needed(held)
     if products > limit - RESERVE:
         return (
-            f"products in flight hold {products} registers a lane, {limit - RESERVE} are there "
-            f"({limit} of a compute lane, less {RESERVE} that ptxas keeps): it would serialise "
-            "wgmma, register-pressure (C7512)"
+            f"products in flight hold {products} registers per lane, but only {limit - RESERVE} "
+            f"are available ({limit} of a compute lane, less {RESERVE} that ptxas keeps): it "
+            "would serialize wgmma, register-pressure (C7512)"
         )
     if products + others > limit - LEAST:
         return (
-            f"tiles hold {products + others} registers a lane while products are in flight, "
-            f"{limit - LEAST} are there ({limit} of a compute lane, less {LEAST} for addresses): "
-            "the rest would be spilled"
+            f"tiles hold {products + others} registers per lane while products are in flight, but "
+            f"only {limit - LEAST} are available ({limit} of a compute lane, less {LEAST} for "
+            "addresses): the rest would be spilled"
         )
     return ""
 
@@ -105,8 +105,8 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
     if unit.warp_specialized and unit.memory_registers > 24:
         fixes.append(f"a smaller memory_registers than {unit.memory_registers}")
     text = (
-        f"register budget: {reason}; use {', '.join(fixes)} or a wait before the next product is "
-        "issued"
+        f"register budget: {reason}; fix: use {', '.join(fixes)} or a wait before the next "
+        "product is issued"
     )
     raise error_lines.stamp(
         SpecError("\n".join([text, *table(seen)])),

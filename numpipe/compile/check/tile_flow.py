@@ -1,32 +1,32 @@
 """Register tiles while products are in flight, found in functions that Numba has typed, before
-machine code is made.
+machine code is generated.
 
-A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and
-of its A operand where that is not in shared memory. The typed source shows three mistakes that
-ptxas would report as a note only, or not at all:
+A product holds registers from its wgmma to the wait that covers it: the registers of its
+accumulator, and of its A operand if that is not in shared memory. The typed source shows three
+mistakes that ptxas would report as a note only, or not at all:
 
-* an operand that gets a new value while the product reads it, where both values are one variable
-  that goes round a loop::
+* an operand that gets a new value while the product reads it, because both values are one variable
+that is carried around a loop::
 
       acc = numpipe.wgmma(acc, p, v_tile)
       s = numpipe.wgmma_wait(s)
       p = np.exp2(s).astype(
           v.dtype
-      )  # the registers that the product reads: ptxas serialises all products (C7513)
+      )  # the registers that the product reads: ptxas serializes all products (C7513)
       acc = numpipe.wgmma_wait(acc)
 
 * an operand that a step loads or computes while a product of an earlier step reads its registers.
-  ptxas says nothing of it where the operand is loaded from shared memory, and the product reads the
-  new value (found on an H100)::
+ptxas reports nothing if the operand is loaded from shared memory, and the product reads the new
+value (found on an H100)::
 
       for (k,), (a_tile, b_tile) in numpipe.pipeline(…, delay_release=1)(a, b):
           acc = numpipe.wgmma(acc, a_tile[:, :], b_tile)
 
-* tiles that are live together, and more than a lane has registers for (C7511, C7512).
+* tiles that are live at the same time and need more registers than a lane has (C7511, C7512).
 
-A wait leaves as many of the newest groups in flight as it says. A step of a pipeline, and a
-function that is not an operation on tiles, may wait for all, so products in flight count as done
-there: what is found is a mistake, but not every mistake is found.
+A wait leaves the number of newest groups in flight that it specifies. A step of a pipeline, and a
+function that is not an operation on tiles, may wait for all products, so the analysis assumes that
+they do: every report is a mistake, but not every mistake is found.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ..lift.positions import Positions
 from .register_budget import LiveTile, Products, needed
 
 MOST = 8
-"""groups that a wait can tell apart: 0…7 left, or all"""
+"""Number of groups that a wait can distinguish: 0…7 left, or all."""
 _QUIET = (
     "numpipe.language.tiles.",
     "numpipe.language.pipeline.operand_barriers",
@@ -56,13 +56,13 @@ _QUIET = (
     "numpipe.core.numbers",
 )
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
-"""_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among
-these whose operations may"""
+"""_QUIET: prefixes of the modules whose operations wait for no product. _WAITING: modules among
+these whose operations may wait."""
 
 
 def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, Any]], None]:
-    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the
-    compute role's to `seen`."""
+    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`). It adds what it
+    finds in the compute role's functions to `seen`."""
 
     def look(function: Any, types: dict[str, Any]) -> None:
         if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {COMPUTE}:
@@ -73,14 +73,14 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
 
 # ---- one function --------------------------------------------------------------------------------
 State = dict[str, int]
-"""the variables of products that may be in flight, each with the least number of groups issued
-after it, on any path to here"""
+"""The variables of products that may be in flight, each with the smallest number of groups issued
+after it, on any path to this point."""
 EARLIER = "'"
-"""what follows the variable of a product that an earlier step issued"""
+"""Suffix of the variable of a product that an earlier step issued."""
 
 
 class _Function:
-    """One typed function; `look` adds its products and tiles to `seen`."""
+    """A typed function; `look` adds its products and tiles to `seen`."""
 
     def __init__(
         self, function: Any, types: dict[str, Any], positions: Positions, seen: Products
@@ -93,9 +93,9 @@ class _Function:
             label: list(block.terminator.get_targets()) for label, block in function.blocks.items()
         }
         self.definitions: dict[str, Any] = {}
-        """name -> the statement that defines it"""
+        """Name -> the statement that defines it."""
         self.home: dict[str, int] = {}
-        """name -> the block of that statement"""
+        """Name -> the block of that statement."""
         for label, body in self.blocks.items():
             for statement in body:
                 if isinstance(statement, nb.numba_ir.Assign):
@@ -103,7 +103,7 @@ class _Function:
                     self.home[statement.target.name] = label
         self.constant: dict[str, bool] = {}
         self.tiles_of: dict[int, set[str]] = {}
-        """the tiles that a statement names, by its id: each is asked for more than once"""
+        """The tiles that a statement names, by the statement's id: a cache."""
         self.products = {
             name: statement.value
             for name, statement in self.definitions.items()
@@ -122,26 +122,26 @@ class _Function:
         }
 
     def _operation(self, value: Any) -> Any:
-        """Return the operation that an expression calls, or a name for a method; None for no
-        call."""
+        """Return the operation that an expression calls, or a name for a method; None if it is not
+        a call."""
         if not (isinstance(value, nb.numba_ir.Expr) and value.op == "call"):
             return None
         return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
 
     def _groups_left(self, value: Any) -> int | None:
-        """Return how many groups a wait leaves; None for an expression that is no wait."""
+        """Return how many groups a wait leaves; None if the expression is not a wait."""
         if not does(self._operation(value), "waits"):
             return None
         return nb.literal(self.types[value.args[1].name]) if len(value.args) > 1 else 0
 
     def _same(self, value: Any) -> str:
-        """Return the variable that an expression is a copy of; "" for no copy."""
+        """Return the variable that an expression copies; "" if it is not a copy."""
         if isinstance(value, nb.numba_ir.Var):
             return str(value.name)
         return str(value.args[0].name) if self._groups_left(value) is not None else ""
 
     def _origin(self, name: str) -> str:
-        """Return the first of a chain of copies."""
+        """Return the first variable of a chain of copies."""
         while name in self.definitions and (before := self._same(self.definitions[name].value)):
             name = before
         return name
@@ -152,7 +152,7 @@ class _Function:
 
     # ---- what is in flight
     def _after(self, statement: Any, state: State) -> State:
-        """Return what is in flight behind a statement."""
+        """Return what is in flight after a statement."""
         value = getattr(statement, "value", None)
         if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
             return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {
@@ -172,7 +172,8 @@ class _Function:
         return {} if state and self._may_wait(value) else state
 
     def _steps(self, value: Any) -> Any:
-        """Return the type of the iterator whose next step an expression begins; None for others."""
+        """Return the type of the iterator whose next step an expression begins; None for other
+        expressions."""
         step = isinstance(value, nb.numba_ir.Expr) and value.op == "iternext"
         return self.types[value.value.name] if step else None
 
@@ -193,7 +194,7 @@ class _Function:
         )
 
     def states(self) -> dict[int, State]:
-        """Return what is in flight where each block begins, on some path to it."""
+        """Return what is in flight at the beginning of each block, on any path to it."""
         states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
@@ -231,7 +232,7 @@ class _Function:
                 yield label, value.name
 
     def live(self) -> dict[int, set[str]]:
-        """Return the tiles that are live where each block ends."""
+        """Return the tiles that are live at the end of each block."""
         live: dict[int, set[str]] = {label: set() for label in self.blocks}
         before = {
             label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks
@@ -266,7 +267,7 @@ class _Function:
         return live
 
     def _before(self, statement: Any, names: set[str]) -> set[str]:
-        """Return what is live before a statement, given what is live behind it."""
+        """Return what is live before a statement, given what is live after it."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
         known = self.tiles_of.get(id(statement))
         if known is None:
@@ -277,8 +278,8 @@ class _Function:
 
     # ---- variables
     def _webs(self) -> dict[str, str]:
-        """Return each tile's variable: values that a phi node, a copy, a wait or a product joins
-        are one variable."""
+        """Return each tile's variable. Values that a phi node, a copy, a wait or a product joins
+        are the same variable."""
         web = {name: name for name in self.types if self._tile(name)}
 
         def find(name: str) -> str:
@@ -302,7 +303,7 @@ class _Function:
         return {name: find(name) for name in web}
 
     def _constant(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a tile is made from numbers alone, so that it needs no registers until it is
+        """Whether a tile is made from numbers only, so that it needs no registers until it is
         used."""
         statement = self.definitions.get(name)
         if statement is None or name in seen:
@@ -369,7 +370,7 @@ class _Function:
                     self._measure(label, measured, now)
 
     def _overwritten(self, statement: Any, state: State) -> None:
-        """Note an operand that a step makes while a product of an earlier step reads it."""
+        """Record an operand that a step makes while a product of an earlier step reads it."""
         for product, operand in self.operands.items():
             if operand != statement.target.name or product + EARLIER not in state:
                 continue
@@ -378,8 +379,7 @@ class _Function:
                 self.seen.overwritten.append(places)  # type: ignore[arg-type]
 
     def _makes(self, statement: Any) -> bool:
-        """Whether a statement gives a tile new registers: no copy, no product and no phi node
-        does."""
+        """Whether a statement gives a tile new registers: not a copy, a product or a phi node."""
         name, value = statement.target.name, statement.value
         return (
             bool(self._tile(name))
@@ -391,7 +391,7 @@ class _Function:
 
     def _next(self, variable: str) -> set[str]:
         """Return the variables whose value a phi node may have, through copies and phi nodes of
-        other blocks, not of its own."""
+        other blocks."""
         todo, taken = [name for _, name in self._incoming(self.definitions[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())
@@ -405,7 +405,7 @@ class _Function:
         return taken
 
     def _defined(self, name: str, state: State, carried: dict[str, set[str]]) -> None:
-        """Note a tile that gets new registers while products are in flight."""
+        """Record a tile that gets new registers while products are in flight."""
         web, seen = self.webs[name], self.seen
         place = self.position(self.definitions[name])
         newest = self.position(self.definitions[min(state, key=lambda product: state[product])])
@@ -420,7 +420,7 @@ class _Function:
         alike = {
             str(self._tile(self.operands[product])) for product in state if product in self.operands
         }
-        # the next value of a body's argument is what it returns
+        # also the next value of an argument of a body, which is what the body returns
         if web in self.operand_webs or str(self._tile(name)) in alike:
             seen.packed.append((place, newest))
         begins = {self.webs.get(call.args[-3].name) for call in self.products.values()}
@@ -428,8 +428,8 @@ class _Function:
             seen.begun.append((place, newest))
 
     def _measure(self, label: int, live: set[str], state: State) -> None:
-        """Note the tiles that are live at a point where products are in flight, if they are the
-        widest."""
+        """Record the tiles that are live while products are in flight, if they need more registers
+        than any before."""
         live = live | {self.operands[product] for product in state if product in self.operands}
         held: dict[str, LiveTile] = {}
         for name in sorted(live):
@@ -448,7 +448,8 @@ class _Function:
                 else ""
             )
             if not role and self.home.get(name) == label:
-                continue  # made in this block: it may be made later, or used up before
+                # made in this block: it may be made after this point, or last used before it
+                continue
             ty = self._tile(name)
             assert ty is not None
             one = LiveTile(
@@ -464,7 +465,7 @@ class _Function:
             self.seen.widest = tiles, self.position(self.definitions[newest])
 
     def _first(self, web: str) -> Position | None:
-        """Return where a variable is made first."""
+        """Return where a variable is first assigned."""
         made = [
             self.definitions[name]
             for name, one in self.webs.items()
@@ -489,13 +490,13 @@ class _Function:
 
 
 def _registers(ty: TileType) -> int:
-    """Return a tile's registers a lane; of a vector that may lie either way, the smaller part: the
-    other is not computed."""
+    """Return a tile's registers per lane. For a vector that may have either layout it is the
+    smaller number, because the other layout is not computed."""
     if ty.layout == EITHER:
         return min(len(places(ty.shape, ROW)), len(places(ty.shape, COLUMN)))
     return ty.registers
 
 
 def _of_this_step(state: State) -> State:
-    """Return the products in flight that an earlier step has not issued."""
+    """Return the products in flight that this step issued."""
     return {name: behind for name, behind in state.items() if not name.endswith(EARLIER)}

@@ -108,8 +108,8 @@ class Arithmetic(Rewriter):
             if between and not self._repeatable(right):
                 self.error(
                     right,
-                    f"'{ast.unparse(right)}' calls a function between two comparisons: bind its "
-                    "value to a name first",
+                    f"'{ast.unparse(right)}' calls a function between two comparisons; fix: "
+                    "assign its value to a name first",
                 )
             parts.append(self._compute(OPERATIONS[type(op)], [left, right], node))
             left = copy.deepcopy(right)

@@ -68,8 +68,8 @@ class Bodies(Functions):
         if carries and self.value(compute) is not None:
             self.error(
                 node,
-                "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways "
-                "to say the same: give one",
+                "emit_pipeline_warp_specialized: compute_context and carry_coroutine do the "
+                "same; fix: give only one of them",
             )
         # The remaining options describe the CTA's split into roles, which must be the kernel's.
         if not alone:
@@ -149,7 +149,7 @@ class Bodies(Functions):
         if value is not MISSING and not isinstance(value, Function) and not callable(value):
             self.error(
                 called,
-                "run_scoped: function must be one that is nested in the kernel, or decorated with "
+                "run_scoped: function must be nested in the kernel, or decorated with "
                 f"@numpipe.function, got {ast.unparse(called)}",
             )
         if isinstance(value, Function):
@@ -225,8 +225,8 @@ class Bodies(Functions):
             if isinstance(node, ast.Dict):
                 self.error(
                     node,
-                    "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose "
-                    "parts have names too, or a tuple of types",
+                    "numpipe.scratch: dictionaries are not supported in a kernel; fix: use a "
+                    "NamedTuple, whose parts have names too, or a tuple of types",
                 )
             self.error(
                 node,
@@ -256,9 +256,9 @@ class Bodies(Functions):
             if self.value(part) is MISSING and part not in self.constants.failed:
                 self.error(
                     part,
-                    f"{ast.unparse(part)} is no compile-time constant, and the type of an "
-                    "allocation is one: write literals, constants of the module or fields of a "
-                    "Static",
+                    f"{ast.unparse(part)} is not a compile-time constant, which the type of an "
+                    "allocation must be; fix: use literals, constants of the module or fields of "
+                    "a Static",
                 )
             self.visit(part)  # raises the error that explains why
         try:

@@ -16,15 +16,21 @@ import numpy as np
 
 from ...core.op import Helper, Op, does
 from ...language.grid import partials, tile_loop
-from ...language.pipeline import body_form, pipelines
+from ...language.memory import copies
+from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
 from ...plan.kernel_shape import GPU_AXIS
+from ...plan.plans import ArrayArg
 from .constants import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import located, names, parameters_of, reads
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
+
+PREDICATED = operand_barriers.barrier_arrive, copies.async_prefetch
+"""Operations whose `predicate` is a branch around them. A copy's predicate is not: the copy arrives
+on its barrier in either case."""
 
 
 def plain(function: Any) -> str:
@@ -49,10 +55,22 @@ class Calls(Loops):
         if does(called, "issues") or does(called, "waits"):
             self.error(
                 node,
-                f"{called.__name__} returns the accumulator and changes nothing in place: write "
+                f"{called.__name__} returns the accumulator and changes nothing in place; fix: "
                 f"acc = {ast.unparse(node.value)}",
             )
         return NOT_MINE
+
+    def predicated(self, node: ast.Expr) -> Any:
+        """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
+        call = node.value
+        called = self.value(call.func) if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
+            return NOT_MINE
+        *call.args, predicate = self.bind(called, call)
+        call.keywords = []
+        if self.value(predicate) is True:
+            return NOT_MINE
+        return self.visit(located(ast.If(predicate, [node], []), node))
 
     # ---- calls that need more than the operation says of itself
     def axis(self, node: ast.Call, function: Any) -> Any:
@@ -68,11 +86,11 @@ class Calls(Loops):
         if not all(isinstance(name, str) for name in axes):
             self.error(
                 node,
-                "the name of an axis is a compile-time string, or a tuple of several, got "
+                "the name of an axis must be a compile-time string, or a tuple of them, got "
                 f"{ast.unparse(argument)}",
             )
         if len(set(axes)) < len(axes):
-            self.error(node, f"each axis is named once, got {axes}")
+            self.error(node, f"each axis may be named only once, got {axes}")
         for axis in axes:
             self._axis_exists(node, axis)
 
@@ -109,9 +127,8 @@ class Calls(Loops):
             if axis == GPU_AXIS:
                 self.error(
                     node,
-                    f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
-                    "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called "
-                    "with mesh=",
+                    f"the axis {axis!r} is the axis of a mesh's GPUs, but this kernel runs on one "
+                    "GPU; fix: @numpipe.kernel(semaphores=…), and call it with mesh=",
                 )
             named = (
                 f"named {', '.join(map(repr, self.unit.axes))}"
@@ -154,13 +171,14 @@ class Calls(Loops):
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
             self.error(
                 node,
-                f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in "
+                f"numpipe.{function.__name__}(…) is only allowed in a `for`; fix: for m, n in "
                 f"numpipe.{function.__name__}(…):",
             )
         if self._pipeline_call(node):
             self.error(
                 node,
-                "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+                "a pipeline may only be called in a `for`; fix: for (indices), (tiles) in "
+                "pipe(arrays):",
             )
         return NOT_MINE
 
@@ -258,7 +276,7 @@ class Calls(Loops):
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(
                 node,
-                f"'{function.name}' is a kernel: a kernel is called from the host, not from a "
+                f"'{function.name}' is a kernel, which can be called from the host but not from a "
                 "kernel",
             )
         if function is MISSING or named_tuple(function):
@@ -316,8 +334,9 @@ class Calls(Loops):
     def _no_keywords(self, node: ast.Call) -> NoReturn:
         self.error(
             node,
-            f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known "
-            "only of functions called by their own name",
+            f"'{ast.unparse(node.func)}' is called with keywords, but parameter names are known "
+            "only for functions that are called by their own name; fix: pass the arguments by "
+            "position",
         )
 
     def _by_position(self, name: str, node: ast.Call) -> None:
@@ -369,9 +388,9 @@ class Calls(Loops):
                 self.error(
                     node,
                     f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = "
-                    f"{registers} registers a lane, but each of {unit.compute_wgs} compute "
-                    f"warpgroups has {unit.compute_registers}: {has}; use a smaller tile, such as "
-                    f"{fits}, and more CTAs or warpgroups",
+                    f"{registers} registers per lane, but each of {unit.compute_wgs} compute "
+                    f"warpgroups has {unit.compute_registers}: {has}; fix: use a smaller tile, "
+                    f"such as {fits}, and more CTAs or warpgroups",
                 )
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
@@ -426,14 +445,17 @@ class Calls(Loops):
         ):
             self.error(
                 node,
-                f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out",
+                f"{function.__name__}: * and ** are not supported in a kernel's calls; fix: write "
+                "the arguments out",
             )
+        for keyword in node.keywords:
+            keyword.arg = operand_barriers.RENAMED.get(str(keyword.arg), keyword.arg)
         return self._in_order(function.__name__, inspect.signature(function), node)
 
     def _in_order(self, name: str, signature: inspect.Signature, node: ast.Call) -> list[ast.expr]:
         """Return the arguments of a call of `name` in the order of a signature's parameters."""
         keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(signature, len(node.args), list(keywords))
+        wrong = mismatch(signature, len(node.args), [str(k.arg) for k in node.keywords])
         if wrong is not None:
             self.error(node, f"{name}{spelled(signature)}: {wrong}")
         bound = signature.bind(*node.args, **keywords)
@@ -448,16 +470,32 @@ class Calls(Loops):
         return result
 
     def view(self, node: ast.Subscript) -> Any:
-        view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        """Rewrite the slices of an index, and ``array[...]``, as views.
+
+        A single slice stays Python's where the value may be a tuple.
+        """
+        array = self._parameter(node.value)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if view or (
-            isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)
+        sliced = any(isinstance(part, ast.Slice) for part in parts)
+        if array is not None and [getattr(part, "value", None) for part in parts] == [...]:
+            parts = [located(ast.Slice(), node.slice) for _ in range(array.ndim)]
+        elif not (
+            (isinstance(node.value, ast.Attribute) and node.value.attr == "at")
+            or (sliced and (isinstance(node.slice, ast.Tuple) or array is not None))
+            or (sliced and isinstance(node.ctx, ast.Store))
         ):
-            new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
-            node.slice = (
-                ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
-            )
+            return NOT_MINE
+        new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
+        node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
         return NOT_MINE
+
+    def _parameter(self, node: ast.expr) -> ArrayArg | None:
+        """Return the array that a name of the kernel's source means; None for all else."""
+        if not self.lifts_kernel or not isinstance(node, ast.Name):
+            return None
+        if any(node.id in names for _, names in self.scopes[1:]):  # of a nested function
+            return None
+        return next((array for array in self.unit.arrays if array.name == node.id), None)
 
     def _index(self, part: ast.Slice) -> ast.expr:
         if part.lower is None and part.upper is None and part.step is None:
@@ -469,8 +507,8 @@ class Calls(Loops):
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
                 part,
-                "a slice of a tile or array has compile-time bounds and no step; for a run-time "
-                "start write ds(start, size)",
+                "a slice of a tile or array must have compile-time bounds and no step; fix: for "
+                "a run-time start, write ds(start, size)",
             )
         # the type of what is sliced is known only when it is typed
         if high is None or min(low, high) < 0:

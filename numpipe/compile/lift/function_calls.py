@@ -65,8 +65,8 @@ class Functions(Nested):
             ):
                 self.error(
                     node,
-                    f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the "
-                    "kernel, with which its index map is compiled",
+                    f"{ast.unparse(node)} is a BlockSpec made outside the kernel, whose index map "
+                    "is not compiled with the kernel; fix: make it in the kernel",
                 )
         return NOT_MINE
 

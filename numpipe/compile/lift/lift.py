@@ -42,6 +42,7 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import warpgroup_order
 from ...language.tiles import (  # noqa: F401  # they give tiles and references their methods
     array_views,
+    concatenate,
     elementwise,
     load,
     shared_tiles,
@@ -101,7 +102,8 @@ def read(function: Callable[..., Any]) -> Source:
     if hasattr(function, "__wrapped__"):
         raise CompileError(
             f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels "
-            "are compiled from their source, without it: put @numpipe.kernel next to the 'def'"
+            "are compiled from their source, without that decorator; fix: put @numpipe.kernel "
+            "next to the 'def'"
         )
     try:
         lines, first = _source.lines(function)
@@ -186,7 +188,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
         ast.Return: (Arithmetic.returned,),
-        ast.Expr: (Bodies.not_called, Calls.unused_product),
+        ast.Expr: (Bodies.not_called, Calls.unused_product, Calls.predicated),
         ast.Assert: (Statements.assertion,),
         ast.With: (Statements.with_block,),
         ast.For: (Loops.own_loop, Loops.plain_loop),
@@ -199,14 +201,16 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         for inner in reversed(list(own(node.body))):
             if isinstance(inner, ast.Return) and inner.value is not None:
                 self.error(
-                    inner, "a kernel returns nothing: store results through its output references"
+                    inner,
+                    "a kernel must not return a value; fix: store results through its output "
+                    "references",
                 )
         for name, where in stores(node):
             if name in self.constants.known and not isinstance(where, ast.arg):
                 self.error(
                     where,
-                    f"'{name}' is a parameter of the kernel and cannot be re-bound: use another "
-                    "name",
+                    f"'{name}' is a parameter of the kernel and cannot be reassigned; fix: use "
+                    "another name",
                 )
         self._signature([CONTEXT, *parameters])
         self.lifts_kernel = True

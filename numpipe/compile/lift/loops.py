@@ -151,9 +151,9 @@ class Loops(TileLoops, Arithmetic):
             if isinstance(inner, ast.For) and ast.dump(inner.iter) == call:
                 self.error(
                     inner.iter,
-                    f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, "
-                    "on the same slots, which are in use until that one ends: make a second "
-                    "pipeline for it",
+                    f"{ast.unparse(inner.iter)} runs inside its own loop at line {node.lineno}, "
+                    "whose slots are in use until that loop ends; fix: make a second pipeline "
+                    "for it",
                 )
             if (
                 isinstance(inner, ast.For)
@@ -163,8 +163,9 @@ class Loops(TileLoops, Arithmetic):
             ):
                 self.error(
                     inner.iter,
-                    f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose "
-                    "slots it has: they are in use until that one ends; let it have its own",
+                    f"{ast.unparse(inner.iter)} runs inside the loop at line {node.lineno} and "
+                    "shares its slots, which are in use until that loop ends; fix: give it its "
+                    "own allocations",
                 )
 
     def _slots(self, call: ast.Call) -> str | None:
@@ -204,8 +205,8 @@ class Loops(TileLoops, Arithmetic):
             )
             self.error(
                 left,
-                f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, "
-                "or make the grid smaller",
+                f"'{word}' leaves the pipeline loop at line {node.lineno}: {harm}; fix: run all "
+                "steps, or make the grid smaller",
             )
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
@@ -217,7 +218,7 @@ class Loops(TileLoops, Arithmetic):
         if len(shared) != len(node.iter.keywords) or any(
             isinstance(a, ast.Starred) for a in node.iter.args
         ):
-            self.error(node.iter, "a pipeline is called on its arrays by position")
+            self.error(node.iter, "a pipeline is called with its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
         facts: list[ast.expr] = [
             literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)
@@ -272,8 +273,8 @@ class Loops(TileLoops, Arithmetic):
         ):
             self.error(
                 target,
-                "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
-                f"`for {ast.unparse(target)}`",
+                "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for "
+                f"{ast.unparse(target)}`",
             )
         tiles = groups[1]
         if (
@@ -283,7 +284,7 @@ class Loops(TileLoops, Arithmetic):
         ):
             self.error(
                 target,
-                f"the pipeline is called on {arrays} arrays, but the loop unpacks "
+                f"the pipeline is called with {arrays} arrays, but the loop unpacks "
                 f"{len(tiles.elts)} tiles: {ast.unparse(tiles)}",
             )
         barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
@@ -383,9 +384,9 @@ class Loops(TileLoops, Arithmetic):
             if name in targets and name in later and (use := self._used_after(node, name)):
                 self.error(
                     use,
-                    f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and "
-                    "is used after it, where its slot is filled again: take what is needed of it "
-                    "in the loop",
+                    f"'{name}' belongs to a step of the pipeline loop at line {node.lineno} but "
+                    "is used after the loop, where its slot is filled again; fix: use it, or "
+                    f"load it with {name}[...], in the loop",
                 )
             if not here or name in targets:
                 continue
@@ -399,8 +400,9 @@ class Loops(TileLoops, Arithmetic):
             elif not before and name in later and self._used_after(node, name):
                 self.error(
                     here[0],
-                    f"'{name}' is born in the pipeline loop of line {node.lineno} and used after "
-                    "it: with no steps it would have no value; bind it before the loop",
+                    f"'{name}' is first assigned in the pipeline loop at line {node.lineno} and "
+                    "used after it: if the loop has no steps, it has no value; fix: assign it "
+                    "before the loop",
                 )
         return sorted(result)
 

@@ -38,7 +38,8 @@ class Nested(Calls, Waits):
             if self.value(decorator) is not function:
                 self.error(
                     decorator,
-                    f"nested function '{node.name}': decorators are not supported in a kernel",
+                    f"nested function '{node.name}': decorators are not supported in a kernel; "
+                    "fix: remove the decorator",
                 )
         return located(assign(node.name, self._nested(node, node.name)), node)
 
@@ -53,8 +54,8 @@ class Nested(Calls, Waits):
         if arguments.defaults or arguments.kw_defaults:
             self.error(
                 node,
-                f"{called}: its parameters have no defaults: it captures by value what it uses of "
-                "the kernel, or use @numpipe.function",
+                f"{called}: default arguments are not supported; fix: use the kernel's names "
+                "directly, which are captured by value, or use @numpipe.function",
             )
         if (
             arguments.kwarg
@@ -62,7 +63,7 @@ class Nested(Calls, Waits):
             or arguments.posonlyargs
             or (arguments.vararg and name == "lambda_")
         ):
-            self.error(node, f"{called}: plain positional parameters only")
+            self.error(node, f"{called}: only positional parameters are supported")
         rest = arguments.vararg
         if rest is not None:  # it becomes the tuple that callers pack (`Facts.packed`)
             self._packed_by_callers(node, name)
@@ -87,8 +88,8 @@ class Nested(Calls, Waits):
                 if getattr(place, "lineno", 0) > node.lineno:
                     self.error(
                         place,
-                        f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured "
-                        "it: captures are by value in a kernel; use another name",
+                        f"'{capture}' is reassigned after '{name}' at line {node.lineno} captured "
+                        "it, but captures are by value in a kernel; fix: use another name",
                     )
         unpack = [
             located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
@@ -125,8 +126,8 @@ class Nested(Calls, Waits):
             ):
                 self.error(
                     use,
-                    f"nested function '{name}' has '*': a function with it is called by its own "
-                    "name, or is the body of a pipeline; here write its parameters out",
+                    f"nested function '{name}' has '*', so it must be called by its own name or "
+                    "be the body of a pipeline; fix: write its parameters out",
                 )
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:

@@ -89,9 +89,9 @@ class Reductions(Arithmetic):
             if operation(part) in _LOADS or (facts is not None and facts.pipelines):
                 self.error(
                     node.test,
-                    f"'{written}' steers loads: what a tile holds decides whether something is "
-                    "loaded or copied, and the memory role has no such value; take the pipeline, "
-                    "or the copy, out of the 'if'",
+                    f"'{written}' steers loads: the contents of a tile decide whether something "
+                    "is loaded or copied, but tiles have no values in the memory role; fix: move "
+                    "the pipeline, or the copy, out of the 'if'",
                 )
         node.test = self.call(reduce.chosen, [node.test], node)
         return [

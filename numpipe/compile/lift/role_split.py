@@ -41,17 +41,18 @@ def split(
         if own is not None and own != value:
             raise SpecError(
                 position.stamp(
-                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel "
-                    f"says {own!r}: a CTA has one split into roles, so say it in one of the two"
+                    f"kernel {source.name}: {BUILDER} has {name}={value!r}, but @numpipe.kernel "
+                    f"has {own!r}: a CTA has only one split into roles; fix: set {name} in only "
+                    "one of them"
                 )
             )
         first, where = found.setdefault(name, (value, position))
         if first != value:
             raise SpecError(
                 position.stamp(
-                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
-                    f"{where.line} says {first!r}: a CTA has one split into roles, so give both "
-                    "the same, or make two kernels"
+                    f"kernel {source.name}: {BUILDER} has {name}={value!r}, but the call at line "
+                    f"{where.line} has {first!r}: a CTA has only one split into roles; fix: give "
+                    "both the same value, or make two kernels"
                 )
             )
     asked = SplitOptions(**{name: value for name, (value, _) in found.items()})
@@ -85,8 +86,8 @@ class _Search(Known):
                     raise CompileError(
                         position.stamp(
                             f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} "
-                            "must be a constant: warps and registers are given out before the "
-                            "kernel runs"
+                            "must be a constant, because warps and registers are assigned before "
+                            "the kernel runs"
                         )
                     )
                 if value is not None:

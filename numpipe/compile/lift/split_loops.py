@@ -46,8 +46,8 @@ class SplitLoops(Rewriter):
         if "steps" not in options:
             self.error(
                 node.iter,
-                "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: "
-                "cdiv(a.shape[1], tk)",
+                "numpipe.split_tiles: steps= is missing, the number of blocks of K of a whole "
+                "tile; fix: steps=cdiv(a.shape[1], tk)",
             )
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         if len(target) != len(counts) + 1 or not isinstance(target[-1], ast.Name):
@@ -142,7 +142,7 @@ class SplitLoops(Rewriter):
                     "cluster_names=('cluster',))"
                 )
             )
-            self.error(node, f"numpipe.{what}={axis!r} is no axis of the cluster: {named}")
+            self.error(node, f"numpipe.{what}={axis!r} is not an axis of the cluster: {named}")
 
     def combination(
         self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr
@@ -155,15 +155,15 @@ class SplitLoops(Rewriter):
         if not isinstance(name, str):
             self.error(
                 axis,
-                "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time "
-                f"string, got {ast.unparse(axis)}",
+                "numpipe.combine: axis= must be the name of an axis of the cluster, a "
+                f"compile-time string, got {ast.unparse(axis)}",
             )
         self._check_axis(axis, "combine: axis", name)
         if self.value(work) is not None:
             self.error(
                 work,
-                f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and "
-                f"{ast.unparse(work)} is a workspace in global memory: leave one of them out",
+                f"numpipe.combine: axis={name!r} exchanges sums through shared memory, but "
+                f"{ast.unparse(work)} is a workspace in global memory; fix: leave one of them out",
             )
         return self.call(
             cluster_sums.reduce_scatter, [self.visit(acc), literal_node(name, node)], node

@@ -35,16 +35,20 @@ class Statements(Calls):
         if function is not profiling.region and not turn:
             self.error(
                 node,
-                "'with' needs objects that enter and leave, which the GPU has not: call what it "
-                "stands for",
+                "'with' needs context managers, which do not exist on the GPU; fix: write the "
+                "calls themselves",
             )
         assert isinstance(call, ast.Call)
         what = function.__name__
         if len(node.items) > 1 or node.items[0].optional_vars is not None:
-            self.error(node, f'a {what} stands alone: with numpipe.{what}("name"):')
+            self.error(
+                node,
+                f"a {what} must be the only item of its 'with'; "
+                f'fix: with numpipe.{what}("name"):',
+            )
         for word, left in leaves(node.body, ast.Break, ast.Continue):
             harm = "the turn without passing it" if turn else "the region without ending it"
-            self.error(left, f"'{word}' leaves {harm}: put it behind the 'with'")
+            self.error(left, f"'{word}' leaves {harm}; fix: move it after the 'with'")
         (argument,) = self.bind(function, call)
         name = self.value(argument)
         if name is None and turn:
@@ -76,17 +80,17 @@ class Statements(Calls):
         if unit.turns > 1:
             self.error(
                 node,
-                "numpipe.turn orders compute warpgroups that share a tile, and with "
-                "schedule='pingpong' they have whole tiles in turn: leave it out, or use "
+                "numpipe.turn orders compute warpgroups that share a tile, but with "
+                "schedule='pingpong' they take turns on whole tiles; fix: leave it out, or use "
                 "schedule='cooperative'",
             )
         for other, line in self.open_turns:
             if other == name:
                 self.error(
                     node,
-                    f"numpipe.turn({name!r}) in a block of the same token, of line {line}: a "
-                    "warpgroup would wait for a turn that it has to pass first; leave it out, or "
-                    "give it another name",
+                    f"numpipe.turn({name!r}) is inside a block of the same token, at line {line}: "
+                    "a warpgroup would wait for a turn that it must pass on first; fix: leave it "
+                    "out, or give it another name",
                 )
         number = tokens.setdefault(name, len(tokens))
         if unit.compute_wgs > 1 and number >= unit.token_room:
@@ -117,7 +121,7 @@ class Statements(Calls):
         if function is print:
             self.error(
                 node,
-                "'print' would be called by every lane of a warpgroup: use "
+                "'print' would be called by every lane of a warpgroup; fix: "
                 'numpipe.debug_print("…{}…", value)',
             )
         if function is breakpoint:
@@ -134,7 +138,7 @@ class Statements(Calls):
             self.error(
                 written,
                 f"debug_print: the format must be a compile-time string, got "
-                f"{ast.unparse(written)}: values go into its fields, "
+                f"{ast.unparse(written)}; fix: pass values for its fields, "
                 'debug_print("k={}", k)',
             )
         try:
@@ -175,8 +179,8 @@ class Statements(Calls):
         if not isinstance(text, str):
             self.error(
                 message if hasattr(message, "lineno") else node,
-                "the message of an assertion on run-time values is a constant string, got "
-                f"{ast.unparse(message)}: print values with numpipe.debug_print",
+                "the message of an assertion on run-time values must be a constant string, got "
+                f"{ast.unparse(message)}; fix: print values with numpipe.debug_print",
             )
         return text
 

@@ -91,7 +91,7 @@ _NUMPYS = {
     "where",
     *(name.removeprefix("np.") for name in _SPELLED if name.startswith("np.")),
 }
-_OWN = {name for name in _SPELLED if not name.startswith("np.")}
+_OWN = {name for name in _SPELLED if name.isidentifier()}
 _INSTEAD: dict[Any, str] = {
     builtins.zip: "write the pairs out: for i, j in ((i0, j0), (i1, j1)):",
     builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",

@@ -85,8 +85,8 @@ class TileLoops(SplitLoops, Turns):
             if way.ahead:
                 self.error(
                     options["order"],
-                    "numpipe.split_tiles takes no host table: order= is a name or an object of "
-                    "numpipe.orders",
+                    "numpipe.split_tiles does not support a host table: order= must be a name or "
+                    "an object of numpipe.orders",
                 )
             parts = self.parts_of(node, options, way.place, total)
             setup += parts.setup
@@ -94,9 +94,9 @@ class TileLoops(SplitLoops, Turns):
             if parts is not None and parts.count is not None:
                 self.error(
                     options["dynamic"],
-                    "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and "
-                    "split= cuts them: an owner could wait for a part that nobody has begun; "
-                    "leave one out",
+                    "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, but "
+                    "split= cuts them: the owner of a tile could wait for a part that no CTA has "
+                    "started; fix: leave one of them out",
                 )
             return self._dynamic_loop(
                 node, setup, total, in_turns, parts.placed if parts is not None else placed
@@ -182,8 +182,8 @@ class TileLoops(SplitLoops, Turns):
         if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
             self.error(
                 node,
-                "numpipe.tiles gives a tuple of indices, for one count too: write "
-                f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`",
+                "numpipe.tiles gives a tuple of indices, even for a single count; fix: `for "
+                f"({ast.unparse(node.target)},) in numpipe.tiles(…):`",
             )
 
     def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
@@ -194,16 +194,16 @@ class TileLoops(SplitLoops, Turns):
         if len(given) != 1 or set(keywords) - {"grid"}:
             self.error(
                 call,
-                "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, "
-                "n)):",
+                "numpipe.nd_loop takes one argument, the grid; fix: for i, j in "
+                "numpipe.nd_loop((m, n)):",
             )
         known = self.value(given[0])
         grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
         if not isinstance(grid, ast.Tuple) or not grid.elts:
             self.error(
                 given[0],
-                "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each "
-                f"index, got {ast.unparse(given[0])}",
+                "numpipe.nd_loop: the grid must be a tuple with a size for each index, (m, n), "
+                f"got {ast.unparse(given[0])}",
             )
         if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
             self.error(
@@ -230,13 +230,14 @@ class TileLoops(SplitLoops, Turns):
         if isinstance(order, (Table, np.ndarray)):
             self.error(
                 written or node,
-                "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: "
-                "pass the array, and write order= with the parameter's name",
+                "numpipe.tiles: a host table must be an argument of the kernel, a 2-D int32 "
+                "array; fix: pass the array, and write order= with the parameter's name",
             )
         if isinstance(order, Order):
             if "group" in options:
                 self.error(
-                    node, f"numpipe.tiles: order={order!r} says what its group is: leave group= out"
+                    node,
+                    f"numpipe.tiles: order={order!r} already has a group; fix: leave group= out",
                 )
             kind = type(order)
             parameters = [literal_node(value, node) for value in order.parameters]
@@ -299,9 +300,9 @@ class TileLoops(SplitLoops, Turns):
         ):
             self.error(
                 written,
-                f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known "
-                "at compile time; "
-                f'a group of run time is said beside the name: order="{kind.name}", group=…',
+                f"numpipe.tiles: {ast.unparse(written)}: the parameters of an order object must "
+                "be compile-time constants; fix: pass a run-time group separately: "
+                f'order="{kind.name}", group=…',
             )
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = ast.copy_location(ast.Tuple(counts if len(counts) > 1 else [], ast.Load()), node)
@@ -322,24 +323,25 @@ class TileLoops(SplitLoops, Turns):
         if known is MISSING or not isinstance(known, bool):
             self.error(
                 written or node,
-                "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a "
-                f"constant of the module or a Static field, got {ast.unparse(written or node)}",
+                "numpipe.tiles: dynamic= must be True or False, known at compile time (a "
+                "literal, a constant of the module or a Static field), got "
+                f"{ast.unparse(written or node)}",
             )
         if not known:
             return False
         if self.over_tiles:
             self.error(
                 node.iter,
-                "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of "
-                "that one, and would not agree on this one's; give numpipe.tiles the counts of "
-                "both",
+                "numpipe.tiles: dynamic=True inside another loop over tiles: CTAs run different "
+                "tiles of the outer loop, so they cannot share the inner loop's counter; fix: "
+                "give numpipe.tiles the counts of both",
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
                 left,
-                f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them "
-                "from a counter (dynamic=True): those that the CTA has taken would be nobody's; "
-                "run all tiles, or leave dynamic out",
+                f"'{word}' leaves the loop over tiles at line {node.lineno}, which takes them "
+                "from a counter (dynamic=True): tiles that the CTA has already taken would not "
+                "be computed; fix: run all tiles, or leave dynamic out",
             )
         return True
 

@@ -96,8 +96,8 @@ def wrapped(
             if isinstance(part, ast.Return) and part.value is not None:
                 raise CompileError(
                     source.position(part).stamp(
-                        f"kernel {source.name}: a kernel returns nothing: store results to "
-                        "its output tiles"
+                        f"kernel {source.name}: a kernel must not return a value; fix: store "
+                        "results to its output tiles"
                     )
                 )
         given = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
@@ -200,7 +200,7 @@ def _index_map(
         if not isinstance(node, ast.Lambda):
             raise SpecError(
                 f"{what}: the source of the lambda on line {plain.__code__.co_firstlineno} of "
-                f"{plain.__code__.co_filename} is not there: write a 'def' with "
+                f"{plain.__code__.co_filename} is not available; fix: write a 'def' with "
                 "@numpipe.function above it"
             )
         body = _inlined(plain, node, names, unique)

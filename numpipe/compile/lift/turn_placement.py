@@ -70,22 +70,22 @@ class Turns(Rewriter):
         if not self.lifts_kernel or len(self.scopes) > 1:
             self.error(
                 node.iter,
-                f"{WHY} of the kernel function's own loops: a loop over tiles in a function that "
-                "it calls would share its tiles out among the warpgroups once more; write it in "
-                "the kernel function",
+                f"{WHY} of the kernel function's own loops: a loop over tiles in a called "
+                "function would divide its tiles among the warpgroups again; fix: write the loop "
+                "in the kernel function",
             )
         if self.over_tiles:
             self.error(
                 node.iter,
-                f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one "
-                "has none to share out; give numpipe.tiles the counts of both, or use "
+                f"{WHY}, one for each tile of the outer loop, so an inner loop over tiles has no "
+                "turns to take; fix: give numpipe.tiles the counts of both, or use "
                 "schedule='cooperative'",
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
                 left,
-                f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of "
-                "the other warpgroups come behind this one, and their blocks are loaded; run all "
+                f"'{word}' leaves the loop over tiles at line {node.lineno}, but {WHY}: the next "
+                "tiles belong to the other warpgroups, and their blocks are loaded; fix: run all "
                 "tiles, or make the counts smaller",
             )
         return True
@@ -120,15 +120,15 @@ class Turns(Rewriter):
         if found is not None:
             self.error(
                 found,
-                f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over "
-                "tiles has all of them as its readers; put it into `for … in numpipe.tiles(…):`, "
-                "or use schedule='cooperative'",
+                f"{WHY}, so each slot is released by one of them, but all of them read a pipeline "
+                "outside a loop over tiles; fix: put it into `for … in numpipe.tiles(…):`, or "
+                "use schedule='cooperative'",
             )
         if not loops:
             self.error(
                 node,
-                f"{WHY}, and the kernel has no loop over tiles: write "
-                "`for m, n in numpipe.tiles(…):`, or use schedule='cooperative'",
+                f"{WHY}, but the kernel has no loop over tiles; fix: write `for m, n in "
+                "numpipe.tiles(…):`, or use schedule='cooperative'",
             )
 
 

@@ -109,16 +109,16 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         raise SpecError(
-            f"{what}: acc is a float32 register tile (rows, columns), got "
-            f"{form if isinstance(form, Form) else got}: combine before astype"
+            f"{what}: acc must be a float32 register tile (rows, columns), got "
+            f"{form if isinstance(form, Form) else got}; fix: combine before astype"
         )
     rows, columns = form.shape
     size = unit.sizes[axis]
     if columns % (GROUP * size):
         raise SpecError(
-            f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a "
-            f"multiple of 8, and this one has {columns}: make them a multiple of {8 * size}, or "
-            "the cluster smaller"
+            f"{what}: {size} CTAs along {axis!r} each keep a share of a tile's columns, a "
+            f"multiple of 8, but this tile has {columns}; fix: make them a multiple of "
+            f"{8 * size}, or use a smaller cluster"
         )
     return Form((rows, columns // size), FLOAT32)
 

@@ -1,5 +1,5 @@
-"""Partial sums exchanged within a cluster on the GPU, 16 bytes a lane by st.async; the CTA's place
-says which are its share."""
+"""Partial sums exchanged within a cluster on the GPU: each lane sends 16 bytes at a time with
+st.async, and the CTA's index determines its share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ I32 = nb.types.int32
 
 
 class SumsType(nb.types.Type):  # type: ignore[misc]
-    """The type of an exchange of partial sums, which holds its plan; a value of it in LLVM is the
+    """The type of an exchange of partial sums, which has the plan; its LLVM value is the
     context."""
 
     def __init__(self, context: ContextType, plan: SumsPlan) -> None:
@@ -83,7 +83,8 @@ def _pieces(builder: Any, sums: SumsType) -> Any:
 
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:
-    """Return the registers of each CTA's share of the columns, by its place along the axis."""
+    """Return the registers of each CTA's share of the columns, by the CTA's index along the
+    axis."""
     found, columns = registers(builder, tile, value), tile.shape[1] // sums.plan.size
     return [
         [
@@ -101,7 +102,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     context, builder, args = yield sums.share(sums, tile)
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
-    # turned round until the CTA's share is the first: registers have no index
+    # rotated until this CTA's share comes first, because registers cannot be indexed
     for bit in range((size - 1).bit_length()):
         turned = builder.trunc((own >> bit).value, nb.i1)
         shares = [
@@ -140,6 +141,6 @@ def _add(_context: Any, sums: Any, tile: Any) -> Any:
     total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)
-    # lanes of the warp arrive for all of it next
+    # next, lanes of the warp arrive for all of its lanes
     nb.call(context, builder, barrier.warp_sync, (), ())
     return assembled(builder, tile, total)

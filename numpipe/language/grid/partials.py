@@ -1,12 +1,12 @@
-"""Partial sums of a tile, which CTAs hand over in the kernel's workspace in global memory to the
-CTA that adds them up.
+"""Partial sums in global memory: CTAs that compute parts of a tile write their sums to the kernel's
+workspace, and the CTA that owns the tile adds them.
 
-The workspace is the kernel's last array, which callers do not pass: each launch gets that of its
-stream (`launch.buffers`). A slot of it is a row of float32: the sums of a tile, those of each
-compute warpgroup behind one another, and behind them a flag for each warpgroup. Within a
-warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i of
-lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to
-warpgroup w of the other::
+The workspace is the kernel's last array, which callers do not pass: each launch gets the workspace
+of its stream (`launch.buffers`). A slot of it is a row of float32: the sums of a tile, one compute
+warpgroup after the other, followed by a flag for each warpgroup. Within a warpgroup's part, the
+order is that of its registers, which only `combine` knows: float4 number i of lane l is at 16 (128
+i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to warpgroup w of the
+other::
 
     of another part   write   all lanes store their registers
                               named barrier: the stores of all lanes come before what one of
@@ -14,15 +14,16 @@ warpgroup w of the other::
                       signal  one lane writes 1 to the flag (st.release.gpu)
     of the owner      await   each lane polls the flag of another part (ld.acquire.gpu), and sets it
                               to 0 for the next launch
-                              named barrier: what these lanes have seen, all lanes may read
+                              named barrier: what these lanes have observed, all lanes may read
                       add     all lanes load, and add to their registers, part by part, in the order
                               of the steps; the loads of several parts of a small tile overlap
 
-Where the CTAs of a cluster go through the same tiles, each has slots of its own, which only the CTA
-at the same place of another cluster reads. All flags are 0 between launches, so the next launch on
-the stream, which touches nothing before its ``griddepcontrol.wait``, may use the same workspace.
-Warpgroups of a CTA need not meet. Both executions run `combined` as it stands. The release is a
-MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
+If the CTAs of a cluster loop over the same tiles, each has its own slots, which only the CTA with
+the same index in another cluster reads. All flags are 0 between launches, so the next launch on the
+stream may use the same workspace; it accesses no memory before its ``griddepcontrol.wait``. The
+warpgroups of a CTA need not synchronize. `combined` runs unchanged in the simulator and on the GPU.
+The release is a MEMBAR.ALL.GPU, which the code checks (`compile.check.gate`) allow outside the
+product loops of a kernel with a workspace.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -51,31 +52,32 @@ from .split_k import Part
 __all__ = ["combine"]
 
 OTHERS = 32
-"""registers of a lane that stay for addresses and the like while it loads other parts"""
+"""registers of a lane that are reserved for addresses and other values while it loads other
+parts"""
 
 
 @op
 def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
-    """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns
-    it.
+    """Return the whole sum of a tile, in the part that owns it: ``acc = numpipe.combine(acc, part,
+    work)``.
 
     acc   the float32 register tile with the sum of this part
-    part  of `split_tiles`
-    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that
-          are not cut (``split=None``)
+    part  from `split_tiles`
+    work  the kernel's workspace parameter (`Workspace`). None returns `acc`, for tiles that are not
+          cut (``split=None``)
     axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a
-          compile-time string: each of the n CTAs gets its share of the whole sum, a tile of
-          ``columns / n``, for CTA ``axis_index(axis)`` those from ``axis_index(axis) * columns //
-          n`` on. `work` is None. All CTAs along the axis call it, for each tile
+          compile-time string. Each of the n CTAs gets its share of the whole sum, a tile of
+          ``columns / n`` columns: CTA ``axis_index(axis)`` gets those from ``axis_index(axis) *
+          columns // n`` on. `work` is None. All CTAs along the axis call it for each tile
 
-    In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in
-    the same order, so that results are the same bits each time. In the others it hands `acc` over,
-    and returns it as it is. Nothing happens in the memory role.
+    The owner (``part.begin == 0``) waits for the tile's other parts and adds them, always in the
+    same order, so results are bitwise reproducible. The other parts write `acc` to the workspace
+    and return it unchanged. In the memory role it does nothing.
 
-    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for
-    columns that have no such shares; on the simulated SM PipelineDeadlock where a part never comes,
-    PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
-    Consistency Model"; "st.async".
+    Raises SpecError for a tile that is not float32, for an array that is not a workspace, and for
+    columns that cannot be divided into shares. On the simulated SM it raises PipelineDeadlock if a
+    part never comes, PipelineRace if it is not ordered, and SimulationError if it does not fit. PTX
+    ISA, "Memory Consistency Model"; "st.async".
     """
     check(acc, work)
     if work is None or acc.inert:
@@ -86,31 +88,32 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
 
 
 def check(acc: Any, work: Any) -> None:
-    """Raise SpecError unless `acc` is a tile of partial sums, and `work` a workspace or None, as
-    values or as their Numba types."""
+    """Raise SpecError unless `acc` is a tile of partial sums, and `work` is a workspace or None,
+    given values or Numba types."""
     form = form_of(acc, "numpipe.combine")
     if form is None:
         raise SpecError(
-            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}"
+            "numpipe.combine(acc, part, work): acc must be a float32 register tile, got "
+            f"{called(acc)}"
         )
     only_accumulator(form, "numpipe.combine")
     if work is None:
         return
     if not getattr(getattr(work, "arg", None), "workspace", False):
         raise SpecError(
-            "numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
-            "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace"
+            "numpipe.combine(acc, part, work): work must be the kernel's workspace, its last "
+            "parameter; fix: declare it with @numpipe.kernel(workspace=numpipe.Workspace(…))"
         )
     if form.dtype != FLOAT32:
         raise SpecError(
-            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {form.dtype}: "
-            "combine before astype"
+            "numpipe.combine(acc, part, work): acc must be a float32 register tile, got "
+            f"{form.dtype}; fix: combine before astype"
         )
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
-    """Raise SimulationError unless the workspace has the slot, large enough; a GPU would end the
-    kernel with an illegal address."""
+    """Raise SimulationError unless the workspace has the slot, and it is large enough. The GPU
+    would end the kernel with an illegal address."""
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
@@ -118,7 +121,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"numpipe.combine: a tile of {wanted} elements and a workspace for "
+            f"numpipe.combine: a tile of {wanted} elements, but the workspace has room for "
             f"{size - FLAGS}: {fix}",
             fix,
             "hands a part over",
@@ -132,7 +135,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"numpipe.combine: slot {slot} of a workspace of {slots}: {fix}",
+            f"numpipe.combine: slot {slot}, but the workspace has {slots} slots: {fix}",
             fix,
             "hands a part over",
         )
@@ -140,8 +143,8 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
 
 @helper
 def combined(work, tile, part):  # type: ignore[no-untyped-def]
-    """Return a tile's whole sum in the part that owns it; other parts write their sum to the
-    workspace, and return it."""
+    """Return a tile's whole sum in the part that owns it. Other parts write their sum to the
+    workspace and return it."""
     if gt(part.begin, 0):
         write_partial(work, part.slot, tile)
         barrier.sync(1 + special.warpgroup_index(), 128)
@@ -158,8 +161,8 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 
 
 def together(unit: Any, shape: tuple[int, ...]) -> int:
-    """Return of how many parts a lane loads its registers of a tile of this shape at once: they fit
-    beside the tile's own."""
+    """Return the number of parts whose registers a lane loads at once, for a tile of this shape: as
+    many as fit in addition to the tile itself."""
     own = math.prod(shape) // 128
     return max(1, min(8, int(unit.compute_registers - OTHERS - own) // own))
 
@@ -172,7 +175,8 @@ def _elements(work: GmemRef, slot: int, tile: Tile) -> tuple[slice, slice]:
 
 
 def _own(work: GmemRef, slot: Any) -> int:
-    """Return the slot of this CTA, of those that the CTAs of its cluster have for the same part."""
+    """Return this CTA's slot among the slots that the CTAs of its cluster have for the same
+    part."""
     cluster = work.unit.cluster
     rank: int = rank_of(place_of(current().cta, cluster), cluster)
     return int(slot) * math.prod(cluster) + rank
@@ -197,14 +201,14 @@ def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
 
 @op
 def parts_together(work: GmemRef, tile: Tile) -> Any:
-    """Return how many parts `add_partials` adds to a tile."""
+    """Return the number of parts that `add_partials` adds to a tile."""
     return np.int32(together(work.unit, tile.shape))
 
 
 @op
 def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
-    """Return the tile plus the sums that other CTAs wrote to a slot and to those before it,
-    `together` at most, down to `last`."""
+    """Return the tile plus the sums that other CTAs wrote to a slot and to the slots before it, at
+    most `together` of them, down to `last`."""
     total = tile.value
     for each in range(
         int(slot), max(int(last), int(slot) + 1 - together(work.unit, tile.shape)) - 1, -1
@@ -217,14 +221,14 @@ def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
 
 @op
 def signal(work: GmemRef, slot: Any) -> None:
-    """Set this warpgroup's flag of a slot (st.release.gpu), by one lane."""
+    """Set this warpgroup's flag of a slot (st.release.gpu), in one lane."""
     current().gmem_signal(*_flag(work, _own(work, slot)))
 
 
 @op
 def await_signals(work: GmemRef, first: Any, count: Any) -> None:
-    """Wait until the flags of `count` slots are set (ld.acquire.gpu), and clear them: on the GPU a
-    lane for each of 128."""
+    """Wait until the flags of `count` slots are set (ld.acquire.gpu), and clear them. On the GPU,
+    each of 128 lanes polls one flag."""
     current().scoped("one", _await_each, (work, first, count))
 
 

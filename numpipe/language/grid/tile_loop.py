@@ -94,12 +94,13 @@ def check_count(number: Any, count: Any) -> None:
     """Raise SpecError if the count of tiles in dimension `number` is not an integer."""
     if kind(count) is None and hasattr(count, "__len__"):
         raise SpecError(
-            "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple"
+            "a loop over tiles takes its counts as separate arguments, got a tuple; fix: "
+            "numpipe.tiles(m, n)"
         )
     if kind(count) is not None and not is_integer(count):
         raise SpecError(
             f"a loop over tiles takes integers, got {called(count)} for dimension "
-            f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up"
+            f"{constant('tiles', 'number', number)}; fix: // divides integers, cdiv rounds up"
         )
     # A value means that the kernel is simulated; record the tiles to report its progress.
     if isinstance(count, (int, np.integer)):
@@ -124,10 +125,10 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
     """
     arg = getattr(table, "arg", None)
     if not isinstance(arg, ArrayArg):
-        raise SpecError(f"numpipe.tiles: order= is {KNOWN}; got a run-time {called(table)}")
+        raise SpecError(f"numpipe.tiles: order= must be {KNOWN}; got a run-time {called(table)}")
     if arg.ndim != 2 or arg.dtype != np.int32:
         raise SpecError(
-            f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D "
+            f"tiles(order='{arg.name}'): a host table must be a 2-D int32 array, got {arg.ndim}-D "
             f"{arg.dtype}"
         )
     array = getattr(table, "array", None)  # Numba types have no array

@@ -69,9 +69,9 @@ def scheduler(np_: Context, site: str) -> Ring:
         np_.state[INDEX] = int(own_index())
     if np_.dynamic_loop is not None:
         raise SpecError(
-            f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of "
-            f"{np_.dynamic_loop}: CTAs have other tiles of that one, and would not agree on this "
-            "one's; give numpipe.tiles the counts of both"
+            f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: it runs inside the loop of "
+            f"{np_.dynamic_loop}, whose tiles differ between CTAs, so the CTAs cannot share a "
+            "counter for the inner loop; fix: pass the counts of both to one numpipe.tiles"
         )
     np_.dynamic_loop = site
     ring: Ring = np_.work_ring
@@ -90,9 +90,9 @@ def check_cluster(unit: Unit, site: str) -> None:
     """Raise SpecError in a kernel that names its cluster axes."""
     if unit.clustered:
         raise SpecError(
-            f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for "
-            "itself, and those of a cluster with named axes go through the same ones: leave "
-            "dynamic or cluster_names= out"
+            f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: each CTA fetches its own "
+            "tiles, but the CTAs of a cluster with named axes loop over the same tiles; fix: "
+            "leave out dynamic= or cluster_names="
         )
 
 
@@ -294,7 +294,7 @@ def _agree(np_: Context, other: str | None) -> None:
     """Raise SpecError if a CTA runs other loops than the CTAs before it."""
     if other is not None:
         raise SpecError(
-            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) "
-            "all CTAs run the same loops, with the same counts: they take their tiles from one "
-            "counter"
+            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}, but with "
+            "tiles(dynamic=True) all CTAs must run the same loops with the same counts, because "
+            "they share one counter"
         )

@@ -45,8 +45,8 @@ __all__ = ["cluster_ref"]
 
 REF = "cluster_ref"
 LOADED = (
-    "a tile of another CTA is loaded from, cluster_ref(…)[…]; numpipe.async_store_smem stores to "
-    "one"
+    "a tile of another CTA can only be loaded from, cluster_ref(…)[…]; fix: store to it with "
+    "numpipe.async_store_smem"
 )
 
 
@@ -56,8 +56,8 @@ def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
     check_operands(REF, tile=("tile", tile))
     if not tile.writable:
         raise SpecError(
-            f"{REF}: tile is one of a pipeline, whose slots are filled again: name a tile of your "
-            "own, numpipe.scratch(numpipe.SMEM(…))"
+            f"{REF}: tile belongs to a pipeline, which refills its slots; fix: pass a tile that "
+            "the kernel allocates, numpipe.scratch(numpipe.SMEM(…))"
         )
     return dimension_of(REF, np_, index, name)
 

@@ -1,5 +1,5 @@
-"""References to tiles of other CTAs on the GPU: ``ld.shared::cluster`` of the elements that a lane
-has."""
+"""References to tiles of other CTAs on the GPU: each lane loads its elements with
+``ld.shared::cluster``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ I32 = nb.types.int32
 
 
 class RemoteTileType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `cluster_refs.RemoteTile`: the CTA's own address of the tile, and how far the
-    other's is off in the window."""
+    """The type of a `cluster_refs.RemoteTile`. The value has the tile's address in this CTA, and
+    its distance to the other CTA's tile in the cluster's address window."""
 
     def __init__(self, tile: SmemType) -> None:
         self.tile = tile
@@ -75,8 +75,8 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
 
 
 def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load so many bytes from the cluster's window, as `anywhere_cuda` loads them from the CTA's
-    own memory."""
+    """Load `nbytes` bytes from the cluster's address window, as `scattered_shared_cuda` does from
+    the CTA's own memory."""
     if nbytes < 4:
         return nb.emit_asm(
             builder,

@@ -104,14 +104,14 @@ def check_landing(operation: str, dst: Any, barrier: Any) -> None:
     one_barrier(operation, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
         raise SpecError(
-            f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several "
-            "CTAs, and a copy arrives in one only: give it a numpipe.Barrier, and barrier_arrive "
-            "on the ClusterBarrier when that is over"
+            f"{operation}: barrier is {barrier.plan.kind}, which counts arrivals of several CTAs, "
+            "but a copy arrives in one CTA only; fix: pass a numpipe.Barrier, wait for it, and "
+            "call barrier_arrive on the ClusterBarrier"
         )
     if not dst.writable:
         raise SpecError(
-            f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: "
-            "copy to a tile of your own, numpipe.scratch(numpipe.SMEM(…))"
+            f"{operation}: dst is a tile of a pipeline, which loads its slots itself; fix: copy "
+            "to a tile that the kernel allocates, numpipe.scratch(numpipe.SMEM(…))"
         )
 
 
@@ -133,8 +133,8 @@ def check_store(
     )
     if not array.tma_store:
         raise SpecError(
-            f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes "
-            f"whole 16-byte chunks: store a register tile, {array.name}[…] = tile"
+            f"{STORE}: the rows of '{array.name}' are not a multiple of 16 B, but a TMA store "
+            f"writes whole 16-byte chunks; fix: store a register tile, {array.name}[…] = tile"
         )
     check_predicate(STORE, np_, predicate)
     if np_.computes:
@@ -162,22 +162,22 @@ def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
     array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
     if view.shape != layout.sides:
         raise SpecError(
-            f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: "
-            "both must be of one shape"
+            f"{operation}: {array.name}.at[…] has shape {view.shape}, but the tile has shape "
+            f"{layout.sides}: they must be equal"
         )
     if array.dtype != dtype:
         raise SpecError(
-            f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not "
-            "convert"
+            f"{operation}: '{array.name}' is {array.dtype}, but the tile is {dtype}: a copy does "
+            "not convert"
         )
     if view.axes[-1 if layout.flat else layout.inner] != array.contiguous:
         raise SpecError(
-            f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the "
-            "tile's rows must lie along it: "
+            f"{operation}: the tile's rows must be along dimension {array.contiguous} of "
+            f"'{array.name}', which is contiguous; fix: "
             + (
                 f"use tile.T of a tile {view.shape[::-1]}"
                 if array.contiguous in view.axes
-                else "a ds(start, size) has to be there"
+                else "write ds(start, size) there"
             )
         )
 
@@ -195,7 +195,7 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
     if not axes or (layout is not None and len(axes) != len(layout.sides)):
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
         if layout is None:
-            raise SpecError(f"{operation}: {has}: write ds(i, size) in place of an integer")
+            raise SpecError(f"{operation}: {has}; fix: write ds(i, size) instead of an integer")
         fix = (
             f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), "
             "dtype)"
@@ -253,8 +253,8 @@ def check_groups(given: Any) -> int:
     n = constant(WAIT, "n", given)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise SpecError(
-            f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on "
-            f"their way, got {n!r}"
+            f"{WAIT}: n, the number of groups that may still be in flight, must be a compile-time "
+            f"int of at least 0, got {n!r}"
         )
     return n
 
@@ -287,7 +287,8 @@ class Transfer(Copy):
             if at[-1] % unit:
                 raise SpecError(
                     f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the "
-                    f"contiguous dimension; the TMA starts at multiples of 16 B, {unit} elements"
+                    "contiguous dimension, but TMA copies must start at multiples of 16 B, "
+                    f"{unit} elements"
                 )
         super().prefetch()
 
@@ -480,10 +481,11 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
 
 
 @op(context=True)
-def async_prefetch(np_: Context, src: Any) -> None:
+def async_prefetch(np_: Context, src: Any, *, predicate: Any = True) -> None:
     """Prefetch a view of an array into the L2 cache, inside a kernel, for a copy that follows.
 
-    src  ``array.at[ds(i, rows), ds(j, columns)]``
+    src        ``array.at[ds(i, rows), ds(j, columns)]``
+    predicate  a run-time bool, the same in all lanes: False prefetches nothing
 
     Nothing waits for it. All lanes of a warpgroup call it; one lane issues (PTX ISA,
     "cp.async.bulk.prefetch.tensor"). Raises SpecError for arrays that the TMA cannot address.

@@ -113,7 +113,7 @@ def _copy_out(
 
 
 @by_compute(source.async_prefetch)
-def _prefetch(np_: Any, src: Any) -> Any:
+def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
     transfer = TransferType(source.check_prefetch(np_, src), src)
     context, builder, args = yield (
         one_lane,

@@ -66,18 +66,18 @@ def check_peer(np_: Any, array: Any, rank: Any) -> None:
     arg = getattr(array, "arg", None)
     if arg is None:
         raise SpecError(
-            "numpipe.peer(array, rank): array is an array parameter of the kernel, got "
+            "numpipe.peer(array, rank): array must be an array parameter of the kernel, got "
             f"{called(array)}"
         )
     if not np_.unit.gpus:
         raise SpecError(
-            f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: "
-            "@numpipe.kernel(semaphores=…) makes it one of several, which is called with mesh="
+            f"numpipe.peer({arg.name}, rank) in a kernel that runs on one GPU; fix: declare it "
+            "with @numpipe.kernel(semaphores=…), and call it with mesh="
         )
     if arg.semaphores:
         raise SpecError(
-            f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, "
-            f"numpipe.signal({arg.name}.at[i], rank), and nothing else"
+            f"numpipe.peer({arg.name}, rank): semaphores of another GPU can only be signaled; "
+            f"fix: numpipe.signal({arg.name}.at[i], rank)"
         )
     check_integer(f"numpipe.peer({arg.name}, rank)", "rank", rank)
 

@@ -61,7 +61,8 @@ LANES = 128
 FULL = 0xFFFFFFFF
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
 NOT_HERE = (
-    "is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+    "is per-lane code, which is supported only in the body of a body-form pipeline, in a kernel "
+    "with "
     f"{OPTION}; here the code is the warpgroup's"
 )
 
@@ -94,7 +95,7 @@ def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
     )
     if does:
         raise SpecError(
-            f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
+            f"{where}: body '{body.name}' {does}, but with {OPTION} it is per-lane code; fix: use "
             "LoweringSemantics.Warpgroup"
         )
 
@@ -103,8 +104,8 @@ def check_lane_carry(where: str, carry: str) -> None:
     """Raise SpecError for a carry that is distributed over the lanes."""
     if "tile" in carry:
         raise SpecError(
-            f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and "
-            "tuples of them"
+            f"{where}: the carry is {carry}, but with {OPTION} each lane has its own carry: "
+            "numbers, and tuples of numbers"
         )
 
 
@@ -209,8 +210,8 @@ def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = No
     ):
         element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
         raise SpecError(
-            f"with {OPTION} a body reads elements of a tile, {element} with integers, and views "
-            f"of it, tile.at[…] and tile.T, got {given}"
+            f"with {OPTION} a body may access single elements of a tile, {element} with integers, "
+            f"and views, tile.at[…] and tile.T, got {given}"
         )
 
 
@@ -264,10 +265,10 @@ class LaneTile(SharedTile):
             raise failure(
                 SimulationError,
                 "out-of-bounds",
-                f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
-                "not look, and takes whatever lies there",
+                f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not check, "
+                "and accesses whatever is there",
                 f"row in 0…{rows - 1}, column in 0…{columns - 1}",
-                f"touches tile[{row}, {column}]",
+                f"accesses tile[{row}, {column}]",
             )
         return int(
             swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width)
@@ -293,7 +294,7 @@ class LaneTile(SharedTile):
         check_stored(self.dtype, value)
         if self.dtype.kind in "iu" and not arith.holds(self.dtype, int(value)):
             raise SimulationError(
-                f"tile[i, j] = {int(value)} overflows {self.dtype}, which wraps silently on the GPU"
+                f"tile[i, j] = {int(value)} overflows {self.dtype}; the GPU wraps silently"
             )
         with np.errstate(all="ignore"):
             number = (
@@ -321,9 +322,9 @@ class PerLane:
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(
-            f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in "
-            "the body, o[i, j] = value, or give all lanes the same one; code of the warpgroup "
-            "has one value"
+            f"the lanes carry different values here, {self.values[0]!r} in lane 0, but the "
+            "warpgroup's code needs one value; fix: store them in the body, o[i, j] = value, or "
+            "compute the same value in all lanes"
         )
 
     __bool__ = __int__ = __index__ = __float__ = __neg__ = __pos__ = __abs__ = __invert__ = _none

@@ -1,20 +1,21 @@
-"""The phases of the kernel's own barriers: who arrives, and which phase a warpgroup waits for.
+"""Phases of the barriers that a kernel allocates: how arrivals are counted, and which phase a
+warpgroup waits for.
 
 Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies'
-bytes have landed; phase p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a
-counter for each barrier, of which the GPU needs the last bit only, since that is all that the
-hardware waits for. From that follows what a kernel has to see to:
+bytes have landed; phase p + 1 begins at once. A warpgroup's n-th wait is for phase n: each
+warpgroup has a counter for each barrier. The GPU keeps only its last bit, because the hardware
+waits for a parity. This gives three rules for a kernel:
 
-* a phase completes only after somebody has waited for the one before,
-* a warpgroup that ever waits for a barrier waits for each of its phases,
-* when the CTA ends, the last phase has been waited for and no other has begun.
+* a phase may complete only after some warpgroup has waited for the previous one, * a warpgroup that
+waits for a barrier at all waits for each of its phases, * when the CTA ends, the last phase has
+been waited for and no other has begun.
 
-The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes
-early, or never.
+The simulator reports violations. On the GPU, a wait for a missed phase returns early, or never.
 
-An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has
-come that far. One lane would have to wait for the other warps first. The lane that issues a copy
-arrives four times too (`copies.load`), so that warpgroups and copies may complete one phase.
+An arrival of a warpgroup is four arrivals on the mbarrier: lane 0 of each warp arrives when its
+warp reaches the call. A single lane would have to wait for the other warps first. The lane that
+issues a copy also arrives four times (`copies.load`), so that warpgroups and copies can contribute
+to the same phase.
 """
 
 from __future__ import annotations
@@ -38,23 +39,25 @@ STATE = "the state of a barrier"
 
 
 def check_test(barrier: Any) -> None:
-    """Raise SpecError for a test of a barrier that orders stores, which only a wait does."""
+    """Raise SpecError for a test of a barrier that orders stores: only a wait makes the stores
+    visible."""
     if barrier.wide:
         raise SpecError(
-            f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are "
-            "there behind a wait: call barrier_wait, or test a ClusterBarrier beside it"
+            f"barrier_test: the barrier is {barrier.plan.kind}, and only a wait makes the stores "
+            "of other CTAs visible; fix: call barrier_wait, or also allocate a ClusterBarrier "
+            "and test that"
         )
 
 
 @op
 def next_phase(barrier: BarrierRef) -> Any:
-    """Return the phase that this warpgroup waits for next; on the GPU its last bit."""
+    """Return the phase that this warpgroup waits for next; on the GPU, its last bit."""
     return np.int32(barrier.np.phases.get(barrier.address, 0))
 
 
 @op
 def passed(barrier: BarrierRef) -> None:
-    """Count a wait of this warpgroup for a phase."""
+    """Count this warpgroup's wait for a phase."""
     barrier.np.phases[barrier.address] = barrier.np.phases.get(barrier.address, 0) + 1
 
 
@@ -77,8 +80,8 @@ def wait(barrier):  # type: ignore[no-untyped-def]
 
 @op
 def arrive_at_peers(barrier: BarrierRef) -> None:
-    """Arrive, as a warpgroup, on its CTA's barrier, on its leader's, or at once on those of all
-    CTAs that it is shared with."""
+    """Arrive, as a warpgroup, on its own CTA's barrier, on its leader's, or on the barriers of all
+    CTAs that share it."""
     plan = barrier.plan
     if len(plan.peers) == 1:
         each_warp(mbarrier.arrive, barrier.address)
@@ -105,13 +108,13 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
 @helper
 def arrive(barrier):  # type: ignore[no-untyped-def]
     """Arrive on a barrier once for each warp of the warpgroup."""
-    named.warp_sync()  # lane 0 releases what the other lanes did before
+    named.warp_sync()  # lane 0 also releases what the other lanes did before
     arrive_at_peers(barrier)
 
 
 @op
 def test(barrier: BarrierRef) -> Any:
-    """Return whether the next phase is complete: one answer for the whole warpgroup."""
+    """Return whether the next phase is complete; all lanes of the warpgroup get the same answer."""
     check_test(barrier)
     if not barrier.np.computes:
         return Inert(STATE)

@@ -1,7 +1,6 @@
-"""Barrier phases on the GPU: one bit for each barrier, in an int32 next to the ring counters.
+"""Barrier phases on the GPU: one bit per barrier, in an int32 next to the ring counters.
 
-With a run-time index the bits stay in a register, whereas an array of counters would go to local
-memory.
+With a run-time index, the bits stay in a register; an array of counters would be in local memory.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ def _test(_context: Any, barrier: Any) -> Any:
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
     complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
-    # Warps may look at different moments: a phase is complete only if all of them saw it complete.
+    # The warps may test at different moments, so a phase counts as complete only if all of them saw
+    # it complete.
     barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     answer = nb.emit_asm(
         builder,

@@ -70,14 +70,14 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
         )
     if arg.dtype not in STEERING or arg.output:
         raise SpecError(
-            f"prefetched(table): {without_value(arg, ())}; of others load what you need, "
+            f"prefetched(table): {without_value(arg, ())}; fix: load from such arrays with "
             f"{arg.name}[…]"
         )
     size = constant("prefetched", "size", size)
     if not is_int(size) or not 1 <= size <= MOST:
         raise SpecError(
-            f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the "
-            f"elements of '{arg.name}' that have room in shared memory, got {size!r}"
+            f"prefetched(table, size): size, the number of elements of '{arg.name}' to copy to "
+            f"shared memory, must be a compile-time int of 1 … {MOST}, got {size!r}"
         )
     unit = ALIGNED // arg.dtype.itemsize
     kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
@@ -93,9 +93,9 @@ def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
         isinstance(part, NoValue) or is_integer(part) for part in parts
     ):
         raise SpecError(
-            f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} "
-            f"dimension{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices "
-            "with modes"
+            f"prefetched({name})[…] must be indexed by an integer for each of the array's {ndim} "
+            f"dimension{'s' * (ndim > 1)}; fix: for blocks and indices with modes, use the array "
+            f"itself, {name}[…]"
         )
     return next((part.what for part in parts if isinstance(part, NoValue)), None)
 

@@ -44,9 +44,9 @@ def increases(unit: Unit, n: Any, action: Any) -> bool:
         raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
     if unit.warp_specialized:
         raise SpecError(
-            "set_max_registers: the kernel has a memory role, and numpipe has shared the "
-            f"registers out: {unit.memory_registers} a lane for it, {unit.compute_registers} for "
-            f"each of {unit.compute_wgs} compute warpgroups; say memory_registers=, or use a "
-            "kernel with warp_specialized=False"
+            "set_max_registers: the kernel has a memory role, so numpipe distributes the "
+            f"registers: {unit.memory_registers} per lane for that role, {unit.compute_registers} "
+            f"for each of {unit.compute_wgs} compute warpgroups; fix: set memory_registers=, or "
+            "use a kernel with warp_specialized=False"
         )
     return bool(action == "increase")

@@ -1,4 +1,4 @@
-"""Stores to the shared memory of another CTA of the cluster, straight from registers.
+"""Stores from registers to the shared memory of another CTA of the cluster.
 
 ::
 
@@ -9,11 +9,11 @@
     total = sums + buffer[...]
     numpipe.barrier_arrive(free)  # a ClusterBarrier: the buffers may be written again
 
-An allocation lies at the same place in all CTAs, so a CTA names its own tile and barrier, and the
-CTA whose they are to be. The sender announces its bytes where they land, with the arrival of each
-of its warps; who waits there needs to know of nothing else. ``st.async`` is an ordinary store that
-completes on an mbarrier: what has come is read with ordinary loads, and the TMA and wgmma do not
-see it (`reduce_scatter` exchanges partial sums in the same way).
+An allocation has the same address in all CTAs, so a CTA passes its own tile and barrier, and the
+index of the receiving CTA. The sender's warps arrive on the receiver's barrier and announce the
+bytes there, so a receiver only waits on its barrier. ``st.async`` is an ordinary store that
+completes on an mbarrier: the data is read with ordinary loads, and is not visible to the TMA and
+wgmma (`reduce_scatter` exchanges partial sums in the same way).
 
 PTX ISA, "st.async"; "mbarrier.arrive": .shared::cluster; "Memory Consistency Model: Proxies".
 """
@@ -44,8 +44,8 @@ SEND = "async_store_smem"
 
 
 def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a tile is sent; SpecError for what st.async
-    cannot send."""
+    """Return the dimension of the cluster along which a tile is sent. Raises SpecError for tiles
+    that st.async cannot send."""
     check_landing(SEND, dst, barrier)
     form = form_of(src, SEND)
     if form is None:
@@ -54,36 +54,37 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     if len(form.shape) == 1:
         if form.layout != COLUMN or form.dtype.itemsize != 4:
             raise SpecError(
-                f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of "
-                "a tile's rows do, "
-                f"got {form.dtype} {form.shape} in {form.layout} layout: send "
+                f"{SEND}: a vector must have 32-bit elements along rows, as tile.sum(axis=1) "
+                f"returns them, got {form.dtype} {form.shape} in {form.layout} layout; fix: send "
                 f'numpipe.layout_cast(v, "{COLUMN}")'
             )
     else:
         only_accumulator(form, SEND)
     if form.shape != layout.sides:
         raise SpecError(
-            f"{SEND}: src is {form.shape}, dst {layout.sides}: both must be of one shape"
+            f"{SEND}: src is {form.shape}, but dst is {layout.sides}: they must have the same shape"
         )
     if form.dtype != dst.dtype:
-        raise SpecError(f"{SEND}: src is {form.dtype}, dst {dst.dtype}: send src.astype(dst.dtype)")
+        raise SpecError(
+            f"{SEND}: src is {form.dtype}, but dst is {dst.dtype}; fix: send src.astype(dst.dtype)"
+        )
     if layout.itemsize * (2 if layout.inner == 1 else 1) < 4:
         share = "two adjacent columns" if layout.inner == 1 else "one element of a row"
         raise SpecError(
-            f"{SEND}: st.async stores 4 bytes at least, and a lane has {share} of {dst.dtype}: "
-            "send "
+            f"{SEND}: st.async stores at least 4 bytes, but a lane has only {share} of "
+            f"{dst.dtype}; fix: send "
             + (
                 "a tile of 16 or 32 bits, src.astype(…)"
                 if layout.itemsize == 1
-                else "to a tile whose rows are contiguous, or one of 32 bits"
+                else "to a tile whose rows are contiguous, or to one of 32 bits"
             )
         )
     return dimension_of(SEND, np_, index, name)
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a CTA is named, given values or types;
-    SpecError where none is."""
+    """Return the dimension of the cluster that `name` names, given values or types. Raises
+    SpecError if there is none, and for an index that is not an integer."""
     axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
         raise SpecError(
@@ -92,8 +93,8 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
         )
     if not (arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
-            f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA "
-            f"that is meant, got {called(index)}"
+            f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "
+            f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
     np_.unit.reaches = True
@@ -101,18 +102,18 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
 
 
 def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, does: str) -> int:
-    """Return the rank of the CTA at a place along a dimension of the cluster; SimulationError where
-    there is none."""
+    """Return the rank of the CTA with this index along a dimension of the cluster. Raises
+    SimulationError if there is none."""
     dims = np_.unit.cluster
     place = list(place_of(current().cta, dims))
     if not 0 <= index < dims[axis]:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"{operation}: cluster_idx={index}, and the cluster has {dims[axis]} CTAs "
-            f"along {name!r}; the GPU would {does} memory that is nobody's",
-            f"a place in 0…{dims[axis] - 1}",
-            "reaches for another CTA's tile",
+            f"{operation}: cluster_idx={index}, but the cluster has {dims[axis]} CTAs along "
+            f"{name!r}; the GPU would {does} memory outside the cluster",
+            f"an index in 0…{dims[axis] - 1}",
+            "accesses another CTA's tile",
         )
     place[axis] = int(index)
     rank: int = rank_of(place, dims)
@@ -125,24 +126,25 @@ def async_store_smem(
 ) -> None:
     """Start storing a register tile to the shared memory of a CTA of the cluster, inside a kernel.
 
-    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element,
-                 or of 16; or a vector of 32 bits that lies along the rows, as ``tile.sum(axis=1)``
-                 does
-    dst          a tile in shared memory of its shape and type, or a part of one that `tile.at`
-                 gives (`numpipe.scratch`, `numpipe.run_scoped`); of 16 bits its rows are
-                 contiguous. The CTA that gets `src` has it at the same place.
-    barrier      one of a `numpipe.Barrier`, of that CTA too. The store counts as an arrival of its
-                 phase there, which is over when the bytes have come.
-    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other
-                 axes it is where this one is. This CTA's own place is allowed.
+    src          a register tile (64 j, columns) in accumulator layout, of 32-bit or 16-bit
+                 elements; or a vector of 32-bit elements along the rows, as ``tile.sum(axis=1)``
+                 returns it
+    dst          a tile in shared memory of the same shape and type (`numpipe.scratch`,
+                 `numpipe.run_scoped`), or a part of one (`tile.at`). For 16-bit elements its rows
+                 are contiguous. The data is stored at the same address in the other CTA.
+    barrier      one barrier of a `numpipe.Barrier`; the other CTA's barrier at the same address is
+                 used. The store counts as an arrival of its phase, which ends when the bytes have
+                 landed.
+    cluster_idx  the index of the receiving CTA along the axis, a non-negative run-time integer; it
+                 may be this CTA's own index. Along other axes, the CTAs have the same index
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
-    What the other CTA's warpgroups did with the tile is over: they have told this warpgroup, with a
-    `numpipe.ClusterBarrier`. There the tile is read with ``tile[...]`` behind `barrier_wait`; the
-    TMA and wgmma do not see what has come.
+    Before the call, the other CTA's warpgroups must be done with the tile, and must have signaled
+    that to this warpgroup with a `numpipe.ClusterBarrier`. There, read the tile with ``tile[...]``
+    after `barrier_wait`; the data is not visible to the TMA and wgmma.
 
-    By all lanes of a warpgroup, each with its own elements (PTX ISA, "st.async"). Raises SpecError
-    where shapes or types differ, and for axes that the cluster has not.
+    All lanes of a warpgroup call it, and each stores its own elements (PTX ISA, "st.async"). Raises
+    SpecError if shapes or types differ, and for axes that the cluster does not have.
     """
     check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     src = cast_to_store(src, dst.dtype)

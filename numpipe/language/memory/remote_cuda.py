@@ -42,20 +42,21 @@ def _async_store_smem(
     place = cluster_place(builder, dims)
     place[axis] = Value(builder, context.cast(builder, args[4], cluster_idx, I32))
     to = rank_of(place, dims).value
-    # the tile and the barrier as the other CTA has them, at their places in the cluster's window
+    # the other CTA's tile and barrier, as addresses in the cluster's address window
     own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
     there, landed = (
         nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1]
         for at in (own, arrival)
     )
-    nb.call(context, builder, named.warp_sync, (), ())  # lane 0 tells what the other lanes knew
+    # lane 0 arrives for the accesses of the other lanes too
+    nb.call(context, builder, named.warp_sync, (), ())
     lane = builder.and_(nb.thread_index(builder), nb.const(31))
     nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])
     away = builder.sub(there, own)
     value = convert(builder, args[1])
-    if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
+    if dst.layout.flat:  # the lanes of a quad have the same rows, so the first one sends
         first = builder.zext(anywhere.owner(builder, tile.form.record), nb.i32)
         at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
         for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
@@ -71,8 +72,8 @@ def _async_store_smem(
 
 
 def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
-    """Emit a store of words, int32 each; `where`: its address, that of the mbarrier, and maybe
-    whether a lane stores."""
+    """Emit a store of int32 words. `where` has the address, the address of the mbarrier, and
+    optionally whether the lane stores."""
     names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
     vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
     text = (

@@ -35,9 +35,9 @@ from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
 
-NO_SLOTS = "slots of shared memory have no value: buffer.at[slot] is a tile"
+NO_SLOTS = "slots of shared memory have no value; fix: buffer.at[slot] is a tile"
 NO_VALUE = (
-    "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy"
+    "a barrier has no value; fix: pass it to barrier_arrive, barrier_wait, barrier_test or a copy"
 )
 
 
@@ -142,9 +142,9 @@ def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
     followed by nothing or by two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[: len(lead)])):
         raise SpecError(
-            f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each "
-            "indexed by an integer, then the whole tile, or two of ds(start, size) and ':', got "
-            f"({', '.join(map(str, parts))})"
+            f"buffer.at[…]: expected an integer for each dimension of slots {lead}, then nothing "
+            "or "
+            f"two of ds(start, size) and ':', got ({', '.join(map(str, parts))})"
         )
 
 
@@ -173,12 +173,10 @@ def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
             raise failure(
                 SimulationError,
                 "out-of-bounds",
-                (
-                    f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the "
-                    "GPU takes whatever lies there"
-                ),
+                f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the GPU "
+                "accesses whatever is there",
                 f"an index in 0…{size - 1}",
-                "takes what lies beside slots or barriers",
+                "accesses memory next to slots or barriers",
             )
         number = number * size + int(part)
     return number
@@ -193,7 +191,7 @@ def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
     """Raise SpecError unless `shape` is the shape of a single barrier."""
     if math.prod(shape) != 1:
         raise SpecError(
-            f"{operation} takes one barrier, got {group(shape)}: choose one, "
+            f"{operation} expects one barrier, got {group(shape)}; fix: select one, "
             f"barriers.at[{', '.join('ijkl'[: len(shape)])}]"
         )
 
@@ -207,7 +205,7 @@ def shared_by(unit: Any, axes: Any) -> bool:
     if names != (unit.wg_axis,):
         raise SpecError(
             "run_scoped: collective_axes must be None (an allocation for each compute warpgroup) "
-            f"or {unit.wg_axis!r} (one for all of the CTA's), got {axes!r}"
+            f"or {unit.wg_axis!r} (one for all warpgroups of the CTA), got {axes!r}"
         )
     return True
 

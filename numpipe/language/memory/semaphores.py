@@ -118,12 +118,12 @@ def _check(np_: Any, what: str, semaphore: Any) -> str:
     a value or as a Numba type."""
     if not np_.unit.gpus:
         raise SpecError(
-            f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last "
-            "array parameter some"
+            f"{what} in a kernel without semaphores; fix: @numpipe.kernel(semaphores=…), which "
+            "adds a last array parameter"
         )
     if not isinstance(semaphore, GmemView) or not semaphore.ref.arg.semaphores or semaphore.axes:
         raise SpecError(
-            f"{what}: semaphore is an element of the kernel's last array parameter, "
+            f"{what}: semaphore must be an element of the kernel's last array parameter, "
             f"{np_.unit.arrays[-1].name}.at[i], got {called(semaphore)}"
         )
     return f"{what.partition('(')[0]}({semaphore.ref.arg.name}.at[i], …)"

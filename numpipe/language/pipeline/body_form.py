@@ -1,4 +1,5 @@
-"""The body form of a pipeline: a function called for each step, after the step's tiles have landed.
+"""The body form of a pipeline: a function that is called for each step, after the step's tiles have
+landed.
 
 ::
 
@@ -24,13 +25,13 @@
         ),
     )(a, b)
 
-It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The
-memory role differs: it calls index maps only, and neither the body nor the compute context, unless
-one of them holds a pipeline of its own, whose loads it must issue too; then it runs both with inert
-tiles, as it runs a loop's body.
+It runs the same loop over the same ring as the loop form (`pipelines`). The memory role differs: it
+calls only index maps, not the body or the compute context. If one of these contains another
+pipeline, whose loads the memory role must issue, it runs both with inert tiles, as it runs the body
+of a loop.
 
-`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes
-there runs the whole of it::
+`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that reaches
+it runs the whole pipeline::
 
     acc = numpipe.emit_pipeline(
         body,
@@ -44,10 +45,10 @@ there runs the whole of it::
         ),
     )(a, b)
 
-The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`):
-grid and index maps may depend on the warpgroup axis. A memory role, where the kernel has one, has
-no part in it, unless the body holds a pipeline whose loads that role issues: then it runs the body
-with inert tiles, at every step.
+The warpgroup has its own slots, barriers and counter, and issues its loads itself (`steps`), so the
+grid and the index maps may depend on the warpgroup axis. The memory role, if the kernel has one,
+takes no part. But if the body contains a pipeline whose loads that role issues, it runs the body
+with inert tiles in every step.
 """
 
 from __future__ import annotations
@@ -110,55 +111,57 @@ def emit_pipeline_warp_specialized(
     num_compute_wgs: int | None = None,
     wg_axis: str | None = None,
     memory_registers: int | None = None,
-    manual_ready_barriers: bool = False,
+    manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
     pipeline_state: Any = None,
     memory_thread_idx: int | None = None,
     steps_of: Callable[[Any], Any] | None = None,
 ) -> NoReturn:
-    """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the
+    """Create a software pipeline whose steps call `body`, inside a kernel; call the result on the
     arrays.
 
-    body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry
-                          behind, ``-> carry``: indices is a tuple of int32, tiles are in shared
-                          memory. Called by every compute warpgroup at every step.
+    body                  ``body(indices, *tiles, *ready, *consumed)``, or with a carry as the last
+                          argument, ``-> carry``. `indices` is a tuple of int32; tiles are in shared
+                          memory. Every compute warpgroup calls it in every step.
     grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of
-                          as in `pipeline`; arrays that the body writes come behind the inputs in
-                          its parameters and in the call
-    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls
+                          as in `pipeline`; arrays that the body writes follow the inputs, in its
+                          parameters and in the call
+    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups. It calls
                           ``pipeline(carry)`` exactly once and receives the final carry, in which no
-                          product is in flight any more. Needed for a carry.
+                          product is in flight. Required for a carry.
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
     num_compute_wgs, wg_axis, memory_registers
-                          the kernel's options, for kernels that do not give them
-    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and
-                          waits for each tile itself before it uses it:
-                          ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
+                          the kernel's options, for kernels that do not set them
+    manual_produced_barriers the body receives a ready barrier for each array, after the tiles, and
+                          waits for each tile before it uses it: ``numpipe.barrier_wait(barrier)``.
+                          So it can start when the first tile has landed.
     manual_consumed_barriers
-                          the body is given a consumed barrier for each array, behind those, and
-                          every compute warpgroup releases each tile itself, once a step, when the
-                          products that read it have been waited for:
-                          ``numpipe.barrier_arrive(barrier)``, which says what a delay changes. The
-                          memory role loads a step's arrays in the order of in_specs, each as soon
-                          as its own tile is free. A tile that several steps use is released in the
-                          last of them: arriving in the others does nothing, and may be left out.
-    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where
-                          the pipeline stands in a chain of them. It changes nothing, under any
-                          grid, delay and number of steps: rings are never drained, so that the next
-                          pipeline's loads always begin while this one still computes
-    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a
+                          the body receives a consumed barrier for each array, after the ready
+                          barriers. Every compute warpgroup releases each tile once per step, after
+                          it has waited for the products that read the tile:
+                          ``numpipe.barrier_arrive(barrier)``, which also describes the effect of a
+                          delay. The memory role loads a step's arrays in the order of in_specs,
+                          each as soon as its own tile is free. A tile that several steps use is
+                          released in the last of them: in the others, arriving does nothing and may
+                          be omitted.
+    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: the
+                          position of the pipeline in a chain. It has no effect, for any grid, delay
+                          and number of steps: rings are never drained, so the next pipeline's loads
+                          always begin while this one still computes
+    memory_thread_idx     the warpgroup of the CTA that is the memory role, 0…num_compute_wgs (a
                           constant; default: the last one). The compute warpgroups are numbered from
                           0 without it
 
-    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays:
-    slots, barriers and step counters. Another pipeline, with blocks and slots of the same sizes, is
-    called with it, ``(arrays, allocations=…)``, and uses these instead of its own (see `chains`).
+    ``get_allocations(arrays)`` of the result returns the shared memory that it uses for these
+    arrays: slots, barriers and step counters. Another pipeline whose blocks and slots have the same
+    sizes can use this memory instead of its own: call it with ``(arrays, allocations=…)`` (see
+    `chains`).
 
-    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to
+    A carry is a tile, a number, or a tuple of them; its types and shapes are the same in every
     step. Functions are nested in the kernel or decorated with `numpipe.function`.
 
-    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the
-    call, and for options that are no compile-time constants.
+    Raises SpecError if the ring does not fit in shared memory, for functions that do not fit the
+    call, and for options that are not compile-time constants.
     """
     raise outside("emit_pipeline_warp_specialized")
 
@@ -173,45 +176,46 @@ def emit_pipeline(
     delay_release: int | None = None,
     init_carry: Any = None,
 ) -> NoReturn:
-    """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call
+    """Create a software pipeline that each compute warpgroup runs on its own, inside a kernel; call
     the result on the arrays.
 
-    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``:
-                          indices is a tuple of int32, tiles are in shared memory, in slots that
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``.
+                          `indices` is a tuple of int32; tiles are in shared memory, in slots that
                           belong to the warpgroup alone
     grid, in_specs, out_specs
                           as in `pipeline`; warpgroups may have different grids, and each stores its
                           own blocks
-    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at
-                          once (>= 1); default: `CompilerParams.max_concurrent_steps`, else 1
-    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`):
-                          with 1 a slot is filled while the products of the next step run, which
-                          hides what filling costs
+    max_concurrent_steps  slots of each warpgroup's ring: the number of steps whose tiles are in
+                          shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 1
+    delay_release         number of steps that a slot is kept after use (default:
+                          `CompilerParams.delay_release`). With 1, a slot is filled while the
+                          products of the next step run, which hides the time that filling takes
     init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in
-                          which no product is in flight any more. It keeps its types and shapes from
-                          step to step.
+                          which no product is in flight. Its types and shapes are the same in every
+                          step.
 
-    In kernels with a memory role and in those without (``warp_specialized=False``); there the loop
-    form, `numpipe.pipeline`, is the same. Not every warpgroup has to come to it. Where there is a
-    memory role, it has no final carry: a tile is inert there, and a number steers nothing.
+    It works in kernels with a memory role and without (``warp_specialized=False``); in the latter,
+    the loop form, `numpipe.pipeline`, does the same. Some warpgroups may skip it. The memory role,
+    if there is one, has no final carry: a tile is inert there, and a number cannot steer it.
 
-    Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions
+    Raises SpecError if the rings of all warpgroups do not fit in shared memory, and for functions
     that do not fit the call.
     """
     raise outside("emit_pipeline")
 
 
 class EmittedPipeline:
-    """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its
-    steps call.
+    """An emitted pipeline, or its Numba type: the pipeline of the loop form, and the functions that
+    its steps call.
 
-    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine;
-              `in_context`: it runs here
+    compute   the compute context, or None; `coroutine`: it was passed as carry_coroutine;
+              `in_context`: this role runs it
     carry     the initial carry of a single-stream pipeline, or None
     last      see `pipelines.steps`
     mirrored  whether the memory role runs the body and the compute context too; `idle`: this is
-              that role, and it does not
-    by_lane   whether the body is code for each lane
+              the memory role, and it does not
+    by_lane   whether the body is per-lane code
     """
 
     def __init__(
@@ -244,20 +248,20 @@ class EmittedPipeline:
 def emitted(
     pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int
 ) -> Callable[..., Any]:
-    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it
-    around a pipeline for a loop."""
+    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass wraps the
+    call around a loop-form pipeline."""
     return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
 
 
 # ---- what both executions check
 def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
-    """Raise SpecError where a pipeline says another split into roles than the kernel, which has one
-    for each CTA."""
+    """Raise SpecError if a pipeline's options for the division of the CTA into roles differ from
+    the kernel's."""
     if not unit.warp_specialized:
         raise SpecError(
-            f"{where}: emit_pipeline_warp_specialized needs the memory role, which "
-            "warp_specialized=False leaves out: use emit_pipeline, whose loads every compute "
-            "warpgroup issues for itself"
+            f"{where}: emit_pipeline_warp_specialized needs a memory role, which "
+            "warp_specialized=False removes; fix: use emit_pipeline, in which each compute "
+            "warpgroup issues its own loads"
         )
     for name, have in (
         ("num_compute_wgs", unit.compute_wgs),
@@ -266,8 +270,8 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     ):
         if options[name] is not None and options[name] != have:
             raise SpecError(
-                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA "
-                "has one split into roles; say it once, on the kernel"
+                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}; fix: set "
+                "it once, on the kernel"
             )
     index = options["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
@@ -286,7 +290,8 @@ A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe
 
 
 def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
-    """Return the facts of a body; SpecError unless it takes what it is called with."""
+    """Return the facts of a body. Raises SpecError unless it accepts the arguments that it is
+    called with."""
     option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
     a_carry = option if pipe.single else f"a {option}"
     where = pipe.where
@@ -296,7 +301,9 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
-        raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
+        raise SpecError(
+            f"{where}: body '{body.name}' has a 'yield', which only a carry_coroutine may have"
+        )
     wanted = 1 + tiles + barriers * len(manual) + carry
     if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
@@ -315,27 +322,28 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
         )
     if carry and not body.returns:
         raise SpecError(
-            f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the "
-            "next one"
+            f"{where}: body '{body.name}' returns nothing, but it takes a carry; fix: return the "
+            "next carry"
         )
     if body.returns and not carry:
         fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
         raise SpecError(
-            f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or "
-            "return nothing"
+            f"{where}: body '{body.name}' returns a value, but there is no carry; fix: pass "
+            f"{fix}, or return nothing"
         )
     return body
 
 
 def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
-    """Return the facts of a compute context; SpecError unless it runs the pipeline exactly once."""
+    """Return the facts of a compute context. Raises SpecError unless it runs the pipeline exactly
+    once."""
     option, compute = "carry_coroutine" if coroutine else "compute_context", facts_of(function)
     if compute is None:
         raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
     if compute.coroutine is not coroutine:
         raise SpecError(
-            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it "
-            f"as {'carry_coroutine' if compute.coroutine else 'compute_context'}="
+            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield'; fix: "
+            f"pass it as {'carry_coroutine' if compute.coroutine else 'compute_context'}="
         )
     if compute.parameters != 1:
         raise SpecError(
@@ -347,7 +355,7 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
     if compute.returns:
         raise SpecError(
-            f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store "
+            f"{where}: {option} '{compute.name}' returns a value, which is not used; fix: store "
             "results through the kernel's output references"
         )
     return compute
@@ -356,7 +364,7 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
 # ---- shared memory for other pipelines
 @op
 def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
-    """Return ``pipeline.get_allocations(arrays)``, of an emitted pipeline or of one for a loop."""
+    """Return ``pipeline.get_allocations(arrays)`` for an emitted or a loop-form pipeline."""
     return allocations_of(
         pipeline,
         pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None,
@@ -365,11 +373,11 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
 
 
 def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
-    """Return the allocations of a pipeline or its Numba type; an emitted one is a function `bound`
-    to an `EmittedPipeline`."""
+    """Return the allocations of a pipeline or its Numba type. An emitted pipeline is a function
+    `bound` to an `EmittedPipeline`."""
     pipe = bound.pipe if isinstance(bound, EmittedPipeline) else pipeline
     if not isinstance(pipe, PipelineBase):
-        raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
+        raise SpecError(f"get_allocations(…) expects a pipeline, got {called(pipeline)}")
     check_shared(pipe.where, pipe.single)
     return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs)[0], None)))
 
@@ -405,20 +413,20 @@ def emitted_steps(emitted: EmittedPipeline, refs: Any) -> Any:
 
 @helper
 def run_carry(bound, carry):  # type: ignore[no-untyped-def]
-    """Run the loop; it is ``pipeline(carry)`` in a compute context. `bound`: the emitted pipeline
-    and its arrays."""
+    """Run the loop; in a compute context, this is ``pipeline(carry)``. `bound`: the emitted
+    pipeline and its arrays."""
     emitted, refs = bound
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
-    # on every path out of the loop: ptxas serialises products whose wait it does not see
+    # wait on every path out of the loop: ptxas serializes products if it does not see their wait
     return drained(carry, 0)
 
 
 @op
 def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
-    """Return the initial carry, as the type that the body takes and returns; None where the body
-    has none."""
+    """Return the initial carry, in the type that the body takes and returns; None if the body has
+    no carry."""
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(carry))
     return mapped(strong, carry)
@@ -426,8 +434,8 @@ def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
 
 @op
 def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -> Any:
-    """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it
-    is idle, comes to no step."""
+    """Call the body for one step, in the warpgroup or in each of its lanes. An idle memory role has
+    no steps."""
     extra = () if carry is None else (carry,)
     following = (
         each_lane(emitted.body, indices, tiles, extra)
@@ -445,8 +453,8 @@ def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -
 
 
 def _laid_as(like: Any, carry: Any) -> Any:
-    """Return a carry whose vectors that are in either layout have the layouts of those of
-    `like`."""
+    """Return a carry in which vectors in either layout take the layouts of the corresponding
+    vectors of `like`."""
 
     def laid(part: Any, other: Any) -> Any:
         form = (
@@ -470,8 +478,8 @@ _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
 
 
 def carry_changes(where: str, body: str, given: str, returned: str) -> str:
-    """Return the message for a carry whose type changes; it names the cast where only layouts
-    do."""
+    """Return the message for a carry whose type changes. If only layouts change, the message names
+    the cast."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
     moved = [
         cast_for(a[1], b[1])

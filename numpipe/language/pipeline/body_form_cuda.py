@@ -1,5 +1,5 @@
-"""The body form on the GPU: an emitted pipeline is a callable value that runs the same loop as the
-loop form."""
+"""The body form on the GPU: an emitted pipeline is a callable value that runs the loop of the loop
+form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
         )
 
     def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return the types of the body, as it is called, and of its arguments."""
+        """Return the types of the body as it is called, and of its arguments."""
         given = indices, *tiles, *([] if carry == nb.types.none else [carry])
         if self.by_lane:
             given = tuple(map(as_lane, given))
@@ -107,7 +107,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """Return the type of a part of a single-stream pipeline's final carry in the memory role."""
+    """Return the type in the memory role of a part of a single-stream pipeline's final carry."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
@@ -151,13 +151,13 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """Find the carry's type, which is the fixed point of a step: a step returns the type it was
-    given."""
+    """Return the initial carry in the carry's type: a type that a step takes and returns, which is
+    found by iteration."""
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
-        """Return the type that the steps keep when they begin with `kind`. A tile is in flight from
-        its first product on; a vector in either layout takes the layout that a step gives it."""
+        """Return the type that the steps keep if they begin with `kind`. A tile is in flight from
+        its first product on; a vector in either layout takes the layout that a step returns."""
         while True:
             returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
@@ -175,7 +175,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
-        # Each type costs a compile of the body; with products in the body, assume at once that
+        # Each type costs a compile of the body, so if the body has products, try first whether
         # tiles are in flight.
         try:
             role = emitted.pipe.np.role
@@ -210,14 +210,14 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
     body = nb.fields(context, builder, emitted, args[0]).body
     value = nb.call_value(context, builder, function, body, argtypes, values)[1]
     if emitted.by_lane:
-        # one lane releases the slots for its warp, after the others have read them
+        # one lane releases the slots for its warp, after the other lanes have read them
         converge(builder)
     return _convert(context, builder, value, returned, carry)
 
 
 # ---- types of carries
 def _in_flight(carry: Any, role: Role) -> Any:
-    """Return the type of a part of a carry in which a tile may be in flight."""
+    """Return the type of a part of a carry, in flight if it is a tile."""
     accumulator = (
         isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
     )

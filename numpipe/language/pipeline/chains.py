@@ -104,9 +104,9 @@ def check_shared(where: str, single: bool) -> None:
     pipeline."""
     if single:
         raise SpecError(
-            f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all "
-            "warpgroups share; a single-stream pipeline has slots and barriers for each "
-            "warpgroup: call it without them"
+            f"{where}: allocations belong to emit_pipeline_warp_specialized, whose slots all "
+            "warpgroups share, but a single-stream pipeline has slots and barriers for each "
+            "warpgroup; fix: leave out allocations="
         )
 
 
@@ -124,8 +124,8 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
             inner, outer = (ring.rpartition(" @ ")[2] for ring in (name, held[index]))
             raise SpecError(
                 f"kernel {kernel}, pipeline at {inner}: it runs inside the pipeline at {outer}, "
-                "on the same slots, which are in use until that one ends: the inner one must be "
-                "a pipeline of its own, with its own allocations"
+                "on the same slots, which are in use until that one ends; fix: leave out "
+                "allocations= for the inner pipeline"
             )
     held.update(rings)
     try:
@@ -142,12 +142,12 @@ def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int)
     names = ", ".join(plan.name for plan in shared) or "no operand"
     if len(shared) != rings + outs:
         raise SpecError(
-            f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has "
-            f"{rings + outs}: operands that change together and have as many slots share a ring; "
-            "pipelines that share allocations have the same"
+            f"{where}: the allocations of {names} have {len(shared)} rings, but this pipeline has "
+            f"{rings + outs}. Pipelines that share allocations must have the same number of "
+            "rings; operands that change together and have the same number of slots share a ring"
         )
     if outputs != outs:
         raise SpecError(
-            f"{where}: allocations of {names} have {outputs} rings of outputs, but this pipeline "
-            f"has {outs}: pipelines that share allocations have the same"
+            f"{where}: the allocations of {names} have {outputs} output rings, but this pipeline "
+            f"has {outs}: pipelines that share allocations must have the same number"
         )

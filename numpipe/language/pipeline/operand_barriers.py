@@ -3,7 +3,7 @@ separately.
 
 ::
 
-    pipe = numpipe.pipeline(…, manual_ready_barriers=True, manual_consumed_barriers=True)
+    pipe = numpipe.pipeline(…, manual_produced_barriers=True, manual_consumed_barriers=True)
     for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
         …
 
@@ -15,7 +15,7 @@ separately.
         numpipe.barrier_arrive(b_consumed)
         return acc
 
-    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True,
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_produced_barriers=True,
     manual_consumed_barriers=True)(a, b)
 
 If specs are nested, the barriers come in the same tuples: for a NamedTuple w of specs,
@@ -49,6 +49,8 @@ __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 PASSED = {row.option: row for row in BARRIERS.values() if row.option}
 MANUAL = tuple(PASSED)
 """Options of a pipeline."""
+RENAMED = {"manual_ready_barriers": "manual_produced_barriers"}
+"""The names of options in Pallas before JAX 0.12, which are accepted too."""
 
 
 class StepBarrier:
@@ -63,7 +65,7 @@ class StepBarrier:
 
     def no_value(self) -> CompileError:
         """Return the error for a barrier that is used as a number."""
-        return CompileError(f"{self.what} has no value: it is passed to {use(self.kind)}")
+        return CompileError(f"{self.what} has no value; fix: pass it to {use(self.kind)}")
 
 
 class Barrier(StepBarrier):
@@ -148,8 +150,8 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
         if value and single:
             raise SpecError(
                 f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads "
-                "its tiles itself, all of a step at once: leave it out, or let a memory role "
-                "load (warp_specialized=True)"
+                "all tiles of a step itself; fix: leave it out, or use a memory role, "
+                "warp_specialized=True"
             )
         kinds += [row.name] * value
     return tuple(kinds)
@@ -167,7 +169,7 @@ def check_groups(
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
         raise SpecError(
             f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has "
-            f"{2 + len(manual)}: write `for {groups} in pipe(arrays):`; barriers come with "
+            f"{2 + len(manual)}; fix: write `for {groups} in pipe(arrays):`; barriers come with "
             f"{' and '.join(f'{name}=True' for name in MANUAL)}"
         )
     for kind, count in zip(manual, unpacked, strict=True):
@@ -230,8 +232,8 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`),
-    all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
+    In pipelines with ``manual_produced_barriers=True`` (`pipeline`,
+    `emit_pipeline_warp_specialized`), all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
     costs a test and has no effect. Using a tile without waiting for it is a race, which the
     simulator reports (PTX ISA, "mbarrier.try_wait").
 
@@ -246,7 +248,7 @@ def barrier_wait(barrier: Any) -> None:
 
 
 @op
-def barrier_arrive(barrier: Any) -> None:
+def barrier_arrive(barrier: Any, predicate: Any = True) -> None:
     """Release the tile of a consumed barrier: this warpgroup no longer reads it, and the memory
     role may overwrite it.
 
@@ -269,6 +271,8 @@ def barrier_arrive(barrier: Any) -> None:
     `num_arrivals`. Warpgroups that wait for the phase see what this one wrote before (call
     `commit_smem` first to make it visible to the TMA and wgmma). The previous phase must be over:
     this warpgroup has waited for it, or has been signaled by one that has.
+
+    ``barrier_arrive(barrier, predicate=p)`` is ``if p: barrier_arrive(barrier)``.
 
     Raises SpecError for anything but a consumed barrier, or one barrier of a `numpipe.Barrier`.
     """
@@ -294,7 +298,7 @@ def barrier_test(barrier: Any) -> Any:
 def check_tested(barrier: Any) -> None:
     if getattr(barrier, "operand", "") != "barrier":
         raise SpecError(
-            "barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
-            f"{name_of(barrier)}"
+            "barrier_test expects one barrier of a numpipe.Barrier(…) that the kernel allocates, "
+            f"got {name_of(barrier)}"
         )
     one_barrier("barrier_test", barrier.shape)

@@ -51,7 +51,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
     """Implement an operation with `operand_barriers.apply`."""
 
     @cuda_meaning(operation)
-    def typer(typing_context: Any, barrier: Any) -> Any:
+    def typer(typing_context: Any, barrier: Any, *predicate: Any) -> Any:
         argtypes: tuple[Any, ...]
         if source.check_use(operation.__name__, kind, barrier):
             called, argtypes, computes = own, (barrier,), barrier.context.computes
@@ -62,12 +62,12 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             computes = barrier.ring.context.computes
         if computes:
             nb.returns(typing_context, called, argtypes)
-        context, builder, args = yield nb.types.void(barrier)
+        context, builder, args = yield nb.types.void(barrier, *predicate)
         if computes:
             if called is function:
                 value = nb.fields(context, builder, barrier, args[0])
                 args = value.ring, number, value.k
-            nb.call(context, builder, called, argtypes, args)
+            nb.call(context, builder, called, argtypes, args[: len(argtypes)])
 
 
 @cuda_meaning(source.barrier_test)

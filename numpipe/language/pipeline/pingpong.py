@@ -1,9 +1,10 @@
-"""Ping-pong: compute warpgroups take turns on whole tiles, where
-``@numpipe.kernel(schedule="pingpong")`` asks for that.
+"""The ping-pong schedule, ``@numpipe.kernel(schedule="pingpong")``: compute warpgroups take turns,
+each computing whole tiles.
 
-The tiles of a CTA, of all its loops, go round its n compute warpgroups: warpgroup w has every n-th
-of them. The memory role loads all of them in order, into the same rings. A warpgroup runs the
-pipelines of a tile in its *turn*, so that its stores overlap the main loop of the next::
+The tiles of a CTA, in all its loops, are dealt to its n compute warpgroups in turn: each warpgroup
+has every n-th tile. The memory role loads all of them in order, into the same rings. A warpgroup
+runs the pipelines of a tile during its *turn*, so its stores overlap the main loop of the next
+tile::
 
     warpgroup 0   | tile 0: products | store      | tile 2: products | store
     warpgroup 1   ...................| tile 1: products | store      | tile 3: products
@@ -12,18 +13,18 @@ pipelines of a tile in its *turn*, so that its stores overlap the main loop of t
     take_turn     wait at the named barrier of this warpgroup; read the rings' step counters
     pass_turn     write them for the next warpgroup; arrive at its named barrier
 
-The counters travel with the turn, four bytes a ring in shared memory, at the cost of an STS and an
-LDS a tile beside products that are in flight: so the steps of other warpgroups' tiles are skipped
-whatever their number, which may be another one for each tile. A warpgroup has words of its own
-there: they are written again only after it has arrived at somebody's barrier, and so has read them.
-A slot is used by one warpgroup, whose four warps release it. Parity waits stay safe: somebody has
-waited for every earlier step in an earlier turn, so a slot is never two phases behind. At the
-kernel's beginning the last warpgroup passes the turn to the first; at its end the one whose turn it
-is takes it, so that nobody leaves an arrival behind.
+The step counters are passed along with the turn, as four bytes per ring in shared memory; this
+costs an STS and an LDS per tile while products are in flight. A warpgroup thereby skips the steps
+of other warpgroups' tiles, even if their number differs from tile to tile. Each warpgroup reads its
+own words. They are written again only after the warpgroup has arrived at another one's barrier, and
+so has read them. Each slot is used by one warpgroup, whose four warps release it. Parity waits stay
+valid: some warpgroup has waited for every earlier step in an earlier turn, so a slot is never two
+phases behind. At the start of the kernel, the last warpgroup passes the turn to the first; at the
+end, the warpgroup whose turn it is takes it, so that no arrival is left over.
 
-The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last
-(`compile.lift.turn_placement`). Where that is an innermost loop, its end passes the turn between
-the last product's issue and its wait (`steps.end_loop`).
+The AST pass inserts `take_turn` before the first pipeline of a tile and `pass_turn` after the last
+(`compile.lift.turn_placement`). If the last one is an innermost loop, the end of the loop passes
+the turn instead, between the issue of the last product and the wait for it (`steps.end_loop`).
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from ...plan.context import Context, counter, only_if, set_counter
 from ...plan.unit import Unit
 
 FIRST_BARRIER = 9
-"""named barrier of the first warpgroup's turn; 0 is the CTA's, 1…8 are the warpgroups' own"""
+"""named barrier of the first warpgroup's turn; 0 belongs to the CTA, 1…8 to the warpgroups"""
 THREADS = 256
-"""threads that meet at it, of the warpgroup that passes the turn and of the one that takes it"""
+"""threads that meet at it: of the warpgroup that passes the turn and the one that takes it"""
 
 
 def turn_of(unit: Any, barrier: int) -> str:
-    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no
-    turn."""
+    """Return a description of the turn that a named barrier passes, with its warpgroup; "" for
+    other barriers."""
     warpgroup = barrier - FIRST_BARRIER
     if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
         return f"the turn of compute warpgroup {warpgroup}"
@@ -79,7 +80,7 @@ def following(np_: Any) -> Any:
 
 @op
 def get_counters(np_: Context) -> None:
-    """Read the rings' step counters, as the previous warpgroup left them."""
+    """Read the rings' step counters that the previous warpgroup wrote."""
     own = np_.number
     for index in np_.unit.handed.get((current().cta, own), ()):
         set_counter(np_, index, memory.load_word(np_.unit.turn_word(own, index)))
@@ -87,19 +88,19 @@ def get_counters(np_: Context) -> None:
 
 @op
 def put_counters(np_: Context) -> None:
-    """Write the step counters for the next warpgroup: by one lane, with no branch, behind which
-    ptxas would serialise products."""
-    # other warpgroups may meet more rings meanwhile
+    """Write the step counters for the next warpgroup, in one lane. There is no branch, because
+    ptxas would serialize the products after it."""
+    # other warpgroups may add rings to the unit in the meantime
     to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]
     for index in rings:
         one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
-    # each CTA of a cluster meets rings in its own time
+    # the CTAs of a cluster add rings at different times
     np_.unit.handed[current().cta, to] = tuple(rings)
 
 
 @helper
 def await_turn(np_):  # type: ignore[no-untyped-def]
-    """Wait for this warpgroup's turn, and go on in the rings where the previous warpgroup
+    """Wait for this warpgroup's turn, and continue in the rings where the previous warpgroup
     stopped."""
     barrier.sync(own_barrier(np_), THREADS)
     get_counters(np_)
@@ -120,22 +121,22 @@ def take_turn(np_):  # type: ignore[no-untyped-def]
 
 @helper(context=True)
 def pass_turn(np_):  # type: ignore[no-untyped-def]
-    """Pass the turn behind the last pipeline of a tile."""
+    """Pass the turn after the last pipeline of a tile."""
     only_if(np_, "in_turns", give_turn)
 
 
 # ---- whose tiles are whose
 @formula(context=True)
 def own_stride(np_: Context, stride: Any) -> Any:
-    """Return the distance between two tiles of this warpgroup, for a `stride` between two of its
-    CTA."""
+    """Return the distance between two tiles of this warpgroup; `stride` is the distance between two
+    tiles of its CTA."""
     return stride * (np_.unit.turns if np_.numbered else 1)
 
 
 @formula(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
-    """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride`
-    before the CTA's first one."""
+    """Return the tile that is `own_stride` before this warpgroup's first one; `before` is the tile
+    that is `stride` before the CTA's first one."""
     if not np_.numbered:
         return before
     n = np_.unit.turns
@@ -145,13 +146,13 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
 
 @formula(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
-    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or
-    `before_own`'s result."""
+    """Record, after a loop over tiles, whose turn is next; `last` is this warpgroup's last tile, or
+    the result of `before_own`."""
     if not np_.numbered:
         return
     n = np_.unit.turns
     turn, tile = np_.number + n, last
-    # the others have the tiles between this warpgroup's last and its next, in order
+    # the tiles between this warpgroup's last and its next belong to the other warpgroups, in order
     for _ in range(1, n):
         tile = tile + stride
         turn = turn - (tile >= end)
@@ -171,34 +172,33 @@ def has_next_turn(np_: Context) -> bool:
 
 @helper
 def begin_turns(np_):  # type: ignore[no-untyped-def]
-    """Give the first compute warpgroup the first turn. Compute warpgroups call it before the kernel
-    function."""
+    """Give the first compute warpgroup the first turn. Compute warpgroups call this before the
+    kernel function."""
     if is_last_warpgroup(np_):
         give_turn(np_)
 
 
 @helper
 def finish_turns(np_):  # type: ignore[no-untyped-def]
-    """Take the turn that nobody uses, after the kernel function, so that no arrival stays
-    behind."""
+    """Take the unused last turn, after the kernel function, so that no arrival is left over."""
     if has_next_turn(np_):
         await_turn(np_)
 
 
 # ---- options without a meaning
 def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single: bool) -> None:
-    """Raise SpecError for options of a pipeline that need warpgroups which share its tiles."""
+    """Raise SpecError for pipeline options that require warpgroups that share tiles."""
     if unit.turns < 2 or single:
         return
     if steps_of:
         raise SpecError(
-            f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of "
-            "a tile, and none is shared: leave it out, or make the grid the steps that the tile "
-            "has"
+            f"{where}: steps_of with schedule='pingpong', in which one compute warpgroup runs all "
+            "steps of a tile; fix: leave out steps_of, or set grid to the number of steps of the "
+            "tile"
         )
     if outputs:
         raise SpecError(
-            f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by "
-            "all compute warpgroups together, and here each has a tile of its own: store from "
+            f"{where}: out_specs with schedule='pingpong', in which each compute warpgroup has "
+            "its own tile, but all of them write an output's slot together; fix: store from "
             "registers, c[…] = tile, or use schedule='cooperative'"
         )

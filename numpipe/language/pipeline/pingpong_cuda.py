@@ -1,5 +1,5 @@
-"""Ping-pong turns on the GPU: the warpgroup's number, counters in shared memory, and the word that
-says whose turn comes next."""
+"""Ping-pong turns on the GPU: the warpgroup's number, the counters in shared memory, and the state
+word that says whose turn is next."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _external(source.put_counters)
 
 
 def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
-    """Return the address of the word of a compute warpgroup's counter (`Unit.turn_word`)."""
+    """Return the address of the word for a compute warpgroup's counter (`Unit.turn_word`)."""
     stride = unit.turn_word(1, index) - unit.turn_word(0, index)
     return builder.add(nb.smem(builder, unit.turn_word(0, index)), (warpgroup * stride).value)
 
 
 def define_turns(context: Any, module: Any, unit: Unit) -> None:
-    """Define, in the entry module, the functions that read and write the counters of this kernel's
-    rings."""
+    """Define, in the entry module, the functions that read and write this kernel's ring
+    counters."""
     pointer, np_ = nb.i32.as_pointer(), ContextType(unit, COMPUTE)
     with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(context, builder, state)

@@ -1,28 +1,29 @@
-"""Outputs of a pipeline: tiles in shared memory that the body writes, and TMA stores when their
-block ends.
+"""Outputs of a pipeline: the body writes tiles in shared memory, and TMA stores each when its block
+ends.
 
-An *output ring* is S slots, without mbarriers, and a step counter like a load ring's: its steps are
+An *output ring* has S slots, no mbarriers, and a step counter like a load ring's. Its steps are
 blocks, and block s uses slot ``s % S``. All compute warpgroups write their parts of a tile; the
-elected lane of the first of them stores it::
+elected lane of the first warpgroup stores it::
 
                      all compute warpgroups         one lane of the first
     a block ends     write the tile
-    (the step before fence.proxy.async              wait until the next block's slot has been read
-    a change, and    named barrier -------------->  TMA stores, one bulk group
-    the loop's end)  write the next block's tile    …
+    (before the step fence.proxy.async              wait until the next block's slot has been read
+    that changes it, and named barrier ---------->  TMA stores, one bulk group
+    and after the    write the next block's tile    …
+    loop)
 
-One barrier for each block tells the storing lane that the tile is written, and the writers that the
-next slot is free, because the lane has waited for that before it came. With a single slot the store
-must come before the wait, so there the block's beginning has a wait and a barrier of its own.
+One barrier per block tells the storing lane that the tile is written, and tells the writers that
+the next slot is free, because the lane waits for that before it reaches the barrier. With a single
+slot the store must come before the wait, so the start of a block has its own wait and barrier.
 
-With ``CompilerParams(store_role=True)`` the warp next to the loading one that works for the first
-compute warpgroup stores the blocks. A slot then has two mbarriers, *filled* and *free*, as one of
-`store_ring` has: each warp of the compute warpgroups arrives on filled when a block ends, and waits
-for free where one begins.
+With ``CompilerParams(store_role=True)``, a warp of the memory warpgroup, the one that stores for
+the first compute warpgroup, stores the blocks. A slot then has two mbarriers, *filled* and *free*,
+as in `store_ring`: each warp of the compute warpgroups arrives on filled when a block ends, and
+waits for free when one begins.
 
-A block that several steps share stays in its slot between them, to be read and written again.
-Nothing is waited for when a loop ends: the last stores run on, and the kernel's end drains them.
-The counter runs on over tiles and pipelines.
+A block that several steps share stays in its slot between them, and can be read and written again.
+The end of a loop waits for nothing: the last stores continue, and the end of the kernel waits for
+them. The counter continues over tiles and pipelines.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ from .ring import (
 
 
 def unread(plan: RingPlan) -> int:
-    """Return how many bulk groups may still be read when a block's slot is needed: those since its
-    last use.
+    """Return the number of bulk groups that may still be in flight when a block's slot is needed:
+    the groups since the slot's last use.
 
-    With several slots the wait comes before the newest block is stored. Other groups of the same
-    lane only make it longer.
+    With several slots, the wait comes before the newest block is stored. Other groups of the same
+    lane only prolong the wait.
     """
     return max(0, plan.slots - 2)
 
 
 @op
 def await_slot(ring: Ring) -> None:
-    """Wait until the stores of the block that used the next slot last have read it."""
+    """Wait until the stores of the block that last used the next slot have read it."""
     current().bulk_wait(unread(ring.plan), read=True)
 
 
 @op
 def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
-    """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile: the same lane
-    each time, for bulk groups belong to the lane that committed them."""
+    """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile. It is always
+    the same lane, because bulk groups belong to the lane that committed them."""
     machine = current()
     if ring.plan.private or machine.warpgroup == ring.np.unit.first_compute:
         machine.scoped("one", function, args)
@@ -81,8 +82,8 @@ def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
 
 @op
 def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
-    """Check, in the memory role, that a tile's place does not depend on the warpgroup or on tile
-    data: all warpgroups write it."""
+    """Check, in the memory role, that a tile's place depends neither on the warpgroup nor on tile
+    data, because all warpgroups write the tile."""
     for number in range(len(ring.refs)):
         start_of(ring, number, indices)
 
@@ -98,7 +99,7 @@ def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
 # ---- around a step -------------------------------------------------------------------------------
 @helper
 def meet(ring):  # type: ignore[no-untyped-def]
-    """Let all warpgroups that write a tile wait for each other."""
+    """Synchronize all warpgroups that write a tile."""
     if ring.private:
         barrier.sync(1 + special.warpgroup_index(), 128)
     else:
@@ -116,7 +117,7 @@ def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
 
 @helper
 def store_alone(ring, grid, k):  # type: ignore[no-untyped-def]
-    # by every writer, before the barrier: TMA reads through the async proxy
+    # executed by every writing lane, before the barrier: TMA reads through the async proxy
     fence.proxy_async()
     if ring.slots > 1:
         first_lane(ring, await_slot, ring)
@@ -127,8 +128,8 @@ def store_alone(ring, grid, k):  # type: ignore[no-untyped-def]
 
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
-    """Wait, before step k, for the slot of a block that begins there, if the end of the previous
-    block has not freed it."""
+    """Wait, before step k, for the slot of a block that begins there, unless the end of the
+    previous block already waited for it."""
     only_if(ring, "stores_alone", await_only_slot, k)
     only_if(ring, "hands_over", await_free, k)
 
@@ -143,14 +144,14 @@ def await_only_slot(ring, k):  # type: ignore[no-untyped-def]
 # ---- blocks that another role stores -------------------------------------------------------------
 @formula
 def filled(ring: Ring, step: Any) -> Any:
-    """Return the address of the barrier that tells that the block of a step of the ring is
+    """Return the address of the mbarrier that completes when the block of a ring's step is
     written."""
     return barrier_of(ring, 0, step)
 
 
 @formula
 def free(ring: Ring, step: Any) -> Any:
-    """Return the address of the barrier that tells that its slot may be written again."""
+    """Return the address of the mbarrier that completes when the slot may be written again."""
     return barrier_of(ring, 1, step)
 
 
@@ -161,13 +162,13 @@ def barrier_of(ring: Any, number: int, step: Any) -> Any:
 
 @formula
 def is_first(ring: Ring) -> bool:
-    """Return whether this role works for the first compute warpgroup."""
+    """Return whether this role stores for the first compute warpgroup."""
     return ring.np.number == 0  # type: ignore[no-any-return]
 
 
 @op
 def declare(ring: Ring) -> None:
-    """Tell the simulator of the ring's barriers, which the kernel's entry initialises."""
+    """Declare the ring's barriers to the simulator; the kernel's entry code initializes them."""
     declare_barriers(ring.np, ring.plan, 0)
 
 
@@ -182,15 +183,15 @@ def await_free(ring, k):  # type: ignore[no-untyped-def]
 
 @helper
 def hand_over(ring, step):  # type: ignore[no-untyped-def]
-    """Tell the role that stores the block of a step that this warpgroup has written its part."""
+    """Arrive on the barrier of a step's block: this warpgroup has written its part, and the role
+    that stores the block waits for it."""
     show()
     each_warp(mbarrier.arrive, filled(ring, step))
 
 
 @helper
 def take_over(ring, grid, k):  # type: ignore[no-untyped-def]
-    """Store, before step k, the block that step k - 1 of the compute warpgroups was the last to
-    write."""
+    """Store, before step k, the block that the compute warpgroups last wrote in step k - 1."""
     declare(ring)
     if is_first(ring):
         step = step_of(ring, k, 1)
@@ -203,23 +204,23 @@ def take_over(ring, grid, k):  # type: ignore[no-untyped-def]
 
 # ---- what both executions check ------------------------------------------------------------------
 def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None:
-    """Raise SpecError for options of a BlockSpec that mean nothing for an output."""
+    """Raise SpecError for options of a BlockSpec that do not apply to outputs."""
     for spec, label in zip(specs, labels, strict=True):
         if not spec.loaded:
             continue
         if spec.block[5]:
             raise SpecError(
-                f"{where}: {label}: collective_axes={spec.block[5]} is for inputs, which CTAs of "
-                "a cluster load for each other; each stores blocks of its own: leave "
-                "collective_axes out"
+                f"{where}: {label}: collective_axes={spec.block[5]} is only for inputs, which "
+                "CTAs of a cluster load for each other; fix: leave out collective_axes"
             )
         if spec.delay_release is not None:
             raise SpecError(
-                f"{where}: {label}: delay_release={spec.delay_release} is for inputs; a slot of "
-                "an output is free as soon as its TMA store has read it: leave delay_release out"
+                f"{where}: {label}: delay_release={spec.delay_release} is only for inputs: a slot "
+                "of an output is free as soon as its TMA store has read it; fix: leave out "
+                "delay_release"
             )
         if spec.block[1] != "zeros":
             raise SpecError(
-                f"{where}: {label}: oob_fill={spec.block[1]!r} is for inputs: what lies outside "
-                "the array is not stored; leave oob_fill out"
+                f"{where}: {label}: oob_fill={spec.block[1]!r} is only for inputs: elements "
+                "outside the array are not stored; fix: leave out oob_fill"
             )

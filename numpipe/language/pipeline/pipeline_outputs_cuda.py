@@ -1,5 +1,5 @@
-"""Outputs on the GPU: constants of an output ring's plan, the storing lane, and the stores of a
-block."""
+"""Outputs on the GPU: the constants of an output ring's plan, the lane that stores, and the stores
+of a block."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The loop form of a pipeline: a `for` over grid steps whose tiles are loaded ahead by the memory
-role.
+"""The loop form of a pipeline: a `for` over grid steps whose tiles the memory role loads ahead of
+time.
 
 ::
 
@@ -14,10 +14,10 @@ role.
     for (k,), (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
 
-The compute role runs the loop as it stands, each step after its tiles have landed. The memory role
-runs the same source: an innermost loop fills all its slots at once and yields nothing; a loop whose
-body holds another pipeline is *stepped*, so that inner rings fill in program order. `steps` says
-what happens around a step.
+The compute role runs the loop as written, each step after its tiles have landed. The memory role
+runs the same source: an innermost loop issues all loads at once and yields nothing. A loop whose
+body contains another pipeline is *stepped*, so that inner rings are filled in program order.
+`steps` defines what happens around each step.
 """
 
 from __future__ import annotations
@@ -62,22 +62,23 @@ __all__ = ["pipeline"]
 
 SLOTS = 2
 IN_A_FOR = (
-    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in "
-    "pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every return of "
-    "the function is a pipeline"
+    "a pipeline must be called in a `for` of the function that creates it, for (indices), (tiles) "
+    "in "
+    "pipe(arrays):, or of a function that binds it to a name, pipe = function(…), where function "
+    "returns a pipeline in every return"
 )
 
 
 class PipelineBase:
-    """A pipeline of the loop form, or the Numba type of one: its checked arguments, and the rings
-    that it needs.
+    """A loop-form pipeline, or its Numba type: the checked arguments, and the rings that it needs.
 
-    specs, tree  leaves of in_specs, and of out_specs behind them; their shape
-    labels       how messages call the leaves
-    rings, outs  which operands share a ring; of outputs
+    specs, tree  the leaves of in_specs, followed by those of out_specs; their shape
+    labels       the names of the leaves in messages
+    rings, outs  which operands share a ring; the same for outputs
     unequal      whether it has steps_of
-    manual       kinds of barriers that the body uses itself, for each operand (`barriers`)
-    single       whether each compute warpgroup runs it for itself (`steps`)
+    manual       the kinds of barriers that the body handles itself, for each operand
+                 (`operand_barriers`)
+    single       whether each compute warpgroup runs it on its own (`steps`)
     once         whether it is known to have one step
     """
 
@@ -99,8 +100,8 @@ class PipelineBase:
         known: Any,
         site: Any,
     ) -> None:
-        """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a
-        pipeline cannot be given."""
+        """Take the arguments of `make_pipeline`, or their Numba types. Raises SpecError for invalid
+        arguments."""
         self.np = np_
         self.unit = np_.unit
         self.steps_of = steps_of
@@ -151,11 +152,11 @@ class PipelineBase:
         self.specs = (*inputs, *outputs)
         self.labels = (*in_labels, *out_labels)
         self.once = all(size == 1 for size in sizes)
-        # side by side, as arrays are passed: not as one NamedTuple
+        # inputs and outputs side by side, as the arrays are passed, not as one NamedTuple
         self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))
 
     def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
-        """Return the sizes of the grid that are compile-time constants; None for the others."""
+        """Return the sizes of the grid that are compile-time constants, and None for the others."""
         if not tree_of(grid).parts:
             raise SpecError(f"{self.where}: grid must be a tuple of step counts, got {grid!r}")
         for size in grid:
@@ -163,17 +164,17 @@ class PipelineBase:
                 if not alone:
                     raise CompileError(f"{self.where}: grid: {size.what} {REASON}")
             elif not is_integer(size):
-                raise SpecError(f"{self.where}: grid must hold integers, got {grid}")
-        # unknown, not written in place
+                raise SpecError(f"{self.where}: grid must contain integers, got {grid}")
+        # sizes that are not written in the call are unknown
         sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)
         numbers = [
             size if known is None else known for known, size in zip(sizes, grid, strict=True)
         ]
         numbers = [number for number in numbers if isinstance(number, (int, np.integer))]
-        # two of them would make a positive number of steps
+        # the product of two negative sizes would be a positive number of steps
         if any(number < 0 for number in numbers):
             raise SpecError(
-                f"{self.where}: grid must hold numbers of steps, 0 or more, got "
+                f"{self.where}: the sizes in grid must be at least 0, got "
                 f"{', '.join(map(str, numbers))}"
             )
         return sizes
@@ -198,14 +199,14 @@ class PipelineBase:
         if outputs:
             raise SpecError(
                 f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in "
-                "storing an output's blocks; store from registers in the body, c[…] = tile, or "
-                "let all warpgroups run all steps"
+                "storing an output's blocks; fix: store from registers in the body, c[…] = tile, "
+                "or leave out steps_of"
             )
         function = facts_of(steps_of)
         if function is None:
             raise SpecError(
-                f"{self.where}: steps_of must be a function nested in the kernel, of one "
-                f"argument, the warpgroup, got {called(steps_of)}"
+                f"{self.where}: steps_of must be a function nested in the kernel with one "
+                f"parameter, the warpgroup, got {called(steps_of)}"
             )
         if function.parameters != 1:
             raise SpecError(
@@ -235,56 +236,56 @@ def pipeline(
     max_concurrent_steps: int | None = None,
     delay_release: int | None = None,
     steps_of: Callable[[Any], Any] | None = None,
-    manual_ready_barriers: bool = False,
+    manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
 ) -> NoReturn:
-    """Make a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in
+    """Create a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in
     pipeline(...)(arrays):``.
 
-    grid                  steps per dimension, run-time int32 values, last one fastest; none is
-                          negative (constants are checked when the kernel is compiled, the others by
-                          the simulator)
-    in_specs              one BlockSpec for each array the pipeline is called on; tuples and
-                          NamedTuples of them, nested, for arrays in the same tuples: the tiles come
-                          in them too
-    out_specs             the same for arrays that the loop writes, behind the inputs in the call
-                          and in the tiles: ``o_tile[...] = value``. A block is stored when it ends,
-                          that is when the next step has another one, or the loop ends; a loop of no
-                          steps stores nothing. See `outputs`.
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1);
-                          default: `CompilerParams.max_concurrent_steps`, else 2. A grid of
-                          compile-time constants has no more slots than steps;
+    grid                  steps per dimension, run-time int32 values, the last one fastest; they
+                          must not be negative (the compiler checks constants, the simulator the
+                          others)
+    in_specs              one BlockSpec for each array that the pipeline is called on. Tuples and
+                          NamedTuples of them, nested, take arrays in the same tuples, and the tiles
+                          come in the same tuples too
+    out_specs             the same for arrays that the loop writes, ``o_tile[...] = value``; they
+                          follow the inputs in the call and in the tiles. A block is stored when it
+                          ends, which is when the next step has another block, or the loop ends; a
+                          loop without steps stores nothing. See `pipeline_outputs`.
+    max_concurrent_steps  slots of the ring: the number of steps whose tiles are in shared memory at
+                          once (>= 1); default: `CompilerParams.max_concurrent_steps`, else 2. With
+                          a grid of compile-time constants, there are no more slots than steps;
                           `BlockSpec.buffer_count` is not changed.
-    delay_release         steps a slot is kept after use, fewer than max_concurrent_steps (default:
-                          `CompilerParams.delay_release`, else 0, or 1 with
-                          ``schedule="pingpong"``): with 1 a step's products may run while the next
-                          is issued
+    delay_release         number of steps that a slot is kept after use, less than
+                          max_concurrent_steps (default: `CompilerParams.delay_release`, else 0, or
+                          1 with ``schedule="pingpong"``). With 1, a step's products may run while
+                          the next ones are issued
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs only that many
-                          of the first steps, and releases the tiles of the others unused.
+                          steps, the first ones, and releases the tiles of the others unused.
                           Everything is loaded.
-    manual_ready_barriers, manual_consumed_barriers
-                          the loop has a ready barrier for each array that is loaded, behind the
-                          tiles, and waits for each tile itself; a consumed barrier for each, behind
-                          those, and every compute warpgroup releases each tile itself, once a step,
-                          when the products that read it have been waited for::
+    manual_produced_barriers, manual_consumed_barriers
+                          With ready barriers, the loop has one for each array that is loaded, after
+                          the tiles, and waits for each tile itself. With consumed barriers, it has
+                          one for each after those, and every compute warpgroup releases each tile
+                          once per step, after it has waited for the products that read the tile::
 
                               for _, (a, b), (a_ready, b_ready), (a_free, b_free) in pipe(x, y):
 
                           See `barrier_wait`, `barrier_arrive`, and
-                          `emit_pipeline_warp_specialized`, which has these options too.
+                          `emit_pipeline_warp_specialized`, which has the same options.
 
-    An operand is loaded when its block changes (see `BlockSpec`). Loops one after another may have
-    the same slots, barriers and counters, so that the later one's loads begin while the earlier one
+    An operand is loaded when its block changes (see `BlockSpec`). Consecutive loops may share
+    slots, barriers and counters, so that the loads of the later loop begin while the earlier one
     computes: ``shared = pipe.get_allocations(a, b)``, then ``for … in other(a, b,
-    allocations=shared):`` of a pipeline with the same block shapes, slots and options. None runs
-    inside another.
+    allocations=shared):`` with a pipeline that has the same block shapes, slots and options. Such
+    loops cannot be nested.
 
-    Raises SpecError when the rings do not fit in shared memory, with the sum, and for allocations
-    of another kind of pipeline. Leaving the loop by `break` or `return` is a CompileError: the
-    memory role would still load the remaining steps.
+    Raises SpecError if the rings do not fit in shared memory, with the total size, and for
+    allocations of a pipeline of another kind. Leaving the loop by `break` or `return` is a
+    CompileError: the memory role would still load the remaining steps.
 
-    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there
-    runs it for itself, with slots of its own, as in `emit_pipeline`.
+    In a kernel with ``warp_specialized=False``, the pipeline is single-stream: each warpgroup that
+    reaches it runs it on its own, with its own slots, as in `emit_pipeline`.
     """
     raise outside("pipeline")
 
@@ -293,28 +294,28 @@ def pipeline(
 def make_pipeline(np_: Context, *given: Any) -> Pipeline:
     """Return ``pipeline(...)`` as the AST pass writes it.
 
-    `given`: the arguments of `pipeline`, whether each compute warpgroup runs it for itself although
-    there may be a memory role, the constants in the grid, and the place in the source.
+    `given`: the arguments of `pipeline`, whether each compute warpgroup runs it on its own even if
+    there is a memory role, the constants in the grid, and the place in the source.
     """
     return Pipeline(np_, *given)
 
 
 # ---- what both executions check
 def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
-    """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not
-    have the same turns in each."""
+    """Raise SpecError for a loop with steps_of in which the number of turns may differ between
+    steps: skipped steps take and pass their turns too."""
     if steps_of and turns is None:
         raise SpecError(
-            f"{where}: steps_of, but not every step is sure to go through the same blocks of "
-            "numpipe.turn(…): the steps that a warpgroup leaves out take and pass their turns "
-            "too; let these blocks stand in the loop itself, in no branch, inner loop or "
-            "function, and no 'continue' before them"
+            f"{where}: steps_of, but the steps may execute different blocks of numpipe.turn(…), "
+            "and a skipped step takes and passes their turns too; fix: put these blocks in the "
+            "loop itself, not in a branch, an inner loop or a function, and not after a "
+            "'continue'"
         )
 
 
 def reachable(pipe: Pipeline) -> None:
-    """Raise CompileError where nobody issues a pipeline's loads: the memory role comes by only
-    where the AST pass saw some."""
+    """Raise CompileError for a pipeline whose loads no role issues: the memory role does not run
+    this code, because the AST pass saw no loads in it."""
     if pipe.np.compute_only and not pipe.single:
         raise CompileError(unreachable(pipe.unit.kernel, pipe.site))
 
@@ -333,8 +334,8 @@ KEPT = "before the pipeline loop of line"
 
 @op
 def before_loop(value: Any) -> str:
-    """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what
-    may change."""
+    """Return a description of what a variable must remain during a pipeline loop; "" if it may
+    change."""
     if isinstance(value, TileLike):
         return f"a tile {value.shape} {value.dtype}"
     return "a number" if kind(value) is not None or isinstance(value, NoValue) else ""
@@ -342,8 +343,8 @@ def before_loop(value: Any) -> str:
 
 @check
 def check_kept(message: str, before: str, value: Any) -> None:
-    """Raise CompileError where a variable that was `before` a loop is something else after one of
-    its steps."""
+    """Raise CompileError if a variable that was `before` a loop has become something else after a
+    step."""
     was, now = constant("pipeline", "before", before), before_loop.function(value)
     if was and now and was != now:
         fix = "give the other value a name of its own"
@@ -371,14 +372,14 @@ def steps(
     turns: tuple[int, ...] | None,
     last: int,
 ) -> Iterator[tuple[Any, ...]]:
-    """``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers for each
-    kind that the options ask for.
+    """Implement ``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers
+    for each kind that the options request.
 
-    nested    whether the body holds another pipeline
-    groups    wgmmas that every step is sure to issue
-    unpacked  see `barriers.check_groups`
-    waited    ready barriers, by number, that every step is sure to wait for
-    turns     order tokens whose blocks every step goes through; None where that may differ
+    nested    whether the body contains another pipeline
+    groups    number of wgmmas that every step is certain to issue
+    unpacked  see `operand_barriers.check_groups`
+    waited    numbers of the ready barriers that every step is certain to wait for
+    turns     the order tokens whose blocks every step executes; None if they may differ
     last      whether it is the last pipeline of a tile, and passes the turn
     """
     check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
@@ -397,8 +398,8 @@ def steps_over(
     turns: tuple[int, ...] = (),
     apart: bool = False,
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the steps of a pipeline over arrays; for the parameters see `steps`. Barriers that are
-    not `apart` follow the tiles in one tuple."""
+    """Return the steps of a pipeline over arrays; for the parameters see `steps`. Unless `apart`,
+    barriers follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
     total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.unequal and pipe.np.numbered:
@@ -411,7 +412,7 @@ def steps_over(
             )
         )
     if pipe.single:
-        total = own  # nobody loads for others
+        total = own  # a single-stream warpgroup loads only its own steps
     rings = [
         Ring(
             pipe.np,
@@ -430,11 +431,11 @@ def steps_over(
 def arrays_of(
     pipe: PipelineBase, refs: Any, nested: int = 0
 ) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
-    """Return the arrays that a pipeline is called on, and the rings of the allocations behind them
-    (`chains`), or None.
+    """Return the arrays that a pipeline is called on, and the rings of the allocations that follow
+    them (`chains`), or None.
 
-    Raise SpecError for what is no array of the kernel, for another shape than that of the specs,
-    for allocations that do not fit, and for a `nested` pipeline in a body that does not run at all
+    Raises SpecError for arguments that are not arrays of the kernel, for a shape that differs from
+    the specs', for allocations that do not fit, and for a `nested` pipeline in a body that skips
     steps.
     """
     given, shared = list(refs), None
@@ -445,8 +446,8 @@ def arrays_of(
     arrays = [array for ref in given for array in leaves(ref)]
     if not all(isinstance(array, pipe.array) for array in arrays):
         raise SpecError(
-            f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on "
-            "the kernel's array parameters"
+            f"{pipe.where}: called on ({', '.join(map(called, arrays))}), but a pipeline must be "
+            "called on the kernel's array parameters"
         )
     wrong = mismatch(
         pipe.tree,
@@ -455,18 +456,18 @@ def arrays_of(
     )
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
-    # warpgroups that leave out steps would leave out those of the inner pipeline
+    # warpgroups that skip steps would also skip the steps of the inner pipeline
     if pipe.unequal and nested:
         raise SpecError(
-            f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued "
-            "for all steps: give steps_of to the inner one, or run all steps"
+            f"{pipe.where}: steps_of, but its body contains another pipeline, whose loads are "
+            "issued for all steps; fix: pass steps_of to the inner one, or leave it out"
         )
     return arrays, shared
 
 
 def loaded(pipe: PipelineBase) -> int:
-    """Return how many arrays, or tuples of such, a pipeline loads: its loop may have barriers for
-    them."""
+    """Return how many arrays, or tuples of them, a pipeline loads: its loop may have a barrier for
+    each."""
     return len(
         shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts
         or ()
@@ -474,9 +475,9 @@ def loaded(pipe: PipelineBase) -> int:
 
 
 def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among
-    `waited`."""
-    # names of tuples say nothing of their leaves
+    """Return the parts of a ring whose ready barriers are among `waited`, numbers of barriers in
+    the loop's order."""
+    # waiting for a tuple of barriers does not say which of its leaves
     if any(part.parts for part in pipe.tree.parts or ()):
         return ()
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
@@ -490,10 +491,10 @@ def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> t
 def plan_rings(
     pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None
 ) -> list[tuple[RingPlan, Group]]:
-    """Return the rings of a pipeline over arrays (`index` is their number), then its output rings,
-    each with its operands.
+    """Return the rings of a pipeline over arrays, then its output rings, each with its operands; a
+    ring's `index` is its number.
 
-    `shared`: rings of another pipeline, to be used instead of its own.
+    `shared`: rings of another pipeline to use instead of its own.
     """
     rings: list[tuple[RingPlan, Group]] = []
     for number, group in enumerate((*pipe.rings, *pipe.outs)):
@@ -542,7 +543,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
 
 
 def _comes(loop: Loop, k: Any) -> bool:
-    """Do what this role does before step k, and return whether there is such a step."""
+    """Do this role's work before step k, and return whether there is such a step."""
     if loop.np.computes:
         return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.steps)

@@ -1,7 +1,8 @@
 """The loop form on the GPU: Numba's iterator protocol over the functions of `steps`.
 
-In the memory role an innermost loop's first `next` runs the whole producer and returns a constant
-"exhausted": LLVM drops the loop's body. A stepped loop fills one step's slots a `next`.
+In the memory role, the first `next` of an innermost loop runs the whole producer and returns a
+constant "exhausted", so LLVM drops the loop's body. Each `next` of a stepped loop fills the slots
+of one step.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
 
 
 class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
-    """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert
-    in the memory role, or None."""
+    """The type of `pipelines.Pipeline`. `inert_grid`: what makes the grid of a single-stream
+    pipeline inert in the memory role, or None."""
 
     spec, array = SpecType, GmemType
 
@@ -117,11 +118,11 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
 
 
 class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
-    """``pipe(arrays)``, which loops go through once.
+    """The type of ``pipe(arrays)``, an iterator that one loop uses.
 
-    apart  whether a step's barriers are groups of their own; else they follow the tiles in one
+    apart  whether a step's barriers are separate groups; otherwise they follow the tiles in one
            tuple
-    once   whether it has one step
+    once   whether there is only one step
     """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
@@ -141,18 +142,18 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
 
     @property
     def exhausted(self) -> bool:
-        """Whether the first `next` does everything: in the memory role, all loads of an innermost
-        loop."""
+        """Whether the first `next` does everything: in the memory role, it issues all loads of an
+        innermost loop."""
         return self.role.loads and not self.nested and not self.loop.single
 
     @property
     def loaded_before(self) -> bool:
-        """Whether the memory role issues all loads before a stepped loop that has one step, where
-        its end waits for nobody.
+        """Whether the memory role issues all loads before a stepped loop that has one step, and
+        whose end waits for nothing.
 
-        No loop is left then. With the loads in its head LLVM would keep one, and in registers what
-        they are computed from: six of attention's 32. The compute role keeps its loop: without it
-        ptxas copied descriptors in the main loop inside.
+        Then no loop is left. With the loads in the loop's head, LLVM would keep the loop, and keep
+        the values that they are computed from in registers: six of attention's 32. The compute role
+        keeps its loop: without it, ptxas copied descriptors in the main loop inside it.
         """
         return (
             self.role.loads
@@ -220,7 +221,7 @@ def steps_value(
         total = builder.mul(total, size)
     own = _own_steps(context, builder, pipe, pipeline, total)
     if pipe.single:
-        total = own  # nobody loads for others
+        total = own  # a single-stream warpgroup loads only its own steps
     rings = []
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
@@ -229,7 +230,7 @@ def steps_value(
                 gmem_value(context, builder, kind.arrays[n], arrays[n]).table
                 for n in group.operands
             ]
-            # all arrays' maps are in one, but for those of peers
+            # one table has the maps of all arrays, except peers' arrays
             copies["table"] = (
                 context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else of_each[0]
             )
@@ -281,7 +282,7 @@ def steps_value(
 
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
-    """Return how many steps this warpgroup runs."""
+    """Return the number of steps that this warpgroup runs."""
     if not pipe.unequal or not pipe.np.numbered:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
@@ -340,10 +341,10 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         return
     loop = nb.fields(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
-    # The step's indices come first and the test last, so that the end of the test is the loop's own
-    # end: LLVM makes one of the two. It would then know the number of steps, and copy steps, with
-    # all their products, two by two or the first one apart: so the count is hidden from it, except
-    # where one step leaves no loop, and where a loop waits and releases by hand.
+    # The step's indices come first and the test last, so that LLVM merges the test with the test of
+    # the loop itself. It would then know the number of steps, and duplicate steps with all their
+    # products, two at a time or by peeling the first. So the count is hidden from it, except for a
+    # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = (
         builder.add(k, nb.const(1))
@@ -372,13 +373,13 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
 
 
 def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
-    """Call `steps.produce` of a loop that is known to have one step."""
+    """Call `steps.produce` for a loop that is known to have one step."""
     nb.call(context, builder, fill_step, (loop, I32), (value, nb.const(0)))
     nb.call(context, builder, finish_loads, (loop,), (value,))
 
 
 def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
-    """`pipelines._comes`."""
+    """Implement `pipelines._comes`."""
     if kind.role.computes:
         return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
             1

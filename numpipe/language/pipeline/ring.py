@@ -1,7 +1,8 @@
-"""The ring: the one place where the protocol of loads is written.
+"""The protocol of load rings: slots in shared memory that the memory role fills, and that compute
+warpgroups read and release.
 
-A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step
-counter. Step s uses slot ``s % S``; it is that slot's phase number ``s // S``::
+A *load ring* has S slots of shared memory, two mbarriers per slot, and one int32 per warpgroup: the
+step counter. Step s uses slot ``s % S``, and is that slot's phase number ``s // S``::
 
                  fill                                 await_ready … release
     memory   wait consumed[slot], phase - 1       compute   wait ready[slot], phase
@@ -9,30 +10,30 @@ counter. Step s uses slot ``s % S``; it is that slot's phase number ``s // S``::
              TMA loads -> complete ready[slot]              arrive consumed[slot], each warp
 
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
-    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
+    consumed[slot]  4 arrivals per compute warpgroup complete a phase: the slot may be filled again
 
-A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp:
-one lane's arrival would not say that the other three have drained. `protocol.BARRIERS` has these
-numbers, `protocol.MOMENTS` what is noted on the way.
+Each of a warpgroup's four warps arrives, because `wgmma.wait_group` waits for one warp only: one
+lane's arrival would not show that the other three warps have finished. `protocol.BARRIERS` has
+these numbers, and `protocol.MOMENTS` the events that are recorded.
 
-A body that waits for its operands one by one, or releases them so, has a ready, or consumed,
-barrier for each of them (`RingPlan.manual`); the slot is then filled in *parts*, an operand each
-(`RingPlan.parts`). The body and the ring wait and release by the same functions, `await_ready` and
-`release`. The ring stays right without the body's waits: a part that is released is waited for
-first, so that no slot is filled again while an old copy is on its way.
+If a body waits for its operands separately, or releases them separately, each operand has its own
+ready or consumed barrier (`RingPlan.manual`), and the slot is filled in *parts*, one per operand
+(`RingPlan.parts`). The body and the ring wait and release with the same functions, `await_ready`
+and `release`. The ring stays correct if the body omits a wait: before a part is released it is
+waited for, so no slot is filled again while an old copy is in flight.
 
-A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of
-the grid only: then a step is a block, filled when one of these indices changes, and released when
-the last pipeline step that uses it is done (`begins`, `ends`, `step_of`).
+The steps of a ring are the steps of its pipeline, unless its blocks depend only on the first few
+dimensions of the grid. Then a step of the ring is a block: it is filled when one of these indices
+changes, and released after the last pipeline step that uses it (`begins`, `ends`, `step_of`).
 
-The counter runs on over tiles and pipelines: a ring need not be empty between them (and is not,
-unless `CompilerParams.drain` asks for that), and phase numbers tell a waiter which use of the slot
-it means (the GPU waits for the number's parity, the simulator checks that the number is the one
-reached).
+The counter continues over tiles and pipelines. A ring need not be empty between them (and is not,
+unless `CompilerParams.drain` is set); phase numbers tell a waiter which use of the slot it waits
+for. The GPU waits for the parity of the number; the simulator checks that the number is the one
+reached.
 
-In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it
+In a cluster, CTAs may fill slots for each other: each loads its share of a block, and a copy of it
 lands in all of them. A slot is then free when the warpgroups of all these CTAs have released it,
-and ready when all shares have come, whose bytes each CTA announces for itself::
+and ready when all shares have landed; each CTA announces the bytes for its own barrier::
 
     CTA 0   wait consumed[s]; expect the whole block on ready[s];
             multicast the first half to CTAs 0 and 1
@@ -40,16 +41,16 @@ and ready when all shares have come, whose bytes each CTA announces for itself::
             multicast the second half to CTAs 0 and 1
     both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
 
-A share may land before its bytes are announced; the phase cannot end without that announcement's
-arrival. A share also tells that its sender's slot had been released, so a warpgroup that has waited
-for a step's shares may release to all their senders. All threads of the cluster meet at the
-kernel's beginning, and at its end a CTA waits for the last releases (`leaving`): so a CTA which
-others arrive at or copy to is there. An arrival there says no scope: `.release.cluster` would be a
-fence of the whole GPU, and a loop half as fast (PTX ISA, "cp.async.bulk.tensor":
-.multicast::cluster; "mbarrier.arrive": .shared::cluster).
+A share may land before its bytes are announced, but the phase cannot end without the arrival of
+that announcement. A share also shows that its sender's slot had been released, so a warpgroup that
+has waited for a step's shares may release to all their senders. All threads of the cluster
+synchronize at the start of the kernel, and at its end a CTA waits for the last releases
+(`cluster_exit`), so a CTA exists as long as others arrive at it or copy to it. Arrivals at other
+CTAs have no scope: `.release.cluster` would be a fence of the whole GPU, and halve the speed of a
+loop (PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
-Both executions run the functions below as they stand. Tiles that leave a kernel go through the
-store ring (`store_ring`) or the slots of outputs (`outputs`).
+The functions below run unchanged in the simulator and on the GPU. Tiles that leave a kernel use the
+store ring (`store_ring`) or the slots of outputs (`pipeline_outputs`).
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ from .bounds import bounded
 
 
 class RingFacts(StoringFacts):
-    """The facts of a `Ring` and of its Numba type that are known when the kernel is compiled.
+    """Compile-time facts that a `Ring` and its Numba type have in common.
 
-    awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop
-                      runs; else the body does
-    unreleased        the oldest step that a loop's end has to release, counted back from the last
-                      one; -1: none
-    keeps             whether it has to release any
+    awaits, releases  whether the ring itself waits for a step's tiles, and releases slots while the
+                      loop runs; otherwise the body does
+    unreleased        the oldest step that the end of a loop must release, counted back from the
+                      last step; -1 if none
+    keeps             whether the end of a loop must release any
     """
 
     plan: RingPlan
@@ -107,16 +108,16 @@ class RingFacts(StoringFacts):
 class Ring(RingFacts):
     """A load ring in one pipeline loop of a warpgroup, on the simulated SM.
 
-    plan, refs, index_maps  where it is; the arrays that it loads, and which blocks of them
-    grid, steps             the loop's grid; how many steps this warpgroup runs
+    plan, refs, index_maps  its place in shared memory; the arrays that it loads, and which blocks
+    grid, steps             the loop's grid; the number of steps that this warpgroup runs
     first                   the ring's step counter when the loop begins
-    waited                  parts that the body is sure to wait for in every step, before it
+    waited                  the parts that the body is certain to wait for in every step before it
                             releases them
-    slots, delay            the plan's: how many slots there are; steps a slot is kept after the
-                            step that used it
-    private                 whether every compute warpgroup has a ring of its own
-    writers                 threads of the warpgroups that write an output's tile together
-    released                (part, step) of what the body of this loop has released
+    slots, delay            from the plan: the number of slots; the number of steps that a slot is
+                            kept after use
+    private                 whether every compute warpgroup has its own ring
+    writers                 threads of the warpgroups that together write an output's tile
+    released                (part, step) of each release by the body of this loop
     """
 
     def __init__(
@@ -167,49 +168,48 @@ def stage_of(ring: Ring, slot: Any) -> Any:
 
 @formula
 def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
-    """Return the address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs
-    to."""
+    """Return the address of a part's barrier in a slot; `kind` is one of `protocol.BARRIERS`."""
     return ring.np.part_of(ring.plan.header, ring.plan.barrier_offset(kind, part)) + slot * 8
 
 
 @op
 def stage_bytes(ring: Ring, part: int) -> int:
-    """Return the bytes that ready[slot] expects: those of the operands that share a part's ready
-    barrier."""
+    """Return the number of bytes that ready[slot] expects: the total of the operands that share a
+    part's ready barrier."""
     return ring.plan.expected(part)
 
 
 @op
 def announces(ring: Ring, part: int, loaded: bool) -> bool:
-    """Return whether a ready barrier's bytes are announced before a part is loaded, or behind its
-    loads (`loaded`).
+    """Return whether a ready barrier's bytes are announced before a part is loaded or, with
+    `loaded`, after its loads.
 
-    They are announced before if the barrier is one part's. If parts share it, behind the last one:
-    the arrival must tell the readers that all parts had been released, and the memory role knows
-    that only then. Bytes may land before they are announced: without that arrival the phase cannot
-    end (PTX ISA, "mbarrier": tx-count).
+    A barrier of a single part announces before. If parts share a barrier, it announces after the
+    last one: the arrival must show the readers that all parts had been released, which the memory
+    role knows only then. Bytes may land before they are announced, because the phase cannot end
+    without that arrival (PTX ISA, "mbarrier": tx-count).
     """
     return ring.plan.announces(part, bool(loaded))
 
 
 @op
 def begins_consumed(ring: Ring, part: int) -> bool:
-    """Return whether a part is the first of those that share its consumed barrier."""
+    """Return whether a part is the first of the parts that share its consumed barrier."""
     return part in ring.plan.parts_of("consumed")
 
 
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
-    """Call ``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant
-    (`RingPlan.chosen`)."""
+    """Call ``function(ring, part, *args)`` for some parts of a slot; each part is a compile-time
+    constant (`RingPlan.chosen`)."""
     for number in ring.plan.chosen(parts, part, ring.waited):
         function(ring, number, *args)
 
 
 @op
 def note_released(ring: Ring, part: int, step: Any) -> None:
-    """Note a release by the body; the simulator raises where it is the second of a part in a step.
-    Nothing on the GPU."""
+    """Record a release by the body. The simulator raises PipelineRace for a second release of a
+    part in a step; on the GPU this does nothing."""
     if (part, int(step)) in ring.released:
         raise release_misused(ring, part, step, True)
     ring.released.add((part, int(step)))
@@ -217,8 +217,8 @@ def note_released(ring: Ring, part: int, step: Any) -> None:
 
 @op
 def check_released(ring: Ring, k: Any) -> None:
-    """In the simulator, raise where a body left a part unreleased in step k - 1. Nothing on the
-    GPU, which would wait for ever."""
+    """In the simulator, raise PipelineDeadlock if a body did not release a part in step k - 1. On
+    the GPU, which would wait forever, this does nothing."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
     if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
@@ -230,13 +230,13 @@ def check_released(ring: Ring, k: Any) -> None:
 
 
 def release_misused(ring: Ring, part: int, step: Any, again: bool) -> SimulationError:
-    """Return the error for a release too many (`again`), or one too few."""
+    """Return the error for a duplicate release (`again`), or for a missing one."""
     plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
     delayed = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
     did, harm = (
         ("arrives twice", "the tile would be loaded over while another warpgroup reads it")
         if again
-        else ("did not arrive", "the memory role would wait for ever")
+        else ("did not arrive", "the memory role would wait forever")
     )
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
     fix = (
@@ -273,53 +273,52 @@ def begins(ring: Ring, k: Any) -> bool:
 
 @formula
 def ends(ring: Ring, k: Any) -> bool:
-    """Return whether the pipeline's step k is the last one, of this warpgroup, that uses its
-    block."""
+    """Return whether the pipeline's step k is this warpgroup's last one that uses its block."""
     following = k + 1
     return (following == ring.steps) | own_step(ring, following)[1]  # type: ignore[no-any-return]
 
 
 @formula
 def step_of(ring: Ring, k: Any, back: Any) -> Any:
-    """Return the ring's step to which the pipeline's step k - back belongs."""
+    """Return the ring's step that the pipeline's step k - back belongs to."""
     if ring.plan.dims is None:
-        return ring.first + k - back  # a sum that the loop already has
+        return ring.first + k - back  # a sum that the loop computes anyway
     return ring.first + own_step(ring, k - back)[0]
 
 
 @op
 def blocks_of(ring: Ring) -> Any:
-    """Return how many blocks this warpgroup's loop uses."""
+    """Return the number of blocks that this warpgroup's loop uses."""
     return blocks_in(ring, ring.steps)
 
 
 def own_step(ring: Any, k: Any) -> tuple[Any, Any]:
-    """Return the number, in this loop, of the block that the pipeline's step k uses, and whether it
-    begins there."""
+    """Return (the number, in this loop, of the block that the pipeline's step k uses, whether the
+    block begins in this step)."""
     dims = ring.plan.dims
     if dims is None:
         return k, True
     if dims == 0:
         return 0, k == 0
     begins: Any = True
-    for size in reversed(ring.grid[dims:]):  # as in `unravel`: LLVM makes one of the two
+    for size in reversed(ring.grid[dims:]):  # written as in `unravel`, so that LLVM merges the two
         begins = begins & (k % size == 0)
         k = k // size
     return k, begins
 
 
 def blocks_in(ring: Ring, steps: Any) -> Any:
-    """Return how many steps of the ring `steps` steps of the pipeline are."""
+    """Return the number of the ring's steps in the first `steps` steps of the pipeline."""
     return np.int32(own_step(ring, steps - 1)[0] + 1 if steps > 0 else 0)
 
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Record a moment of a step in the simulator's trace and reports; on the GPU in the profile,
-    where one is asked for.
+    """Record an event of a step: in the trace and reports of the simulator, and in the profile on
+    the GPU if it is enabled.
 
-    Only the GPU records what opens or closes a time (`protocol.Moment`); the simulated SM knows
-    that from its own events.
+    Only the GPU records events that begin or end an interval (`protocol.Moment`); the simulated SM
+    derives the intervals from its own events.
     """
     plan = ring.plan
     if not MOMENTS[event].noted:
@@ -329,7 +328,7 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
-    """Return where an operand's block starts in its array, in elements, by its index map."""
+    """Return the start of an operand's block in its array, in elements, from its index map."""
     block = ring.plan.blocks[number]
     index_map = ring.index_maps[number]
     what = index_map_of(ring.np.unit, ring.plan, number)
@@ -354,7 +353,7 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
-    """Issue the TMA loads of one part of a step: a copy for each panel of each operand."""
+    """Issue the TMA loads of one part of a step: one copy for each panel of each operand."""
     for copy in copies_of(
         ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)
     ):
@@ -364,8 +363,8 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
 def copies_of(
     ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0
 ) -> Iterator[Copy]:
-    """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have
-    one."""
+    """Yield the copies of some operands' blocks; of blocks that CTAs share, only this CTA's
+    shares."""
     plan, stage = ring.plan, int(stage_of(ring, slot))
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
@@ -380,7 +379,7 @@ def copies_of(
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
-    """Return how messages call the index map of an operand."""
+    """Return the name of an operand's index map in messages."""
     return (
         f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: "
         f"{plan.labels[number]} for '{unit.arrays[plan.args[number]].name}': index_map"
@@ -403,7 +402,7 @@ def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def unraveled(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
-    """`unravel`, of ints or of the values of compiled code."""
+    """Implement `unravel` for ints, or for values in compiled code."""
     indices: list[Any] = []
     for size in reversed(grid[1:]):
         indices.append(step % size)
@@ -437,7 +436,7 @@ def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
 # ---- load ring, compute role ---------------------------------------------------------------------
 @helper
 def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
-    """Wait until a part of `step`, and those that share its ready barrier, have landed."""
+    """Wait until a part of `step`, and the parts that share its ready barrier, have landed."""
     note(ring, "wait", step, part)
     mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)
     note(ring, "compute", step, part)
@@ -446,22 +445,22 @@ def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
 @helper
 def release(ring, part, step):  # type: ignore[no-untyped-def]
     """Release a part of the slot of `step`, whose products have been waited for."""
-    each(ring, "unwaited", part, await_ready, step)  # the body may have left out this wait
+    each(ring, "unwaited", part, await_ready, step)  # the body may have omitted this wait
     note(ring, "release", step, part)
     products_in_flight.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
 
 
 @helper
 def release_used(ring, k, back):  # type: ignore[no-untyped-def]
-    """Release, before step k of the loop, what step k - 1 - back was the last to use."""
+    """Release, before step k of the loop, the blocks that step k - 1 - back was the last to use."""
     if k > back and ends(ring, k - 1 - back):
         each(ring, "consumed", 0, release, step_of(ring, k, 1 + back))
 
 
 @helper
 def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
-    """Release, in step k, what the step `delay` before was the last to use; the loop's end releases
-    the last ones."""
+    """Release, in step k, a part of the block that the step `delay` before was the last to use; the
+    end of the loop releases the last ones."""
     delay = ring.delay
     if (delay == 0 or k >= delay) and ends(ring, k - delay):
         note_released(ring, part, step_of(ring, k, delay))

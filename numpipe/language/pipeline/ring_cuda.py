@@ -28,15 +28,14 @@ I32 = nb.types.int32
 
 
 class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts
-    that every step waits for (`Ring.waited`); the value has the grid, the steps and the ring's
-    counter when the loop begins.
+    """The type of a load ring in one role of a loop. The type has the plan, the arrays, and the
+    parts that every step waits for (`Ring.waited`); the value has the grid, the steps, and the
+    ring's counter at the start of the loop.
 
-    Only where the role `copies` does the value also have the address of the tensor maps, in a
-    kernel of several GPUs one for each operand, the index maps with their captures, and the sizes
-    of arrays whose blocks have to lie inside (`sized`). The name leaves out what only messages say
-    of a ring. So pipelines on one ring share its type, and its functions are compiled once, with
-    few arguments.
+    If the role `copies`, the value also has the address of the tensor maps (one per operand in a
+    kernel that runs on several GPUs), the index maps with their captures, and the sizes of arrays
+    whose blocks must lie inside (`sized`). The type's name omits what only messages use, so that
+    pipelines on one ring share its type, and its functions are compiled once, with few arguments.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
 
 
 class RingValue:
-    """A ring as a `formula` sees it that is compiled; `value` is the structure, or its fields."""
+    """A compiled ring, as a `formula` sees it; `value` is the structure, or its fields."""
 
     def __init__(self, context: Any, builder: Any, ring: RingType, value: Any) -> None:
         self.context = context
@@ -118,8 +117,8 @@ nb.struct_model(
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
-    """Give an operation (ring, part, …) the meaning of a compile-time constant, ``function(plan,
-    part, …)``."""
+    """Implement an operation (ring, part, …) as a compile-time constant, ``function(plan, part,
+    …)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
@@ -172,7 +171,7 @@ def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
 
 # ---- steps of the pipeline and steps of the ring
 def blocks_in(ring: RingValue, steps: Any) -> Any:
-    """`ring.blocks_in`."""
+    """Implement `ring.blocks_in`."""
     if ring.plan.dims is None:
         return steps
     builder = ring.builder
@@ -199,8 +198,8 @@ cuda_meaning(source.check_released)(nb.no_code)
 def index_maps_return(
     typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None
 ) -> list[Any]:
-    """Return the types that the index maps of a ring's operands return; SpecError for what is no
-    start of a block."""
+    """Return the types that the index maps of a ring's operands return. Raises SpecError for types
+    that cannot be the start of a block."""
     plan, returned = ring.plan, []
     for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
@@ -230,7 +229,7 @@ def start_of(
     indices: Any,
     index_values: Any,
 ) -> list[Any]:
-    """`ring.start_of` for an index map that returns `kinds`."""
+    """Implement `ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
         at = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
@@ -302,7 +301,7 @@ def copies_of(
     slot: Any,
     arrival: Any = None,
 ) -> Iterator[Copy]:
-    """`ring.copies_of`; `operands`: what their index maps return."""
+    """Implement `ring.copies_of`; `operands` has the types that their index maps return."""
     plan, stage = ring.plan, stage_of(context, builder, ring, slot)
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)

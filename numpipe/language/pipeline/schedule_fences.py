@@ -50,6 +50,5 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
 def no_tile(kernel: str, given: str) -> SpecError:
     """Return the error for an `after` that is not a register tile."""
     return SpecError(
-        f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, "
-        f"is expected, got {given}"
+        f"kernel {kernel}: schedule_fence(after): after must be a register tile, got {given}"
     )

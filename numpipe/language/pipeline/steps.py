@@ -1,18 +1,18 @@
-"""A step of a pipeline: what happens around it in all of the pipeline's rings.
+"""A step of a pipeline: what happens before and after it in all of the pipeline's rings.
 
-Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring
-for each such group::
+Operands that change together and have the same number of slots share a ring (`ring`); a pipeline
+has one ring for each such group::
 
     in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)     grid (i, j, k)
     ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3        dimensions that begin a block
 
-At each step the memory role fills one slot in the rings that begin a block there, ring after ring
-(`produce`). The compute role releases, in all rings, what has been used for the last time, then
-waits for what begins (`advance`). The other way round it could wait for a tile of one ring while
-the memory role waits for a slot of a ring before that one.
+In each step, the memory role fills one slot in every ring in which a block begins, in the order of
+the rings (`produce`). The compute role first releases, in all rings, the slots that were used for
+the last time, then waits for the blocks that begin (`advance`). In the other order, it could wait
+for a tile of one ring while the memory role waits for a slot of an earlier ring.
 
-A *single-stream* pipeline has no memory role: every compute warpgroup that comes to it runs the
-whole of it, with rings of its own (slots, barriers and counters), which one elected lane fills
+A *single-stream* pipeline has no memory role: every compute warpgroup that reaches it runs the
+whole pipeline with its own rings (slots, barriers and counters). An elected lane fills the slots
 between the warpgroup's steps::
 
     slots = 3, delay_release = 0:
@@ -23,7 +23,7 @@ between the warpgroup's steps::
     computes                   0            1            2
 
 That lane waits until all four warps have released the slot, as the memory role would. With
-``delay_release=1`` the products of a step run while the slot of the step before is filled.
+``delay_release=1``, the products of a step run while the slot of the previous step is filled.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from .warpgroup_order import skip_turn
 
 # ---- rings of a pipeline -------------------------------------------------------------------------
 class Place(NamedTuple):
-    """Where an operand is: the number of its ring, where rings of outputs follow the others, and
-    its number in that ring."""
+    """The position of an operand: the number of its ring, counting output rings after the others,
+    and its number in that ring."""
 
     ring: int
     operand: int
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` as in
+    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` is as in
     `RingPlan`."""
 
     dims: int | None
@@ -98,16 +98,16 @@ def grouped(
 ) -> tuple[Group, ...]:
     """Return the rings of a pipeline.
 
-    specs  leaves of in_specs
-    known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots
-           than there are blocks, unless its BlockSpecs say how many it has. Its delay stays, for
-           the body relies on it; with a slot for each block nobody waits
+    specs  the leaves of in_specs
+    known  the sizes of the grid that are compile-time constants. A ring has no more slots than
+           there are blocks, unless its BlockSpecs set the number. Its delay is not reduced, because
+           the body relies on it; with a slot for each block, nothing waits
     slots  max_concurrent_steps
-    delay  the pipeline's delay_release, and `kernel` that of its CompilerParams; an operand's own
-           comes first. Where none is given, it is the `default`, or as much of it as the slots
-           allow
+    delay  the pipeline's delay_release; `kernel` is that of its CompilerParams. An operand's own
+           value takes precedence. If none is set, the `default` is used, reduced if there are
+           fewer slots
 
-    Raises SpecError where a slot would be needed before it is released.
+    Raises SpecError if a slot would be needed before it is released.
     """
     if slots < 1:
         raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
@@ -124,13 +124,14 @@ def grouped(
         )
         if kept < 0:
             raise SpecError(f"{where}: delay_release must be at least 0, got {kept}")
-        if dims and kept >= count:  # one block is released when the loop ends
+        if dims and kept >= count:  # the end of the loop releases one block
             limit = (
                 f"buffer_count={buffers} of {label}" if buffers else f"max_concurrent_steps={slots}"
             )
             raise SpecError(
                 f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the "
-                "slot of step k is still held when step k + delay_release waits for its own"
+                "slot of step k is still in use when step k + delay_release waits for its own; "
+                f"fix: set the number of slots to at least {kept + 1}"
             )
         sizes = known[:dims]
         if buffers is None and None not in sizes:
@@ -143,7 +144,8 @@ def grouped(
 
 
 def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
-    """Return how many grid dimensions, counted from the first, an operand's block depends on."""
+    """Return the number of grid dimensions, counted from the first, that an operand's block depends
+    on."""
     if depends == ():
         return 0
     if depends is None or len(depends) != rank:
@@ -154,7 +156,7 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
 def places(
     count: int, groups: Sequence[Group], outs: Sequence[Group] = ()
 ) -> tuple[Place | None, ...]:
-    """Return where each of `count` operands is; None: in global memory."""
+    """Return the position of each of `count` operands; None for operands in global memory."""
     by_operand = {
         number: Place(ring, place, ring >= len(groups))
         for ring, group in enumerate((*groups, *outs))
@@ -164,15 +166,16 @@ def places(
 
 
 class LoopFacts(StoringFacts):
-    """A pipeline's loop over its arrays in one warpgroup, or the Numba type of one.
+    """A pipeline's loop over its arrays in one warpgroup, or its Numba type.
 
-    rings, outs   rings of a step, in the order of their first operands, and of its outputs
-    arrays, tree  leaves of what the pipeline is called on, and their shape; `places`: where each is
-    manual        the kinds of barriers that the body uses itself, for each operand
+    rings, outs   the rings of a step, in the order of their first operands; its output rings
+    arrays, tree  the leaves of what the pipeline is called on, and their shape; `places`: where
+                  each is
+    manual        the kinds of barriers that the body handles itself, for each operand
     unequal       whether this warpgroup may run fewer steps than there are
     pending       see `pending_groups`
-    passes_turn   whether it is the last loop of a tile, so that its end passes the turn (`turns`)
-    tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
+    passes_turn   whether it is the last loop of a tile, whose end passes the turn (`pingpong`)
+    tokens        the order tokens whose blocks a step executes, in order (`warpgroup_order`)
     """
 
     def __init__(
@@ -184,7 +187,7 @@ class LoopFacts(StoringFacts):
         last: int,
         turns: tuple[int, ...],
     ) -> None:
-        """`groups`: products that every step is sure to issue. `last`, `turns`: see
+        """`groups`: number of products that every step is certain to issue. `last`, `turns`: see
         `pipelines.steps`."""
         self.np = pipe.np
         self.arrays = tuple(arrays)
@@ -204,12 +207,12 @@ class LoopFacts(StoringFacts):
 
     @property
     def drains(self) -> bool:
-        """Whether the rings release while the loop runs, behind a wait for products."""
+        """Whether the rings release slots while the loop runs, after a wait for products."""
         return self.pending is not None
 
     @property
     def single(self) -> bool:
-        """Whether this warpgroup has the rings for itself."""
+        """Whether this warpgroup has its own rings."""
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
 
     @property
@@ -219,20 +222,20 @@ class LoopFacts(StoringFacts):
 
     @property
     def passes_early(self) -> bool:
-        """Whether it passes the turn when all products have been issued: others then wait for later
-        steps only."""
+        """Whether it passes the turn when all products have been issued. Other warpgroups then wait
+        only for later steps."""
         return self.passes_turn and not self.manual
 
     @property
     def passes_late(self) -> bool:
-        """Whether it passes the turn when its slots have been released: a body that waits may have
-        left out a step's wait."""
+        """Whether it passes the turn when its slots have been released, because a body with manual
+        barriers may have omitted a step's wait."""
         return self.passes_turn and bool(self.manual)
 
 
 class Loop(LoopFacts):
-    """A loop on the simulated SM: its grid, all steps in it, and the steps that this warpgroup
-    runs."""
+    """A loop on the simulated SM: its grid, its total number of steps, and the number of steps that
+    this warpgroup runs."""
 
     def __init__(
         self,
@@ -250,10 +253,10 @@ class Loop(LoopFacts):
 
 
 def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
-    """Return how many groups may stay in flight while rings release; None where no ring releases
-    before the loop's end.
+    """Return how many groups may stay in flight while rings release slots; None if no ring releases
+    before the end of the loop.
 
-    Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay
+    Every product is a group. Each step is certain to issue `groups` products, so the newest ``delay
     * groups`` groups belong to the last `delay` steps.
     """
     delays = [
@@ -296,8 +299,8 @@ def produce(loop):  # type: ignore[no-untyped-def]
     k = np.int32(0)
     while k < loop.total:
         fill_step(loop, k)
-        # unrolled, this loop was a third of the code that ptxas compiles, and it only waits for
-        # slots
+        # not unrolled: the unrolled loop, which only waits for slots, was a third of the code that
+        # ptxas compiles
         k = successor(k)
     finish_loads(loop)
 
@@ -311,14 +314,14 @@ def finish_loads(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def await_empty(loop):  # type: ignore[no-untyped-def]
-    """Wait until nobody uses the slots of any ring."""
+    """Wait until no slot of any ring is in use."""
     over(loop.rings, await_released)
 
 
 @helper
 def await_released(ring):  # type: ignore[no-untyped-def]
-    """Wait until all of the loop's blocks have been released: the last one in each slot, the newest
-    of these at the end."""
+    """Wait until all of the loop's blocks have been released: the last one in each slot, in
+    order."""
     blocks, at = blocks_of(ring), np.int32(-ring.slots)
     while at < 0:
         if blocks + at >= 0:
@@ -329,14 +332,14 @@ def await_released(ring):  # type: ignore[no-untyped-def]
 # ---- roles that do not compute, step by step -----------------------------------------------------
 @helper
 def follow_step(loop, k):  # type: ignore[no-untyped-def]
-    """Do what a role that does not compute does before step k of a loop whose body it runs."""
+    """Do the work before step k of a role that does not compute but runs the loop's body."""
     only_if(loop, "loads", fill_step, k)
     only_if(loop, "takes_over", store_ended, k)
 
 
 @helper
 def finish_following(loop, k):  # type: ignore[no-untyped-def]
-    """Do what is left after the last step k - 1."""
+    """Do the remaining work of such a role after the last step k - 1."""
     only_if(loop, "loads", finish_loads)
     only_if(loop, "takes_over", finish_stores, k)
 
@@ -356,8 +359,8 @@ def finish_stores(loop, k):  # type: ignore[no-untyped-def]
 # ---- compute role --------------------------------------------------------------------------------
 @helper
 def await_products(loop):  # type: ignore[no-untyped-def]
-    """Wait, before rings release slots, until only products of steps whose slots are kept are in
-    flight."""
+    """Wait, before rings release slots, until the only products in flight belong to steps whose
+    slots are kept."""
     products_in_flight.drain(loop.pending)
 
 
@@ -376,15 +379,15 @@ def await_begun(ring, k):  # type: ignore[no-untyped-def]
 
 @helper
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
-    """Release, after the last step k - 1, the slots that have been used and not been released."""
+    """Release, after the last step k - 1, the slots that have been used and not yet released."""
     for back in range(ring.unreleased, -1, -1):
-        # of the type of a delay: one function to compile, not two
+        # int32, like a delay, so that one function is compiled, not two
         only_if(ring, "keeps", release_used, k, np.int32(back))
 
 
 @helper
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
-    """Go through the steps from k on, which only other warpgroups run."""
+    """Process the steps from k on, which only other warpgroups run."""
     while k < loop.total:
         pass_tokens(loop)
         over(loop.rings, pass_by, k)
@@ -400,7 +403,7 @@ def pass_tokens(loop: Loop) -> None:
 
 @helper
 def pass_by(ring, k):  # type: ignore[no-untyped-def]
-    """Release the tiles of the block that step k begins, unused, when they have landed."""
+    """Release the tiles of the block that begins in step k, unused, after they have landed."""
     if begins(ring, k):
         each(ring, "ready", 0, await_ready, step_of(ring, k, 0))
         each(ring, "consumed", 0, release, step_of(ring, k, 0))
@@ -417,8 +420,8 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
-    """Release and store, after the last step k - 1, what is left. Others may have their turn: all
-    products are issued."""
+    """Release and store what is left after the last step k - 1. Other warpgroups may take their
+    turn, because all products have been issued."""
     over(loop.rings, set_steps_done, loop.total)
     over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "passes_early", pass_turn_of)
@@ -435,12 +438,12 @@ def pass_turn_of(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Release, before step k of `steps`, what no product reads any more, and wait for the next
-    tiles; False after the last step.
+    """Release, before step k of `steps`, the slots that no product reads any more, and wait for the
+    next tiles; return False after the last step.
 
-    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps'
-    products in flight. A body that releases has done so for all but the last `delay` steps when the
-    loop ends.
+    A slot is released `delay` steps after its last use, after a wait that leaves the newer steps'
+    products in flight. A body that releases slots itself has released all but the last `delay`
+    steps when the loop ends.
     """
     over(loop.rings, check_released, k)
     if k < steps:
@@ -474,14 +477,14 @@ def first_use(ring: Ring, block: Any) -> Any:
 
 @helper
 def fill_block(ring, block):  # type: ignore[no-untyped-def]
-    """Fill the slot of a block, if the loop uses one of that number."""
+    """Fill the slot of a block, if the loop uses a block with that number."""
     if block < blocks_of(ring):
         each(ring, "all", 0, fill, unravel(first_use(ring, block), ring.grid), ring.first + block)
 
 
 @helper
 def fill_slots(ring):  # type: ignore[no-untyped-def]
-    """Fill, before the loop, as many slots as there are, or blocks."""
+    """Fill all slots before the loop, or as many as there are blocks."""
     block = np.int32(0)
     while block < ring.slots:
         fill_block(ring, block)
@@ -503,7 +506,7 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Fill again, before step k of a single-stream loop, the slots that were released there; the
-    branch gives no note C7519."""
+    """Refill, before step k of a single-stream loop, the slots that were released there. In this
+    form, the branch does not cause the ptxas note C7519."""
     if k > 0:
         one_lane(over, loop.rings, fill_used, k)

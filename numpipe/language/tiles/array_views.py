@@ -1,9 +1,8 @@
-"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write,
-and atomics change.
+"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, used by copies and atomics.
 
-Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its
-rows and columns. A view of a single element, which atomics change, has none. Starts are run-time
-values and may lie outside the array.
+A view has ``ds(start, size)`` along one or two dimensions, and integers along the others; two `ds`
+are its rows and columns. A view with integers only is a single element, for atomics. Starts are
+run-time values and may lie outside the array.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from .tile import TileLike
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those
-    along `axes`; `placed`: whether this role knows the start.
+    """A part of an array. `start` has one entry for each dimension of the array; `shape` has the
+    sizes along `axes`. `placed`: whether this role knows the start.
 
-    Its Numba type is a subclass, as those of references are.
+    Its Numba type is a subclass, as for references.
     """
 
     operand = "view"
@@ -47,7 +46,8 @@ method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref)))
 
 
 def placed(parts: Sequence[Any]) -> bool:
-    """Return whether a role knows where the parts of an index, or their Numba types, start."""
+    """Return whether the starts of an index's parts, given as values or Numba types, are known in
+    this role."""
     return not any(
         isinstance(of, NoValue) or getattr(of, "inert", False)
         for part in parts
@@ -56,23 +56,23 @@ def placed(parts: Sequence[Any]) -> bool:
 
 
 def check_placed(ref: Any, known: bool, what: str) -> None:
-    """Raise SpecError where a role that stores tiles for another one does not know the place."""
+    """Raise SpecError if a role that stores tiles for another one does not know their place."""
     if ref.takes_over and not known:
         raise SpecError(
-            f"{what}: the {ref.np.role} role, which follows the kernel's control flow without "
-            "tiles, issues the store, and the place depends on tile data: fix: compute the place "
-            f"from integers, or leave out CompilerParams({ref.np.role.option}=True)"
+            f"{what}: the {ref.np.role} role issues this store, and has no tile data, but the "
+            "place depends on tile data; fix: compute the place from integers, or leave out "
+            f"CompilerParams({ref.np.role.option}=True)"
         )
 
 
 def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """Return where each part of an index starts; an integer is its own start."""
+    """Return the start of each part of an index; an integer is its own start."""
     return tuple(part.start if isinstance(part, Ds) else part for part in parts)
 
 
 def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return where each dimension of an array ends for an index: where the array does, or before it
-    at the stop of a `ds`."""
+    """Return the end of each dimension of an array for an index: the array's end, or the stop of a
+    `ds` before it."""
     return tuple(
         max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
         for part, size in zip(parts, ref.array.shape, strict=True)
@@ -88,8 +88,8 @@ def check_inside(
     beyond: str,
     does: str,
 ) -> None:
-    """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below`
-    under 0, `beyond` at the end."""
+    """Raise SimulationError for an integer index outside its dimension. `below` and `beyond` say
+    what the GPU does with a negative index, and with one past the end."""
     for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
         if axis not in axes and not 0 <= int(part) < size:
             raise failure(
@@ -123,8 +123,9 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
             for part in parts
         )
         raise SpecError(
-            f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here "
-            f"an index has ds(start, size) and integers: write {what.replace('…', instead)}"
+            f"{what}: a vector of indices is supported only in loads (gather) and stores "
+            "(scatter); here an index has ds(start, size) and integers; fix: write "
+            f"{what.replace('…', instead)}"
         )
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
@@ -134,9 +135,10 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
         or not all(isinstance(p, NoValue) or is_integer(p) for p in others)
     ):
         raise SpecError(
-            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or "
-            f"two of them, ds(start, size), with an integer along the others, got {parts}"
+            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: expected {what} with "
+            "ds(start, size) along one or two of them and an integer along each of the others, "
+            f"got {parts}"
         )
     if any(isinstance(part, All) for part in parts):
-        raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")
+        raise SpecError(f"{what}: ':' has no compile-time size here; fix: write ds(start, size)")
     return axes

@@ -31,8 +31,8 @@ nb.struct_model(
 
 
 class Block:
-    """A block of an array in generated code: the address of the array's element 0, and along its
-    dimensions start, size, stride."""
+    """A block of an array in generated code: the address of the array's element 0; start, size and
+    stride along each dimension."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Block:
         )
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
         self.indices = indices
-        """(which dimension, vector's type, value) of indices that elements are gathered at"""
+        """(dimension, type of the vector, value) for each vector of indices of a gather"""
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
             and ref.arg.tma
             and not any(number == len(axes) - 1 for number, *_ in self.indices)
         )
-        """whether elements along the last dimension may be loaded at once: they are neighbours, and
-        rows are aligned"""
+        """whether adjacent elements of a row may be loaded at once: they are contiguous, and rows
+        are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
@@ -101,8 +101,8 @@ class Block:
         )
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
-        """Load one element, or `count` adjacent ones; where they lie outside it loads the array's
-        first element, and gives 0."""
+        """Load one element, or `count` adjacent ones. Outside the array, load the array's first
+        element and return 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
         words = nbytes // 4
         machine: Any = (
@@ -119,8 +119,8 @@ class Block:
 
 
 def indices_of(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
-    """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
-    scattered."""
+    """Return the index along a dimension for each element that a lane has of a gathered or
+    scattered tile."""
     have, layout = registers(builder, vector, value), vector.layout
     if len(tile.shape) == 1:
         return have
@@ -135,8 +135,8 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 
 
 def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
-    """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of
-    indices as it is."""
+    """Return the start of each part of an index, as int32; 0 where it is unknown. A vector of
+    indices is returned unchanged."""
     values = (
         nb.cgutils.unpack_tuple(builder, value)
         if isinstance(index, nb.types.BaseTuple)

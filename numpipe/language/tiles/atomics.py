@@ -1,5 +1,5 @@
-"""Reductions into an array: ``numpipe.atomic_add(c.at[rows, columns], tile)``, into a block that
-other CTAs may change too.
+"""Reductions into an array: ``numpipe.atomic_add(c.at[rows, columns], tile)`` adds to a block that
+other CTAs may also update.
 
 ::
 
@@ -9,36 +9,26 @@ other CTAs may change too.
     )  # as all other CTAs do, in any order
     numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))  # of int32
 
-Each element of the array becomes the sum, minimum and so on of its value and the tile's,
-atomically: relaxed, at GPU scope. The old value is not returned. The caller passes the array with
-its first values: one that the call allocates (`out_type`) has none. Within the kernel nobody else
-may write or read what is reduced: the simulator reports who does.
+Each element of the array is replaced by the sum, minimum and so on of its value and the tile's,
+atomically: relaxed, at GPU scope. The old value is not returned. The caller initializes the array,
+so it cannot be one that the call allocates (`out_type`). Within the kernel, no other operation may
+read or write the reduced elements: the simulator reports those that do.
 
-===========================  ========================================================  =============
-tile                         how (PTX ISA)                                             types
-===========================  ========================================================  =============
-(M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32,
-                                                                                       float16,
-                                                                                       bfloat16,
-                                                                                       int32; min,
-that TMA can store           panels in shared memory, at 16 bytes a time               max: float16,
-                                                                                       bfloat16,
-                                                                                       int32; and,
-                                                                                       or, xor:
-                                                                                       int32; uint32
-                                                                                       as int32
-others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32,
-                                                                                       float16,
-                                                                                       bfloat16,
-                                                                                       int32; min,
-(1, N), elements             element; of 16 bits a loop of compare-and-swap            max, and, or,
-                                                                                       xor: int32;
-                                                                                       uint32 as
-                                                                                       int32
-===========================  ========================================================  =============
+======================  =======================================  ===================================
+tile                    how (PTX ISA)                            types
+======================  =======================================  ===================================
+(M, N) into rows that   store ring:                              add: float32, float16, bfloat16,
+TMA can address         ``cp.reduce.async.bulk.tensor`` from     int32; min, max: float16, bfloat16,
+                        panels in shared memory, 16 bytes at a   int32; and, or, xor: int32; uint32
+                        time                                     as int32
+other tiles, vectors,   by the lanes:                            add: float32, float16, bfloat16,
+(M, 1), (1, N),         ``red.relaxed.gpu.global`` for each      int32; min, max, and, or, xor:
+elements                element; 16-bit types by a               int32; uint32 as int32
+                        compare-and-swap loop
+======================  =======================================  ===================================
 
-Sums of floats are rounded each time, in an order that differs from run to run: results are not
-bit-identical. float32 subnormals are taken for 0 (``red.add.f32``).
+Sums of floats are rounded at each addition, and their order differs from run to run, so results are
+not bit-identical. float32 subnormals are flushed to 0 (``red.add.f32``).
 """
 
 from __future__ import annotations
@@ -63,7 +53,7 @@ _LANES: dict[str, tuple[str, ...]] = {
     "add": ("int32", "uint32", "float32", "float16", "bfloat16"),
     **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32", "uint32")),
 }
-"""types that red.global reduces"""
+"""types that red.global supports"""
 _RESULTS = {
     "add": "the sum of it and of the tile's",
     "min": "the smaller of it and of the tile's",
@@ -75,21 +65,22 @@ _RESULTS = {
 
 
 def in_shared(dst: Any) -> bool:
-    """Return whether an atomic's operand, or its type, is in shared memory."""
+    """Return whether the destination of an atomic, or its type, is in shared memory."""
     return isinstance(dst, (IndexedLike, SmemLike))
 
 
 def of_lane(dst: Any) -> bool:
-    """Return whether an atomic's operand, or its type, is a shared element as a lane sees it."""
+    """Return whether the destination of an atomic, or its type, is an element of shared memory in
+    per-lane code."""
     return getattr(dst, "operand", None) == "element of a tile"
 
 
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
-    """Raise SpecError unless a tile fits a view, and the reduction exists for its type."""
+    """Raise SpecError unless a tile fits a view, and its type supports the reduction."""
     if not isinstance(dst, GmemView):
         raise SpecError(
-            f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
-            f"got {called(dst)}"
+            f"{name}(dst, tile): dst must be a view of an array, got {called(dst)}; fix: pass "
+            "array.at[ds(i, 64), ds(j, 64)]"
         )
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
     if not dst.axes and form is None and is_number(tile):
@@ -97,7 +88,7 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
         return
     if form is None:
         raise SpecError(
-            f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}"
+            f"{name}(dst, tile): the second argument must be a register tile, got {called(tile)}"
         )
     array = ref.arg
     ref.unit.check_output(
@@ -119,8 +110,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
         else ""
     )
     raise SpecError(
-        f"{name}: {form.dtype} has no such reduction in global memory: it takes "
-        f"{', '.join(_LANES[reduction])}{instead}"
+        f"{name}: expected {', '.join(_LANES[reduction])} for this reduction in global memory, "
+        f"got {form.dtype}{instead}"
     )
 
 
@@ -135,8 +126,8 @@ def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> Non
     )
     if array.dtype.name not in known:
         raise SpecError(
-            f"{name}: {array.dtype} has no such reduction in global memory: it takes "
-            f"{', '.join(known)}"
+            f"{name}: expected {', '.join(known)} for this reduction in global memory, got "
+            f"{array.dtype}"
         )
     check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
 

@@ -1,5 +1,5 @@
-"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, a lane arrives for each of
-these CTAs."""
+"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, one lane arrives for each
+CTA."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def arrive(
     led: tuple[int, ...] = (),
     wide: bool = False,
 ) -> None:
-    """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA
-    that the i-th of `peers` leads to. Or lane 0 does, in the CTA that is first along the dimensions
-    `led` of the cluster.
+    """Emit each warp's arrivals on the mbarrier at a shared address: lane i arrives in the CTA at
+    offset ``peers[i]``. With `led`, lane 0 arrives instead, in the CTA that is first along the
+    dimensions `led` of the cluster.
 
-    A lane looks its shift up in four bits of a constant, so that all lanes do the same. An arrival
-    says no scope, unless it is `wide`: with ``.release.cluster`` it becomes a fence of the whole
-    GPU, and a loop half as fast.
+    Each lane reads its shift from four bits of a constant, so all lanes execute the same code. An
+    arrival has no scope unless it is `wide`: ``.release.cluster`` makes it a fence of the whole
+    GPU, which halves the speed of a loop.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
     operation = mbarrier.arrive

@@ -1,27 +1,27 @@
-"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``,
-``layout_cast(x, "accumulator")``.
+"""Layout casts of register tiles: ``numpipe.layout_cast(v, "row")``, ``layout_cast(x,
+"accumulator")``.
 
 =======================  =====================  ====================================================
-from                     to                     costs
+from                     to                     cost
 =======================  =====================  ====================================================
-a vector in either       row, column            nothing: what is not used is not computed
-row                      column                 through shared memory: 4 bytes an element, a named
-                                                barrier of the warpgroup before
-column                   row                    the stores, and one between them and the loads
-accumulator              coalesced              through shared memory, panels of 64 rows x 128
-                                                bytes, one after the other: a
-coalesced                accumulator            barrier of the warpgroup before, and within, as
-                                                warps keep their rows, of the warp
-by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
-                                                after 64 x 64: two barriers each
+a vector in either       row, column            none: unused elements are not computed
+row                      column                 through shared memory, 4 bytes per element, with a
+column                   row                    barrier of the warpgroup before the stores and one
+                                                between the stores and the loads
+accumulator              coalesced              through shared memory, one panel of 64 rows x 128
+coalesced                accumulator            bytes at a time, with a barrier of the warpgroup
+                                                before it; then only the warp synchronizes, because
+                                                warps keep their rows
+by rows                  any, or from any       through shared memory, 64 x 64 elements at a time,
+(`row_layouts`)                                 with two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
-the same                                        nothing
+the same                                        none
 =======================  =====================  ====================================================
 
-What costs is not done where it is not written: a mismatch is an error that names both layouts, and
-the cast. A vector in either layout becomes a row or a column by itself where an `if`, a loop, a
-carry or a function's results join it with one (`layouts.joined`). What goes through shared memory
-is listed by ``kernel.inspect("resources")``, with its line and its bytes.
+Casts that cost something are never implicit: a mismatch is an error that names both layouts and the
+cast. A vector in either layout becomes a row or a column without a cast where an `if`, a loop, a
+carry or a function's results join it with one (`layouts.joined`). ``kernel.inspect("resources")``
+lists the casts through shared memory, with line and bytes.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ CAST = "layout_cast"
 
 @op(context=True, site=True)
 def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
-    """Return a vector, or a tile, in another layout, so that other lanes hold its elements, inside
-    a kernel.
+    """Convert a vector or a tile to another layout, inside a kernel, so that other lanes hold its
+    elements.
 
-    tile    a vector (n,), of any type, or a tile (M, N) of numbers
-    layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along
-            the rows, as ``tile.sum(axis=1)`` gives it. Of a tile "accumulator", or "coalesced", as
-            `load_tile` gives it. By rows, of a tile "rows" or "rows 32", of vectors that meet it
-            "row 32" or "column 32" (`by_row`). A compile-time constant
+    tile    a vector (n,) of any type, or a tile (M, N) of numbers
+    layout  a compile-time constant. For a vector: "row", along the columns, as it is broadcast to
+            tiles; or "column", along the rows, as ``tile.sum(axis=1)`` returns it. For a tile:
+            "accumulator", or "coalesced", as `load_tile` returns it. By rows: "rows" or "rows 32"
+            for a tile, "row 32" or "column 32" for a vector that is combined with one
 
-    A row's statistics that scale the columns of another product, for example::
+    For example, a statistic of each row that scales the columns of another product::
 
         norms = np.sqrt((k * k).sum(axis=1))  # along the rows of k
         s = s / numpipe.layout_cast(norms, "row")  # along the columns of q @ k.T
 
-    From one to the other it goes through 4 n bytes of shared memory, with two barriers of the
-    warpgroup; a vector that was loaded, or made by `full` or `iota`, has both. A tile takes 64 rows
-    of at most 128 bytes. Raises SpecError for layouts that there are not, and for sizes that cannot
-    lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
-    128 x i bytes.
+    Between "row" and "column", a vector takes 4 n bytes of shared memory and two barriers of the
+    warpgroup; a loaded vector, and one made by `full` or `iota`, already has both layouts. A tile
+    takes 64 rows of at most 128 bytes. Raises SpecError for unknown layouts, and for sizes that a
+    layout does not support: along columns, a multiple of 8 up to 256; along rows, a multiple of 64;
+    coalesced rows, 32, 64 or a multiple of 128 bytes.
     """
     result, nbytes = plan_cast(np_, site, tile, layout)
     if not np_.computes:
@@ -96,8 +96,8 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
 
 
 def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
-    """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise
-    SpecError for other casts."""
+    """Return (the form that a cast results in, bytes of shared memory that it needs). Raises
+    SpecError for unsupported casts."""
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
@@ -107,7 +107,7 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
     known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(
-            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of "
+            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} must be one of "
             f"{', '.join(map(repr, known))}, got {layout!r}"
         )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
@@ -120,25 +120,24 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
 
 
 def panels(shape: tuple[int, ...]) -> int:
-    """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
+    """Return the number of 64 x 64 panels of a tile; 1 for a vector."""
     return math.prod(-(-size // 64) for size in shape) if len(shape) == 2 else 1
 
 
 def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tuple[Form, int]:
-    """Return what `plan_cast` does, of a cast from or to a layout by rows."""
+    """Implement `plan_cast` for a cast from or to a layout by rows."""
     if vector_of(form.layout) or layout == COALESCED or 1 in form.shape:
         raise SpecError(
-            f"{CAST}: {form} is cast as a vector: x.reshape(-1)"
+            f"{CAST}: {form} is cast as a vector; fix: cast x.reshape(-1)"
             if 1 in form.shape
-            else (
-                f"{CAST}: from {form} to {layout!r} there is no way in one step: cast to "
-                f'"{ACCUMULATOR}" first'
-            )
+            else f"{CAST}: {form} cannot be cast to {layout!r} in one step; fix: cast to "
+            f'"{ACCUMULATOR}" first'
         )
     flat = len(form.shape) == 1
     if layout == ACCUMULATOR and not fits(form.shape):
         raise SpecError(
-            f"{CAST}: an accumulator has 64 x j rows and at most 256 columns, got {form}"
+            f"{CAST}: an accumulator has a multiple of 64 rows, and a multiple of 8 columns up to "
+            f"256, got {form}"
         )
     result = (
         by_rows(form, layout, CAST)
@@ -160,8 +159,8 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
 def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
     if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
         raise SpecError(
-            f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along "
-            "columns there are 8 x i elements, at most 256, along rows 64 x j"
+            f"{CAST}: a vector of {form.shape[0]} elements has no {layout} layout: a row layout "
+            "has a multiple of 8 elements up to 256, a column layout a multiple of 64"
         )
     return Form(form.shape, form.dtype, layout), 0 if form.layout in (
         layout,
@@ -172,8 +171,8 @@ def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
 def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
         raise SpecError(
-            f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are "
-            "made of"
+            f"{CAST}: expected a tile (M, N) of 16 or 32 bits, got {form}; fix: cast the values "
+            "it is computed from"
         )
     plain = Form(form.shape, form.dtype)
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
@@ -184,18 +183,19 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if panel_width(form) > 128:
         raise SpecError(
             f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
-            f"{panel_width(form) // 8} bytes side by side, and 16 are moved: cast before astype"
+            f"{panel_width(form) // 8} adjacent bytes, but the cast moves 16 at a time; fix: cast "
+            "before astype"
         )
     return plain, BLOCK * panel_width(form)
 
 
 def _chunks(form: Form, result: Form) -> tuple[Any, Any]:
-    """Return the chunks that the warps store, and load, in a cast: of a tile those of one panel,
-    the others being like it."""
+    """Return the chunks that the warps store, and those that they load. For a tile, these are the
+    chunks of one panel, because all panels are alike."""
     if len(form.shape) == 2:
         panel = rows(panel_width(form if result.layout == ACCUMULATOR else result))
         return panel, panel
     count = form.shape[0]
-    if result.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
+    if result.layout == COLUMN:  # all warps hold the columns, so the first warp stores them
         return of_columns(count)[:1], of_rows(count)
     return of_rows(count), of_columns(count)

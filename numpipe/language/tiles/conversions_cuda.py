@@ -1,4 +1,4 @@
-"""Layout casts on the GPU: lanes that hold each element once store them, and all lanes load the
+"""Layout casts on the GPU: one lane stores each element to shared memory, and all lanes load the
 elements they need."""
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
 
 
 def _by_rows(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return a tile's registers in another layout: panel by panel, those that have an element store
-    it, and all load theirs."""
+    """Return a tile's registers in another layout, panel by panel: the lanes that own elements
+    store them, and all lanes load theirs."""
     base, size = nb.external(builder, EXCHANGE, nb.i32), have.dtype.itemsize
     none = nb.const(0), nb.const(0)
     if len(have.shape) == 1:
@@ -89,7 +89,7 @@ def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
-    """Yield (first register, words, offset in the panel) of each run of at most 16 bytes that a
+    """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), vector_of(tile.layout)
     thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
@@ -103,8 +103,8 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
 
 
 def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return an accumulator's registers in coalesced layout: panel by panel each warp stores its 16
-    rows, and loads whole lines."""
+    """Return an accumulator's registers in coalesced layout. In each panel, each warp stores its 16
+    rows and loads whole lines."""
     base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
     for row, column, columns in _panels(result):
         write_panel(builder, have, value, row, column, columns, base)
@@ -121,8 +121,7 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
 
 
 def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of a coalesced tile in the accumulator's layout, moved the other way
-    round."""
+    """Return a coalesced tile's registers in accumulator layout."""
     base, parts = nb.external(builder, EXCHANGE, nb.i32), registers(builder, have, value)
     found: list[Any] = [None] * result.registers
     for row, column, columns in _panels(have):
@@ -142,11 +141,11 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
 
 
 def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) -> list[Any]:
-    """Return the elements that a lane has of a vector in another layout, as words, which other
-    lanes have stored.
+    """Return the elements of a vector that a lane has in another layout, as words; other lanes have
+    stored them.
 
-    Along columns lanes 0 … 3 have all elements between them, two side by side; along rows the first
-    lane of each quad has two of each 64.
+    Along columns, lanes 0 … 3 together have all elements, each two adjacent ones; along rows, the
+    first lane of each quad has two of every 64.
     """
     base = nb.external(builder, EXCHANGE, nb.i32)
     row, column = place_of(builder, have)

@@ -54,16 +54,18 @@ def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
         return
     if dtype.itemsize == 1 and dtype.kind not in "iub":
         raise SpecError(
-            f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, "
+            f"{what}: '{name}' is {dtype}, which numbers in kernels cannot be; fix: store a tile, "
             f"numpipe.full(…).astype({name}.dtype)"
         )
     fraction = kind is float or (isinstance(kind, np.dtype) and kind.kind == "f")
     if dtype == BOOL and kind is not bool:
-        raise SpecError(f"{what}: '{name}' is bool, the value {called(value)}: write x != 0")
+        raise SpecError(
+            f"{what}: '{name}' is bool, but the value is {called(value)}; fix: write x != 0"
+        )
     if fraction and dtype.kind in "iu":
         raise SpecError(
-            f"{what}: '{name}' is {dtype}, the value {called(value)}: int(x) truncates a float, "
-            f"tile.astype(np.int32) all of a tile that is reduced"
+            f"{what}: '{name}' is {dtype}, but the value is {called(value)}; fix: convert it, "
+            "int(x), or convert the tile before it is reduced, tile.astype(np.int32)"
         )
 
 
@@ -72,9 +74,7 @@ def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
     not fit."""
     if dtype.kind in "iu":
         if not arith.holds(dtype, int(value)):
-            raise SimulationError(
-                f"{what}: {int(value)} overflows {dtype}, which wraps silently on the GPU"
-            )
+            raise SimulationError(f"{what}: {int(value)} overflows {dtype}; the GPU wraps silently")
         return dtype.type(int(value))
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(FLOAT32 if dtype == BFLOAT16 else dtype).astype(dtype)

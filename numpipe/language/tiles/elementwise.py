@@ -1,28 +1,30 @@
-"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy;
-`mathematics` has functions.
+"""Elementwise arithmetic, comparisons and selection of register tiles, broadcast as in NumPy.
+Functions are in `mathematics`.
 
-Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
+Operands are tiles and numbers; a number is converted to the tile's type. Masks are tiles of bool.
 
 ===========================================  =======================================================
-``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; integers without ``/``
-``//``, ``%``                                floats and integers, rounded down, as NumPy's; integers
-                                             by 0 as in `core.arith`
-``< <= > >= == !=``                          of floats and integers (of masks ``== !=``): masks
-``& | ^ << >>``, ``~``                       integers, and masks without shifts
-``np.where(mask, x, y)``                     one of two elements; any type
+``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; integers except ``/``
+``//``, ``%``                                floats and integers, rounded down as in NumPy; integer
+                                             division by 0 is as in `core.arith`
+``< <= > >= == !=``                          floats and integers; masks only ``== !=``: the result
+                                             is a mask
+``& | ^ << >>``, ``~``                       integers; masks except shifts
+``np.where(mask, x, y)``                     any type
 ===========================================  =======================================================
 
-Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused
-instruction on the GPU. Tiles of float16 and bfloat16 stay what they are, as in NumPy: each
-operation is rounded to 16 bits, once, and gives NumPy's bits. Two elements are computed by one
-instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded
-silently. A tile of another layout is an error that names both: nothing is moved between lanes here.
+Floats follow IEEE 754; on the GPU, a float32 product and sum may be fused into one instruction.
+float16 and bfloat16 tiles keep their type, as in NumPy: each operation is rounded once to 16 bits,
+and gives NumPy's bits. One instruction computes two elements (PTX ISA, "Half Precision Floating
+Point Instructions"); quotients, functions and comparisons are computed in float32. Operands of
+another type are an error, because a run-time float32 would be rounded silently. Operands of
+different layouts are an error that names both, because elementwise operations move nothing between
+lanes.
 
-Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's
-result cut to its low 8. Unsigned ones wrap, as in NumPy and C. Signed ones that their type cannot
-hold are an error on the simulated SM, since that is seldom meant, and wrap on the GPU; who means it
-computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
+Integers are int32, uint32, int8 and uint8; 8-bit integers are computed in 32 bits, and each result
+is truncated to 8. Unsigned integers wrap, as in NumPy and C. Signed integers that overflow are an
+error on the simulated SM, and wrap on the GPU. If wrapping is intended, compute in uint32, which
+gives the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ __all__ = ["full", "iota"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of an elementwise operation.
+    """How an elementwise operation is computed.
 
-    computed  the type that its operands are converted to
-    result    the form of the tile that it gives; a form without dimensions for a number
-    inert     nothing is computed: in the memory role tiles, and what depends on them, have no
-              values
+    computed  the type that operands are converted to
+    result    the form of the resulting tile; a form without dimensions for a number
+    inert     nothing is computed: the memory role has no tile values, nor values that depend on
+              them
     """
 
     computed: np.dtype
@@ -66,10 +68,10 @@ Operand = Form | arith.Kind
 
 
 def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list[Operand | None]:
-    """Return each operand's form or kind, of a value or a Numba type; None for what is neither a
-    tile nor a number.
+    """Return the form or the kind of each operand, given values or Numba types; None for operands
+    that are neither tiles nor numbers.
 
-    Bit i of `literals` says that operand i is a float literal.
+    Bit i of `literals` is set if operand i is a float literal.
     """
     return [
         float
@@ -91,7 +93,7 @@ def _inert(operands: Sequence[Any]) -> bool:
 
 
 def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) -> None:
-    """Raise SpecError for a number that does not take the tiles' type."""
+    """Raise SpecError for a number that cannot be converted to the tiles' type."""
     for number in operands:
         if isinstance(number, Form) or number is NoValue:
             continue
@@ -100,26 +102,27 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
             raise SpecError(
                 f"'{symbol}' of {'a' if dtype.kind == 'u' else 'an'} {dtype} tile and "
                 + (
-                    "a float: use .astype(np.float32) first"
+                    "a float; fix: convert the tile, .astype(np.float32)"
                     if fraction
-                    else f"{arith.spelled(number)}: convert the number with int(x)"
+                    else f"{arith.spelled(number)}; fix: convert the number, int(x)"
                     if dtype == INT32
                     else (
-                        f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or "
+                        f"{arith.spelled(number)}; fix: convert the tile, .astype(np.int32), or "
                         "write full(tile.shape, number, tile.dtype)"
                     )
                 )
             )
-        # a float literal may be a float64 by now
+        # numba may have typed a float literal as float64
         if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):
             raise SpecError(
-                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: "
-                "use .astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)"
+                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which would be "
+                "rounded; fix: use .astype(np.float32) on the tile, or full(tile.shape, number, "
+                "tile.dtype)"
             )
         if dtype == BOOL and number is not bool:
             raise SpecError(
-                f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks "
-                "and bools"
+                f"'{symbol}' of a mask and {arith.spelled(number)}: the other operand of a mask "
+                "must be a mask or a bool"
             )
 
 
@@ -141,8 +144,8 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
-    """Return an operand in the type that is computed in: int64 for integers, so that an overflow
-    can be seen."""
+    """Return an operand in the type used for computing; int64 for integers, so that overflow can be
+    detected."""
     if isinstance(value, Tile):
         return value.value.astype(np.int64) if dtype in INTEGERS else value.value
     if dtype.kind in "iu":
@@ -152,20 +155,20 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
 
 
 def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
-    """Return integers, computed in int64, in their type; unsigned ones wrap.
+    """Convert integers, computed in int64, to their type; unsigned integers wrap.
 
-    Raises SimulationError for one that a signed type cannot hold.
+    Raises SimulationError if a signed type cannot hold one.
     """
     limits = np.iinfo(dtype)
     outside = (found < limits.min) | (found > limits.max)
     if dtype.kind == "i" and np.any(outside):
         raise SimulationError(
             f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, "
-            "which wraps silently on the GPU"
+            "and the GPU wraps silently"
             + (
-                ": where that is meant, compute in uint32, x.astype(np.uint32)"
+                "; fix: if wrapping is intended, compute in uint32, x.astype(np.uint32)"
                 if dtype == INT32
-                else ": compute in int32, x.astype(np.int32)"
+                else "; fix: compute in int32, x.astype(np.int32)"
             )
         )
     return np.asarray(found).astype(dtype)[()]
@@ -173,11 +176,11 @@ def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
 
 @dataclass(frozen=True)
 class Operator:
-    """One of Python's operators, on tiles: called with values it computes on the simulated SM.
+    """A Python operator on tiles. Calling it with values computes the result on the simulated SM.
 
-    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(ntegers), b(ool),
-              d(ouble: float64)
-    compares  whether it gives a mask
+    takes     the types that it supports, by first letter: f(loat32), h(alves: float16 and
+              bfloat16), i(ntegers), b(ool), d(ouble: float64)
+    compares  whether the result is a mask
     """
 
     symbol: str
@@ -190,10 +193,10 @@ class Operator:
         return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return the plan of the operation on values or types; None where none is a tile, or one
-        neither a tile nor a number.
+        """Return the plan of the operation for values or types. Return None if no operand is a
+        tile, or if one is neither a tile nor a number.
 
-        Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
+        Raises SpecError for unsupported types, and for shapes and layouts that cannot be combined.
         """
         operands = operands_of(self.symbol, values, literals)
         symbol = self.symbol
@@ -213,12 +216,12 @@ class Operator:
                 raise SpecError(
                     f"'{symbol}' takes tiles of {' or '.join(kinds)}, got "
                     f"{'a mask' if dtype == BOOL else dtype}"
-                    + (": use .astype(np.float32) first" if "f" in takes else "")
+                    + ("; fix: use .astype(np.float32) first" if "f" in takes else "")
                 )
         if len(types) > 1:
             raise SpecError(
-                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, "
-                "e.g. x.astype(np.float32)"
+                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: operands must have one "
+                "type; fix: convert one of them, such as x.astype(np.float32)"
             )
         _check_numbers(symbol, operands, types[0])
         return Plan(
@@ -226,7 +229,7 @@ class Operator:
         )
 
 
-UNARY: dict[str, Operator] = {  # by the names of `operator`
+UNARY: dict[str, Operator] = {  # keyed by names in `operator`
     "neg": Operator("-", np.negative, "fhi"),
     "invert": Operator("~", np.invert, "ib"),
     "abs": Operator("abs", np.abs, "fhi"),
@@ -253,11 +256,12 @@ COMPARISONS: dict[str, Operator] = {
     "ne": Operator("!=", np.not_equal, "fhib", True),
 }
 POWER = Operator("**", np.ones_like, "fhi")
-"""``tile ** 0``; other powers are products"""
+"""``tile ** 0``; other powers are computed as products"""
 
 
 def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
-    """Compute a function of two operands, of 16 bits in float32: ml_dtypes rounds at each step."""
+    """Apply a function of two operands; compute 16-bit operands in float32, because ml_dtypes
+    rounds at each step."""
     return function(
         *(np.asarray(x, FLOAT32) if np.asarray(x).dtype in HALVES else x for x in (a, b))
     )
@@ -266,7 +270,8 @@ def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
 def _divisor(b: Any) -> Any:
     if np.asarray(b).dtype.kind == "i" and np.any(b == 0):
         raise SimulationError(
-            "an integer tile // or % 0: integer division by zero is undefined on the GPU"
+            "integer division by zero in an integer tile // or %: the result is undefined on the "
+            "GPU"
         )
     return b
 
@@ -274,7 +279,7 @@ def _divisor(b: Any) -> Any:
 def _counts(b: Any) -> Any:
     if np.any((b < 0) | (b > 31)):
         raise SimulationError(
-            "a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU"
+            "a shift count outside 0 … 31 for 32-bit integers: the result is undefined on the GPU"
         )
     return b
 
@@ -305,8 +310,8 @@ Tile.__hash__ = None  # type: ignore[assignment]
 
 # ---- choices -------------------------------------------------------------------------------------
 def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
-    """Return how a choice is computed, in the type of its tiles, or numbers; None where no part is
-    a tile and one has no value."""
+    """Return how a selection is computed, in the type of its tiles or numbers. Return None if no
+    operand is a tile and one has no value."""
     mask, *operands = every = operands_of("np.where", values, literals)
     tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]
@@ -318,25 +323,26 @@ def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
         and not (isinstance(mask, Form) and mask.dtype == BOOL)
     ) or any(part is None for part in every):
         raise SpecError(
-            "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+            "np.where(mask, x, y) takes a mask, such as x < y, and two tiles or numbers, got "
             f"({', '.join(map(called, values))})"
         )
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
         raise SpecError(
-            f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them"
+            f"np.where of tiles of {' and '.join(map(str, types))}: x and y must have one type; "
+            "fix: convert one of them, such as x.astype(np.float32)"
         )
     if types and not packing(types[0]).computed:
         raise SpecError(
-            f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose "
-            "before astype"
+            f"np.where of {types[0]} tiles, which can only be converted, loaded and stored; fix: "
+            "select before astype"
         )
     of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
     if not tiles:
         return Plan(of, Form((), of))
     if not types and of not in (FLOAT32, INT32, BOOL):
         raise SpecError(
-            f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} "
+            f"np.where selects between tiles, or numbers of float32, int32 or bool, got {of} "
             "numbers"
         )
     if types:
@@ -364,24 +370,26 @@ def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
 def full_form(shape: Any, value: Any, dtype: Any) -> Form:
     number = operands_of("full", (value,))
     if number[0] is None or isinstance(number[0], Form):
-        raise SpecError("full(shape, value, dtype): the value must be a number")
+        raise SpecError("full(shape, value, dtype): value must be a number")
     form = check_form(constant("full", "shape", shape), dtype_of(dtype), "full")
     if not packing(form.dtype).computed:
         raise SpecError(
-            f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32"
+            f"full: a tile of {form.dtype} cannot be created directly; fix: create one of float32 "
+            "or int32, and convert it with astype"
         )
-    if form.dtype not in HALVES:  # where the dtype says outright that the number is rounded
+    if form.dtype not in HALVES:  # a 16-bit `dtype` states explicitly that the number is rounded
         _check_numbers("full", number, form.dtype)
     return form
 
 
 @op
 def full(shape: Any, value: Any, dtype: Any) -> Tile:
-    """Make a tile whose elements are all `value`, a number known at compile time or at run time.
+    """Create a tile with all elements equal to `value`, a number known at compile time or at run
+    time.
 
-    shape   (M, N), (M, 1), (1, N), or (n,): a vector
-    dtype   float32, float16, bfloat16, an integer type of tiles or bool: what the number is rounded
-            to
+    shape   (M, N), (M, 1), (1, N), or (n,) for a vector
+    dtype   float32, float16, bfloat16, an integer type of tiles, or bool; the number is rounded to
+            it
 
     Raises SpecError for other shapes and types.
     """
@@ -392,7 +400,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
 
 
 def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int") -> int:
-    """Return the dimension that `axis` names; raise SpecError for one that the tile does not
+    """Return the dimension that `axis` names. Raises SpecError for one that the tile does not
     have."""
     rank = len(form.shape)
     if (
@@ -409,11 +417,11 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
 
 @op
 def iota(shape: Any, axis: int = 0) -> Tile:
-    """Make an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the
+    """Create an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the
     vector 0 … 127.
 
-    Masks are made of it: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for a shape
-    that no tile has.
+    Use it to make masks: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for
+    unsupported shapes.
     """
     form, along = iota_form(shape, axis)
     if not current().role.computes:
@@ -425,6 +433,6 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 
 
 def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:
-    """Return the tile that `iota` makes, and the dimension that `axis` names."""
+    """Return (the form of the tile that `iota` returns, the dimension that `axis` names)."""
     form = check_form(constant("iota", "shape", shape), INT32, "iota")
     return form, check_axis(form, constant("iota", "axis", axis), "iota")

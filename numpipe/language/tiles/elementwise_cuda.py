@@ -1,5 +1,5 @@
-"""Arithmetic, comparisons and choices of register tiles on the GPU: register by register, nothing
-is moved between lanes."""
+"""Elementwise arithmetic, comparisons and selection of register tiles on the GPU: register by
+register, with no data movement between lanes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
 Emit = Callable[..., Any]
-"""(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
+"""(builder, dtype, *elements) -> element; 16-bit elements are passed as float32, and dtype is
+float32"""
 Packed = Callable[..., Any]
-"""(builder, dtype, *registers) -> register, of two elements of 16 bits each"""
+"""(builder, dtype, *registers) -> register, each of two 16-bit elements"""
 
 
 def parameter(ty: Any, dtype: np.dtype) -> Any:
-    """Return the type in which an operation takes an operand: Numba converts numbers, but
-    `number_in` converts float16."""
+    """Return the type of an operation's parameter. Numba converts numbers to it, except to float16,
+    which `number_in` does."""
     if isinstance(ty, (TileLike, InertType)):
         return ty
     if (
@@ -52,8 +53,8 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
-    """Return an operand's elements, one for each element of the result: a number is the same in
-    all; integers of 8 bits in 32."""
+    """Return an operand's elements, one for each element of the result. A number is the same for
+    all; 8-bit integers are extended to 32 bits."""
     form = plan.result
     if plan.computed in HALVES:
         return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
@@ -73,14 +74,14 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan)
 
 
 def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
-    """Return an operand of 16 bits as registers of two elements each, as the result has them; a
-    number is rounded once."""
+    """Return a 16-bit operand as registers of two elements each, as in the result; a number is
+    rounded once."""
     form = plan.result
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
             half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
             twice = builder.or_(half, builder.shl(half, nb.const(16)))
-        else:  # bfloat16, through float32 as in ml_dtypes
+        else:  # bfloat16: through float32, as in ml_dtypes
             number = number_in(context, builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)
@@ -92,8 +93,8 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) ->
 
 
 def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
-    """Return a register of two elements, which may lie in different registers, or be the same one:
-    a row's, along a column."""
+    """Return a register with two elements. They may come from different registers, or be the same
+    element, for a row's value along a column."""
     if low % 2 == 0 and high == low + 1:
         return have[low // 2]
     first = (
@@ -128,8 +129,8 @@ def emitted(
     emit: Emit,
     by_pairs: Packed | None = None,
 ) -> Any:
-    """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16
-    bits."""
+    """Emit an operation: `emit` on each element, or `by_pairs` on registers of two 16-bit
+    elements."""
     if not plan.result.shape:
         return emit(
             builder,
@@ -166,8 +167,8 @@ def typed(
     by_pairs: Packed | None = None,
     literals: Sequence[Any] = (),
 ) -> Any:
-    """Type and emit a planned operation; `literals` say which operands are float literals, and have
-    no part in its code."""
+    """Type and emit a planned operation; `literals` says which operands are float literals, and
+    does not affect the generated code."""
     if plan is None:
         yield source.without_value(types)(*types, *literals)
         return None
@@ -185,7 +186,7 @@ def _float_or_int(floats: str, integers: str) -> Emit:
 
 
 def two_at_once(instruction: str) -> Packed:
-    """Return a function that emits an instruction on two 16-bit elements at once, as
+    """Return a function that emits an instruction on two 16-bit elements at once, such as
     ``add.rn.f16x2``, which is never fused."""
 
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
@@ -370,7 +371,7 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
-    """Return (row, column) that a lane has as its own in a tile of this layout."""
+    """Return (row, column) of the first element that a lane has in a tile of this layout."""
     row, column = tile.form.record.own(
         Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
     )

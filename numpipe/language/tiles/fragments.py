@@ -1,23 +1,24 @@
-"""Which bytes of shared memory each lane loads for a product of warps: the fragments of A and B.
+"""Shared-memory loads for warp-level products (mma.sync): which bytes of the operands A and B each
+lane loads.
 
-Warp w of a warpgroup has rows 16 w … 16 w + 15 of each 64 rows of A, and all of B. One instruction
-multiplies 16 rows of A and 8 columns of B over `Product.k_bytes` bytes of K. How operands are
-loaded:
+Warp w of a warpgroup has rows 16 w … 16 w + 15 of every 64 rows of A, and all of B. One instruction
+multiplies 16 rows of A by 8 columns of B over `Product.k_bytes` bytes along K. Operands are loaded
+as follows:
 
 ============  ===========  =======================================================================
-loads         order        what an instruction loads
+instruction   order        what one instruction loads
 ============  ===========  =======================================================================
-ldmatrix      K-major      matrices of 8 rows x 16 bytes: four are the A of a step, or the B of two
-                           groups of 8 columns
-ldmatrix      MN-major     the same with ``.trans``, of 16-bit elements
-ld.shared.v2  K-major      lane 4 g + t has elements 4 t … 4 t + 3 of 16 along K, of row g: two
-                           loads of 16 bytes. The order along K is the same in A and B, so that the
-                           sum is the same
+ldmatrix      K-major      matrices of 8 rows x 16 bytes: four of them are A of one step, or B of
+                           two groups of 8 columns
+ldmatrix      MN-major     the same with ``.trans``, for 16-bit elements
+ld.shared.v2  K-major      for lane 4 g + t: elements 4 t … 4 t + 3 of 16 along K, in row g, by two
+                           loads of 16 bytes. A and B use the same order along K, so the sum is
+                           unchanged
 ============  ===========  =======================================================================
 
-ldmatrix serves 8 rows of 16 bytes at a time, which the swizzle of 128, 64 or 32 bytes spreads over
-all banks. Lanes that one phase of ld.shared.v2 serves are of two adjacent rows: chunks 0, 2, 4, 6
-of one and 1, 3, 5, 7 of the other, after the swizzle of 128 bytes.
+ldmatrix serves 8 rows of 16 bytes at a time; the swizzle of 128, 64 or 32 bytes spreads them over
+all banks. One phase of ld.shared.v2 serves lanes of two adjacent rows: after the 128-byte swizzle,
+these are chunks 0, 2, 4, 6 of one row and 1, 3, 5, 7 of the other.
 
 An address is ``((tile + start) ^ xor) + add``, as in `addresses`: only `start` depends on the lane.
 `start` takes ints, NumPy arrays (in tests) and LLVM values.
@@ -33,9 +34,9 @@ Side = Literal["a", "b"]
 
 
 def start(layout: Layout, side: Side, loads: str, thread: Any) -> Any:
-    """Return the swizzled byte offset at which a lane's loads of an operand begin.
+    """Return the swizzled byte offset at which a lane's loads of an operand start.
 
-    layout  of rows along M or N, and columns along K
+    layout  has rows along M or N, and columns along K
     thread  the lane's number in the warpgroup, 0 … 127
     """
     lane = thread & 31
@@ -50,14 +51,14 @@ def start(layout: Layout, side: Side, loads: str, thread: Any) -> Any:
 
 
 def _swizzled(layout: Layout, line: Any, inside: Any) -> Any:
-    """Return the swizzled offset of a byte of a line of memory."""
+    """Return the swizzled offset of a byte in a line of memory."""
     shift = layout.width.bit_length() - 1
     panel = (inside >> shift) * layout.panel_stride
     return panel + swizzled(line * layout.width + (inside & (layout.width - 1)), layout.width)
 
 
 def moved(layout: Layout, row: int, column: int) -> tuple[int, int]:
-    """Return (xor, add) that moves a load from element (0, 0) to another one.
+    """Return (xor, add) that moves a load from element (0, 0) to element (row, column).
 
     >>> moved(Layout((64, 128), 2, 1, 128, 64 * 128), 8, 80)
     (32, 9216)

@@ -1,4 +1,5 @@
-"""Products of warps on the GPU: fragments are loaded some instructions ahead, and multiplied."""
+"""Warp-level products (mma.sync) on the GPU: fragments are loaded a few instructions before they
+are multiplied."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .tile_cuda import TileType, registers
 from .words_cuda import load_words
 
 AHEAD = 3
-"""loads of B that are issued before the first of them is used"""
+"""number of loads of B that are issued before the first of them is used"""
 
 
 class _Loads:
@@ -39,13 +40,13 @@ class _Loads:
         return self.builder.add(base, nb.const(add))
 
     def load(self, row: int, step: int, rows: int) -> list[Any]:
-        """Return the registers of 16 rows of A, or of 8 or 16 columns of B, in a step along K."""
+        """Return the registers of one step along K: 16 rows of A, or 8 or 16 columns of B."""
         column = step * self.product.k_bytes // self.layout.itemsize
         if self.product.loads == "ldmatrix":
             transposed = self.layout.inner == 0
             words: list[Any] = ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
             return words
-        # of A, rows g and g + 8 in turn
+        # for A: rows g and g + 8 alternate
         groups = [
             load_words(self.builder, nb.f64, "f64", self._at(row + down, column), 2)
             + load_words(self.builder, nb.f64, "f64", self._at(row + down, column + 2), 2)
@@ -63,7 +64,7 @@ def multiplied(
     b: SmemType,
     values: tuple[Any, Any],
 ) -> list[Any]:
-    """Return the registers of ``sums + a @ b``, for `sums` in the order of an accumulator."""
+    """Return the registers of ``sums + a @ b``; `sums` are in accumulator order."""
     rows, columns = result.shape
     blocks, steps = rows // product.rows, b.layout.shape[0] * b.dtype.itemsize // product.k_bytes
     together = 2 * GROUP if product.loads == "ldmatrix" else GROUP
@@ -108,8 +109,8 @@ def multiplied(
 
 
 def _statement(product: Product, a: Any, b: Any) -> tuple[str, str]:
-    """Return the instruction for two types of operands, and the constraints of its registers: the
-    sums, A, B, and the sums again."""
+    """Return (the instruction for two operand types, the constraints of its registers: sums, A, B,
+    and the sums as inputs)."""
     left, right = product.operand(a.dtype), product.operand(b.dtype)
     assert left is not None and right is not None and product.tile is not None
     sums, register, operand, count = {

@@ -62,8 +62,8 @@ def checked(value: Any, mode: Any) -> str:
     mode = constant("index(i, mode)", "mode", mode)
     if mode is None:
         raise SpecError(
-            'index(i, mode): mode must be "zero" or "clip"; an index without a mode is the index '
-            "alone"
+            'index(i, mode): mode must be "zero" or "clip"; fix: for an index without a mode, '
+            "write i alone"
         )
     check_mode("index(i, mode)", mode)
     if not isinstance(value, (NoValue, TileLike)) and not is_integer(value):

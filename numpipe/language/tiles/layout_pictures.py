@@ -74,7 +74,7 @@ class Picture:
     def save(self, path: str | Path) -> None:
         """Write the picture to an .svg file. Raises SpecError for any other extension."""
         if Path(path).suffix != ".svg":
-            raise SpecError(f"show_layout: a picture is saved as .svg, got {str(path)!r}")
+            raise SpecError(f"show_layout: a picture can only be saved as .svg, got {str(path)!r}")
         Path(path).write_text(str(self), encoding="utf8")
 
 

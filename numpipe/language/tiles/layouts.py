@@ -1,49 +1,31 @@
 """Which elements of a register tile each lane of the warpgroup holds.
 
-Lane ``4 g + t`` of warp w has row ``16 w + g`` and column ``2 t`` as its own; where its other
-elements lie does not depend on the lane. So a layout is a list of (row, column) distances, one for
-each element of a lane, in the order of its registers:
+Lane ``4 g + t`` of warp w has its first element at row ``16 w + g`` and column ``2 t``. The
+distances to its other elements do not depend on the lane, so a layout is a list of (row, column)
+distances, one for each element of a lane, in register order:
 
-===========  ============  ==================================================================  =====
-layout       shape         elements of a lane                                                  held
-                                                                                               by
-===========  ============  ==================================================================  =====
-accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one
-                                                                                               lane
-row          (N,), (1, N)  8 j + o, along the columns                                          32
-                                                                                               lanes:
-                                                                                               all
-                                                                                               g,
-                                                                                               all
-                                                                                               warps
-column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4
-                                                                                               lanes:
-                                                                                               a
-                                                                                               quad,
-                                                                                               all t
-either       (n,)          those of a row, then those of a column                              what
-                                                                                               is
-                                                                                               not
-                                                                                               used
-                                                                                               is
-                                                                                               not
-                                                                                               computed
-coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one
-                                                                                               lane
-rows L, …    (M, N)        see `by_row`                                                        one
-                                                                                               lane,
-                                                                                               or
-                                                                                               some
-===========  ============  ==================================================================  =====
+===========  ============  ==============================================  =========================
+layout       shape         elements of a lane                              lanes that hold each
+===========  ============  ==============================================  =========================
+accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j,   one
+                           half h, odd o
+row          (N,), (1, N)  8 j + o, along the columns                      32: all g, all warps
+column       (M,), (M, 1)  64 b + 8 h, along the rows                      4: a quad, all t
+either       (n,)          those of a row, then those of a column          as above; unused elements
+                                                                           are not computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel   one
+                           p, step s, i < v
+rows L, …    (M, N)        see `row_layouts`                               one or several
+===========  ============  ==============================================  =========================
 
-In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``:
-v elements side by side, 16 bytes where it was made, which one instruction loads or stores; the L
-lanes of a row (8, or as many as it needs) have 128 bytes. Warps have the rows that they have in an
-accumulator.
+In a coalesced layout, the first element of lane l of warp w is at row ``16 w + l / L`` and column
+``v (l % L)``. A lane has v adjacent elements (16 bytes of the type that was loaded), which one
+instruction loads or stores. The L lanes of a row (8, or fewer for short rows) have 128 bytes. Each
+warp has the same rows as in an accumulator.
 
-The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma").
+"accumulator" is the layout of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma").
 Packed to 16 bits, registers ``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th
-k16 step, as they are.
+k16 step, without any movement.
 """
 
 from __future__ import annotations
@@ -61,71 +43,70 @@ from . import row_layouts
 from .row_layouts import ROWS, lanes_for, lanes_of, word_of
 
 FRAGMENTS = WGMMA.accumulator
-"""the record of the layout that tiles of two dimensions have unless they are cast or small"""
+"""layout record of two-dimensional tiles, unless they are cast or small"""
 ACCUMULATOR, ROW, COLUMN, EITHER = FRAGMENTS.name, "row", "column", "either"
 COALESCED = "coalesced"
 BLOCK, GROUP = FRAGMENTS.units
-"""rows and columns after which an accumulator's layout repeats"""
+"""the numbers of rows and columns after which an accumulator's layout repeats"""
 WIDEST = WGMMA.widest
-"""columns of an accumulator, at most"""
+"""the largest number of columns of an accumulator"""
 
 
 def coalesced(vector: int) -> str:
-    """Return the coalesced layout whose lanes have `vector` elements side by side."""
+    """Return the name of the coalesced layout whose lanes have `vector` adjacent elements."""
     return f"{COALESCED} {vector}"
 
 
 def vector_of(layout: str) -> int:
-    """Return how many elements a lane has side by side in a coalesced layout; 0 for all others."""
+    """Return the number of adjacent elements of a lane in a coalesced layout; 0 for other
+    layouts."""
     return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
 
 
 def lanes_across(columns: int, vector: int) -> int:
-    """Return how many lanes share a row of a coalesced tile, of at most 128 bytes where it was
-    made."""
+    """Return how many lanes share a row of a coalesced tile; together they have at most 128 bytes
+    of the type that was loaded."""
     return min(8, columns // vector)
 
 
 def coalesced_form(form: Form, what: str) -> Form:
-    """Return a tile's form in the coalesced layout of its type; raise SpecError where it has
-    none."""
+    """Return a tile's form in the coalesced layout of its type. Raises SpecError if it has none."""
     if form.dtype.itemsize == 1:
         raise SpecError(
-            f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in "
-            "it, with astype"
+            f"{what}: {form.dtype} has no coalesced layout; fix: cast a tile of 16 or 32 bits, "
+            "then convert it with astype"
         )
     vector = 16 // form.dtype.itemsize
     columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
     if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
         raise SpecError(
-            f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got "
-            f"{form.dtype} {form.shape}, rows of {row} bytes"
+            f"{what}: the rows of a coalesced tile (M, N) have 32, 64 or a multiple of 128 bytes, "
+            f"got {form.dtype} {form.shape}, rows of {row} bytes"
             if form.layout == ACCUMULATOR
-            else f"{what}: tiles of two dimensions have a coalesced layout, got {form}"
+            else f"{what}: only two-dimensional tiles have a coalesced layout, got {form}"
         )
     assert columns % vector == 0
     return Form(form.shape, form.dtype, coalesced(vector))
 
 
 def only_accumulator(form: Form, what: str) -> None:
-    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
-    elements."""
+    """Raise SpecError for a coalesced tile, for operations that require an accumulator's layout."""
     if vector_of(form.layout) or lanes_of(form.layout):
         fix = (
             f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
             if fits(form.shape)
             else f'numpipe.layout_cast(v, "{word_of(form.layout)}")'
             if len(form.shape) == 1
-            else "tiles of 64 x j rows and at most 256 columns"
+            else "use a tile of 64 x j rows and at most 256 columns"
         )
         raise SpecError(
-            f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in "
-            f"{form.layout} layout: write {fix}"
+            f"{what}: expected a tile in accumulator layout, got {form.shape} in {form.layout} "
+            f"layout; fix: {fix}"
         )
 
 
 def fits(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape of two dimensions is that of an accumulator."""
+    """Return whether an accumulator can have this two-dimensional shape."""
     return (
         len(shape) == 2
         and shape[0] >= BLOCK
@@ -136,23 +117,24 @@ def fits(shape: tuple[int, ...]) -> bool:
 
 
 def by_rows(form: Form, layout: str, what: str) -> Form:
-    """Return a tile's form in a layout in which lanes share rows, "rows", "rows 32", of a vector
-    "row 32", "column 32".
+    """Return a tile's form in a layout by rows: "rows" or "rows 32" for a tile, "row 32" or "column
+    32" for a vector.
 
-    Raises SpecError for layouts that there are not, and for shapes that do not lie so.
+    Raises SpecError for unknown layouts, and for shapes that the layout does not support.
     """
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
     if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
         raise SpecError(
-            f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is "
+            f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
+            "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
-            + f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}"
+            + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
         )
     if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
         raise SpecError(
-            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, "
-            "two for each lane that shares a row, and rows of 8"
+            f"{what}: {shape} has no layout {layout!r}, which needs a multiple of {2 * lanes} "
+            "columns (two for each lane that shares a row) and a multiple of 8 rows"
         )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
@@ -167,12 +149,12 @@ class Form:
 
     @property
     def record(self) -> RegisterLayout:
-        """The record of its layout: `record`."""
+        """The record of the form's layout; see `record`."""
         return record(self.shape, self.layout)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The elements of a lane: `places`."""
+        """The elements of a lane; see `places`."""
         return places(self.shape, self.layout)
 
     def __str__(self) -> str:
@@ -182,7 +164,7 @@ class Form:
 
 
 def said(shape: object, dtype: object, layout: str) -> str:
-    """Return a tile's type as messages say it, with the layout where the shape does not tell.
+    """Return a tile's type as messages print it, with the layout unless the shape determines it.
 
     >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
     ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
@@ -194,7 +176,7 @@ def said(shape: object, dtype: object, layout: str) -> str:
 
 
 def cast_for(one: str, other: str) -> str:
-    """Return the layout that one of two tiles is best cast to, so that both have it.
+    """Return the layout to which one of two tiles should be cast so that both have the same.
 
     >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'accumulator')
@@ -205,8 +187,8 @@ def cast_for(one: str, other: str) -> str:
 
 
 def joined(one: Form, other: Form) -> Form | None:
-    """Return the form that two tiles both take at no cost: the other's, of a vector in either
-    layout; None where there is none.
+    """Return the form that two tiles can both take at no cost, or None. A vector in either layout
+    takes the other tile's form.
 
     >>> vector, row, column = (
     ...     Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN)
@@ -223,7 +205,7 @@ def joined(one: Form, other: Form) -> Form | None:
 
 
 def layout_of(shape: tuple[int, ...]) -> str:
-    """Return the layout of a shape of two dimensions.
+    """Return the default layout of a two-dimensional shape.
 
     >>> layout_of((64, 1)), layout_of((1, 128)), layout_of((64, 128))
     ('column', 'row', 'accumulator')
@@ -232,22 +214,22 @@ def layout_of(shape: tuple[int, ...]) -> str:
 
 
 def vector_layout(size: int, what: str) -> str:
-    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise
-    SpecError for neither."""
+    """Return the layout of a vector of `size` elements: "either" if both a row and a column support
+    the size. Raises SpecError if neither does."""
     row = size % GROUP == 0 and GROUP <= size <= WIDEST
     column = size % BLOCK == 0 and size >= BLOCK
     if not row and not column:
         raise SpecError(
-            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a "
-            f"tile, or 64 x j along its rows, got {size}"
+            f"{what}: a vector has a multiple of 8 elements up to 256 (along the columns of a "
+            f"tile), or a multiple of 64 (along its rows), got {size}"
         )
     return EITHER if row and column else ROW if row else COLUMN
 
 
 @functools.lru_cache(maxsize=1024)
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
-    """Return the record of the layout of a tile of this shape; of a vector in either layout, that
-    of its row.
+    """Return the layout record of a tile of this shape. For a vector in either layout, it is the
+    record of a row.
 
     >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
     ((64, 64), (0,))
@@ -270,14 +252,14 @@ def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
 
 
 def panel_width(form: Form) -> int:
-    """Return the bytes of a row that the lanes of a coalesced tile have side by side."""
+    """Return the number of adjacent bytes that the lanes of a coalesced tile hold of a row."""
     vector = vector_of(form.layout)
     return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
 
 
 def run_offset(form: Form, thread: Any, down: int) -> Any:
-    """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has
-    `down` rows below its own."""
+    """Return the unswizzled byte offset, in a coalesced tile's panel, of the row `down` rows below
+    a lane's first row."""
     row, column = form.record.own(thread)
     return (row + down) * panel_width(form) + column * form.dtype.itemsize
 
@@ -298,12 +280,12 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
-    """Return, for each element of a lane of a result, which element of an operand (shape `have`,
-    layout `of`) it is computed from.
+    """Return, for each element of a lane of a result, the index of the element of an operand (shape
+    `have`, layout `of`) that it is computed from.
 
-    An operand in either layout is read as the row or the column that the result needs: as a row for
-    a tile. All arithmetic is written on this and on `places`, so broadcasting moves nothing. What
-    of a vector in either layout is not used is dropped.
+    An operand in either layout is read as the row or the column that the result needs; as a row for
+    a tile. All arithmetic uses this function and `places`, so broadcasting moves nothing. Unused
+    elements of a vector in either layout are dropped.
 
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
@@ -322,8 +304,8 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
-    """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise
-    SpecError if they do not fit."""
+    """Return (shape, layout) of the result of an operation on tiles of these forms, broadcast as in
+    NumPy. Raises SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
     if any(vector_of(form.layout) for form in forms):
         if len({(form.shape, form.layout) for form in forms}) > 1:
@@ -331,9 +313,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
                 dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
             )
             raise SpecError(
-                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-                "numpipe.layout_cast(x, "
-                '"accumulator") of what is coalesced'
+                f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: convert the "
+                'coalesced tile, numpipe.layout_cast(x, "accumulator")'
             )
         return forms[0].shape, forms[0].layout
     flat = [form for form in forms if len(form.shape) == 1]
@@ -341,7 +322,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
         raise SpecError(
-            f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine"
+            f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} cannot be broadcast "
+            "together"
         ) from None
     lanes = {lanes_of(form.layout) for form in forms}
     if lanes != {0}:
@@ -351,39 +333,38 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
             if form.layout == COLUMN:
                 raise SpecError(
                     f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, "
-                    "as in NumPy, but "
-                    "this one lies along rows (column layout): write v[:, None], or "
-                    'numpipe.layout_cast(v, "row")'
+                    "as in NumPy, but this vector is along rows (column layout); fix: write v[:, "
+                    'None], or numpipe.layout_cast(v, "row")'
                 )
         layout = layout_of(shape)
         if layout == ACCUMULATOR and not fits(shape):
             raise SpecError(
-                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
-                f"of {shape}, which is none: (64 x j, 8 x i) with at most 256 columns"
+                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would result in "
+                f"shape {shape}, which no tile has: expected a multiple of 64 rows and a multiple "
+                "of 8 columns up to 256"
             )
         return shape, layout
     kinds = {form.layout for form in flat} - {EITHER}
     if len(kinds) > 1:
         raise SpecError(
-            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), "
-            "one along rows (column "
-            'layout): no lane has both; cast one: numpipe.layout_cast(v, "row")'
+            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout) "
+            "and one along rows (column layout): no lane has the elements of both; fix: "
+            'numpipe.layout_cast(v, "row")'
         )
     return shape, kinds.pop() if kinds else EITHER
 
 
 def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
-    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where
-    they lie otherwise."""
+    """Return the layout of an operation on tiles of which some have layouts by rows. Raises
+    SpecError if the others cannot be combined with them."""
     words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
     if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
         lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
         most = max(lanes)
         raise SpecError(
-            f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, '
-            "or "
-            f'"column {most}" along the rows and then v[:, None]'
+            f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: "
+            f'numpipe.layout_cast(x, "rows {most}"); for a vector along the columns "row {most}", '
+            f'for one along the rows "column {most}", then v[:, None]'
         )
     if len(shape) == 1:
         return f"{words[0]} {max(lanes)}"
@@ -392,38 +373,39 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
-    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts;
-    raise SpecError for others."""
+    """Return the form of ``v[:, None]`` or ``v[None, :]``, given the index's parts. Raises
+    SpecError for other indices."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError(
-            "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], "
-            "x[64:128, :], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a "
-            "dimension; elements are those of a tile in shared memory, or of an array"
+            "tile[…]: an index of a register tile has a slice for each dimension, x[:, 0:32], "
+            "x[64:128, :], v[ds(8, 16)]; or it adds a dimension to a vector, v[:, None], v[None, "
+            ":]. Single elements can be read from arrays and, in per-lane code, from tiles in "
+            "shared memory"
         )
     if len(form.shape) != 1:
-        raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
+        raise SpecError(
+            f"tile[{index}]: a dimension can be added only to a vector, got a tile {form.shape}"
+        )
     want = COLUMN if index == ":, None" else ROW
     if lanes_of(form.layout):
         want = f"{want} {lanes_of(form.layout)}"
     if form.layout not in (want, EITHER):
         if lanes_of(form.layout):
-            raise SpecError(
-                f'v[{index}] of {form}: write numpipe.layout_cast(v, "{want}")[{index}]'
-            )
+            raise SpecError(f'v[{index}] of {form}; fix: numpipe.layout_cast(v, "{want}")[{index}]')
         lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
         fix = (
-            f'write numpipe.layout_cast(v, "{want}")[{index}]'
+            f'numpipe.layout_cast(v, "{want}")[{index}]'
             if vector_layout(form.shape[0], "v") == EITHER
             else (
-                "there, vectors have 64 x j elements"
+                "use a vector of a multiple of 64 elements"
                 if want == COLUMN
-                else "there, vectors have 8 x i elements, at most 256"
+                else "use a vector of a multiple of 8 elements, at most 256"
             )
         )
         raise SpecError(
-            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies "
-            f"{lies[form.layout]}: {fix}"
+            f"v[{index}] needs a vector {lies[want]}, but this one of {form.shape[0]} elements is "
+            f"{lies[form.layout]}; fix: {fix}"
         )
     return Form(
         (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want

@@ -71,8 +71,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     check_dtype(dtype, f"{name}[…]")
     if not sizes and not packing(dtype).computed:
         raise SpecError(
-            f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert "
-            "it with astype"
+            f"{name}[…]: an element of type {dtype} cannot be loaded as a number; fix: load a "
+            "tile, and convert it with astype"
         )
     whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
     form = check_form(whole, dtype, f"{name}[…]") if sizes else None
@@ -82,8 +82,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     (vector,) = indices if len(indices) == 1 else [None]
     if vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, "
-            f"size) and integers, got {' and '.join(map(str, indices))}"
+            f"{name}[…]: only one part of the index may be a vector of int32, with ds(start, "
+            f"size) and integers for the others, got {' and '.join(map(str, indices))}"
         )
     if len(sizes) == 1:
         return Form(form.shape, dtype, vector.layout)
@@ -91,9 +91,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
     if vector.layout not in (want, EITHER):
         raise SpecError(
-            f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of "
-            f"{vector.shape[0]} "
-            f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "
+            f"{name}[…]: the indices of a tile's {axis} must be in {want} layout, got "
+            f"{vector.shape[0]} elements in {vector.layout} layout; fix: numpipe.layout_cast(v, "
             f'"{want}")'
         )
     return form
@@ -134,8 +133,8 @@ def load_form(view: Any, layout: Any) -> Form:
     that `load_tile`, or the tile, does not support."""
     if not isinstance(view, GmemView):
         raise SpecError(
-            "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
-            f"64)], got {called(view)}"
+            f"load_tile(view, layout): view must be a view of an array, got {called(view)}; fix: "
+            "pass array.at[ds(i, 64), ds(j, 64)]"
         )
     layout = constant("load_tile", "layout", layout)
     named = isinstance(layout, str)
@@ -144,14 +143,14 @@ def load_form(view: Any, layout: Any) -> Form:
         return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
     if layout not in (ACCUMULATOR, COALESCED):
         raise SpecError(
-            'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", '
-            f'of a vector "row 32", "column 32", got {layout!r}'
+            'load_tile: layout must be "accumulator", "coalesced", "rows" or "rows 32", for a '
+            f'vector "row 32" or "column 32", got {layout!r}'
         )
     form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     if form is None:
         raise SpecError(
-            f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] "
-            "loads it"
+            "load_tile(view, layout): the view is a single element; fix: write "
+            f"{view.ref.arg.name}[i, j]"
         )
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
 

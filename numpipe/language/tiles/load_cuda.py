@@ -88,8 +88,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows, for an array that has all the block's columns:
-        one address per row, plus an offset."""
+        """Return `address` of an element in an array that has all the block's columns: one address
+        per row, plus an offset."""
         rows, columns = where[element]
         if rows not in lines:
             inside = block.inside
@@ -106,8 +106,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     starts: dict[Any, tuple[Any, Any]] = {}
 
     def by_row(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows: one address per row, plus an offset. A row
-        outside the array is read as the array's first row."""
+        """Return `address` of an element: one address per row, plus an offset. A row outside the
+        array is read as the array's first row."""
         rows, right = where[element]
         first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
         if rows not in starts:

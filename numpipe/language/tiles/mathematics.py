@@ -15,6 +15,7 @@ function                          result
 ``np.square``                     floats, integers: ``x * x``
 ``np.isnan``, ``np.isinf``,       floats, integers: a mask, for a number a bool; integers are finite
 ``np.isfinite``
+`mulhi`                           int32, uint32 tiles: the high 32 bits of the product
 ``np.exp`` … `fma`                floats: see below
 ================================  ==================================================================
 
@@ -63,15 +64,19 @@ from .elementwise import Operator, Plan, computed, operands_of, without_value
 from .layouts import Form
 from .tile import Tile, TileLike
 
-__all__ = ["fma", "rsqrt", "sigmoid"]
+__all__ = ["fma", "mulhi", "rsqrt", "sigmoid"]
 
 
 @dataclass(frozen=True)
 class Function(Operator):
-    """A function of tiles and numbers. `numbers`: the types that it supports if no operand is a
-    tile; () for all."""
+    """A function of tiles and numbers.
+
+    numbers  the types that it supports if no operand is a tile; () for all
+    words    whether it refuses tiles of 8-bit integers
+    """
 
     numbers: tuple[np.dtype, ...] = (FLOAT32, INT32)
+    words: bool = False
 
     def __call__(self, *values: Any) -> Any:
         plan = self.plan(values)
@@ -90,6 +95,11 @@ class Function(Operator):
         """
         plan = super().plan(values, literals)
         tiles = any(isinstance(part, TileLike) for part in values)
+        if plan is not None and self.words and plan.computed.itemsize < 4:
+            raise SpecError(
+                f"{self.symbol}(…) takes tiles of int32 or uint32, got {plan.computed}: use "
+                ".astype(np.int32) first"
+            )
         if plan is not None or (not tiles and without_value(values) is not None):
             return plan
         kinds = operands_of(self.symbol, values, literals)
@@ -98,23 +108,23 @@ class Function(Operator):
             raise SpecError(wrong + " and ".join(map(called, values)))
         dtype = arith.common(*kinds)
         if self.numbers and dtype not in self.numbers:
-            raise SpecError(f"{wrong}{dtype}: convert it with float(x)")
+            raise SpecError(f"{wrong}{dtype}; fix: convert it with float(x)")
         return Plan(dtype, Form((), np.dtype(bool) if self.compares else dtype))
 
 
 FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 
-def _function(
+def elementwise_function(
     name: str,
     meaning: Callable[..., Any],
     doc: str = "",
-    operands: str = "x",
+    operands: Sequence[str] = "x",
     numpy: Any = (),
     **of: Any,
 ) -> Op[..., Any]:
-    """Make the operation for a function. If its name begins with ``np.``, it replaces that NumPy
-    function; `numpy` lists further NumPy functions that it replaces."""
+    """Make the operation for a function with these operands. If its name begins with ``np.``, it
+    replaces that NumPy function; `numpy` lists further NumPy functions that it replaces."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*values: Any) -> Any:
@@ -148,17 +158,36 @@ def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 maximum, minimum = (
-    _function(f"np.{function.__name__}", function, operands="ab", numbers=())
+    elementwise_function(f"np.{function.__name__}", function, operands="ab", numbers=())
     for function in (np.maximum, np.minimum)
 )
 floor, ceil, trunc, sign, square = (
-    _function(f"np.{function.__name__}", _as_numpy(function))
+    elementwise_function(f"np.{function.__name__}", _as_numpy(function))
     for function in (np.floor, np.ceil, np.trunc, np.sign, np.square)
 )
-nearest = _function("np.round", _as_numpy(np.rint), numpy=(np.round, np.around, np.rint))
+nearest = elementwise_function("np.round", _as_numpy(np.rint), numpy=(np.round, np.around, np.rint))
 isnan, isinf, isfinite = (
-    _function(f"np.{function.__name__}", _as_numpy(function), compares=True)
+    elementwise_function(f"np.{function.__name__}", _as_numpy(function), compares=True)
     for function in (np.isnan, np.isinf, np.isfinite)
+)
+
+
+def _high_word(a: Any, b: Any) -> Any:
+    """Return ``a * b >> 32`` of int64 arrays that hold 32-bit integers, without overflow."""
+    return a * (b >> 16) + (a * (b & 0xFFFF) >> 16) >> 16
+
+
+mulhi = elementwise_function(
+    "mulhi",
+    _high_word,
+    """Return the high 32 bits of the 64-bit products of int32 or uint32 tiles (PTX ISA, "mul").
+
+One operand may be a number. Raises SpecError for other types.
+""",
+    "ab",
+    takes="i",
+    numbers=(INT32,),
+    words=True,
 )
 
 for _name, _meaning in {"least": minimum, "greatest": maximum}.items():
@@ -202,7 +231,7 @@ def _rounded(
             np.float32
         )[()]
 
-    return _function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
+    return elementwise_function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
 
 
 exp, exp2, log, log2, sqrt, tanh, sin, cos, tan = (

@@ -1,5 +1,5 @@
-"""Tile-level wgmma: products of shared-memory tiles added to an accumulator that stays in flight
-until it is waited for."""
+"""Matrix products of tiles on the tensor cores: ``wgmma``, whose accumulator stays in flight until
+it is waited for, and ``mma``, which uses the target's preferred product."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["mma", "wgmma", "wgmma_wait"]
 
 
 def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "wgmma") -> Form:
-    """Return the form of ``wgmma(acc, a, b)``, or of `what` by another product; raise SpecError,
-    which names the two operands that disagree."""
+    """Return the form of the result of a product: ``wgmma(acc, a, b)``, or `what` by another
+    product. Raises SpecError that names the operands that do not fit."""
     product = product or WGMMA
     if (
         not (acc is None or isinstance(acc, TileLike))
@@ -36,7 +36,7 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
         or not isinstance(b, SmemLike)
     ):
         raise SpecError(
-            f"{what}(acc, a, b): acc is a register tile or None, a a shared-memory tile of a "
+            f"{what}(acc, a, b): acc must be a register tile or None, a a shared-memory tile of a "
             "pipeline or a register tile, b a shared-memory tile, got "
             f"({', '.join(map(called, (acc, a, b)))})"
         )
@@ -47,31 +47,32 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
     one, other = product.operand(a.dtype), product.operand(b.dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(
-            f"{what}: a and b must be of one kind: {'; '.join(product.kinds)}; got {a.dtype} and "
+            f"{what}: a and b must be of one kind, {'; '.join(product.kinds)}; got {a.dtype} and "
             f"{b.dtype}"
         )
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"{what}: the accumulator must be {one.sums}, got {acc.dtype}")
     if depth != k:
         raise SpecError(
-            f"{what}: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T "
-            "for a tile loaded as (N, K)"
+            f"{what}: a {left} has K = {depth}, but b {right} has K = {k}; fix: b is (K, N), so "
+            "write b_tile.T for a tile loaded as (N, K)"
         )
     if acc is not None:
         only_accumulator(acc.form, what)
         if acc.shape != (m, n):
             raise SpecError(
-                f"{what}: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
+                f"{what}: the accumulator is {acc.shape}, but a {left} x b {right} is {(m, n)}"
             )
     step = product.k(a.dtype)
     if k % step or m % product.rows or n not in one.widths:
         raise SpecError(
-            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K of {step}, "
-            f"N of {one.unit} and at most {one.widths[-1]}"
+            f"{what}: a {left} x b {right}: M must be a multiple of {product.rows}, K a multiple "
+            f"of {step}, and N a multiple of {one.unit} up to {one.widths[-1]}"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
-        if not isinstance(layout, Layout) or layout.inner != axis:  # a register tile's is a name
+        # the layout of a register tile is a name
+        if not isinstance(layout, Layout) or layout.inner != axis:
             continue
         if "mn" not in kind.majors:
             fix = (
@@ -80,8 +81,8 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
                 else "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile"
             )
             raise SpecError(
-                f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
-                f"along K contiguous: {what} has no other order for it; fix: pass {fix}"
+                f"{what}: {name} {layout.shape} of {tile.dtype} must be K-major (contiguous along "
+                f"K), the only order that {what} supports for this type; fix: pass {fix}"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
@@ -91,30 +92,29 @@ def plan(acc: Any, a: Any, b: Any, product: Product | None = None, what: str = "
 
 
 def _check_registers(a: Form, product: Product, what: str) -> None:
-    """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16
-    bits."""
+    """Raise SpecError unless a register tile can be an A operand: 16-bit elements in accumulator
+    layout."""
     only_accumulator(a, what)
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
         raise SpecError(
-            f"{what}: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
-            "accumulator's layout, packed: combine it with a tile first"
+            f"{what}: a {a.shape} lies along {lies} layout), but the A operand must be a 16-bit "
+            "tile (M, K) in accumulator layout; fix: broadcast it to a tile first"
         )
     kind = product.operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(
-            f"{what}: a is a {a.dtype} register tile in the accumulator's layout, and the A "
-            "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which "
-            "moves nothing between lanes, with b of float16 or bfloat16"
+            f"{what}: a is a {a.dtype} register tile, but an A operand in registers must have 16 "
+            "bits; fix: write a.astype(b.dtype), with b of float16 or bfloat16"
         )
 
 
 @functools.lru_cache(maxsize=256)
 def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the descriptors, at address 0, of every instruction of a product: [64-row block][step
+    """Return the descriptors, at address 0, for every instruction of a product: [64-row block][step
     of 32 bytes along K] -> (a, b).
 
-    Where A is in registers, None, its descriptors are 0.
+    If A is in registers (None), its descriptors are 0.
     """
     cb = descriptor(0, b.leading, b.stride, b.swizzle)
     right = [cb + (y >> 4) for y in b.offsets[0]]
@@ -130,24 +130,25 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """Compute ``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
-    acc     float32 tile (M, N), of integers int32, M a multiple of 64; in flight afterwards:
-            reading it before `wgmma_wait` is an error. Accumulators carried out of a pipeline loop
-            are waited for at its end. None: the product alone, for which no register is set to
-            zero.
-    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either
-            major order; or K-major: float32, whose low 13 bits are ignored (tf32), a float8 type,
-            int8 or uint8. Or a register tile of 16 bits: a float32 tile becomes one by `astype`, in
-            the same lanes. Values are never overwritten: what a kernel calls by the same name while
-            the product is in flight is another value, in other registers; but what a step of a
-            pipeline makes is in the registers of the step before, whose product has to be over: a
-            compile raises SpecError where it may be in flight.
-    b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, of the
-            other float8 type, or of the other sign
+    acc     float32 tile (M, N), or int32 for products of integers; M a multiple of 64. It is in
+            flight afterwards: reading it before `wgmma_wait` is an error. Accumulators that a
+            pipeline loop carries are waited for at its end. None computes the product alone,
+            without setting registers to zero first.
+    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16 in either
+            major order; or, K-major only, float32 (tf32: the low 13 bits are ignored), a float8
+            type, int8 or uint8. Or a 16-bit register tile: `astype` converts a float32 tile to one
+            within the same lanes. A register tile is never overwritten while the product reads it:
+            assigning to its name creates a value in other registers. In a pipeline loop, a value
+            computed in one step shares its registers with the previous step's value, so the
+            previous step's product must be complete: the compiler raises SpecError if it may be in
+            flight.
+    b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, the
+            other float8 type, or the integer type of the other sign
 
-    Sums are float32 in the simulation; a tensor core keeps fewer bits of those of float8 products,
-    some 14 of the largest. Those of integers are exact, and wrap.
+    The simulator sums in float32; a tensor core keeps fewer bits when it sums float8 products,
+    about 14 of the largest. Sums of integers are exact, and wrap.
 
-    Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
+    Each call is one wgmma group. Raises SpecError for unsupported shapes, types and layouts.
     """
     if why := refused(current().unit):
         raise SpecError(why)
@@ -178,7 +179,7 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
 
 def refused(unit: Unit | None) -> str:
-    """Return why a kernel cannot call `wgmma`, "" where it can."""
+    """Return why a kernel cannot call `wgmma`; "" if it can."""
     name = unit.params.product if unit is not None else ""
     return (
         f"wgmma: the kernel's product is {name!r}, by CompilerParams(product={name!r}): fix: write "
@@ -189,11 +190,11 @@ def refused(unit: Unit | None) -> str:
 
 
 def chosen(unit: Unit, a: Any) -> Product:
-    """Return the product of ``mma(acc, a, b)`` in a kernel; raise SpecError where its target has
-    none for these operands."""
+    """Return the product that ``mma(acc, a, b)`` uses in a kernel. Raises SpecError if its target
+    has none for these operands."""
     name, target = unit.params.product, unit.target
     dtype = a.dtype if isinstance(a, (SmemLike, TileLike)) else None
-    if dtype is None:  # which `plan` refuses
+    if dtype is None:  # `plan` raises the error
         return target.product
     product, other = target.product_of(dtype, name), target.product_of(dtype)
     if product is not None:
@@ -205,8 +206,8 @@ def chosen(unit: Unit, a: Any) -> Product:
         else "pass a and b as one of these"
     )
     raise SpecError(
-        f"mma: a is {dtype}, which {' and '.join(dict.fromkeys(each.name for each in known))} of "
-        f"{target.name} does not multiply: it takes "
+        f"mma: a is {dtype}, but {' and '.join(dict.fromkeys(each.name for each in known))} of "
+        f"{target.name} multiplies only "
         f"{'; '.join(kind for each in known for kind in each.kinds)}; fix: {fix}"
     )
 
@@ -216,13 +217,14 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
     """Compute ``acc + a @ b`` by the product that the kernel's target prefers, or the one that
     ``CompilerParams(product=…)`` names.
 
-    Operands, shapes and errors are those of `wgmma`. By "wgmma" it is the same operation; by
-    "mma.sync" the warps load the operands themselves, and the tile can be read at once: a
-    `wgmma_wait` for it takes no time.
+    Operands, shapes and errors are the same as for `wgmma`. With "wgmma" it is the same operation.
+    With "mma.sync", the warps load the operands themselves, the result can be read at once, and
+    `wgmma_wait` takes no time.
 
         acc = numpipe.mma(acc, a_tile, b_tile.T)
 
-    Raises SpecError for shapes, types and layouts that do not fit, with what the target takes.
+    Raises SpecError for unsupported shapes, types and layouts; the message lists what the target
+    supports.
     """
     product = chosen(np_.unit, a)
     if product.groups:
@@ -244,14 +246,14 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
 
 @op(products="waits")
 def wgmma_wait(acc: Any, pending: int = 0) -> Any:
-    """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns
-    the accumulator.
+    """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7), and
+    return the accumulator.
 
-    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Without
-    `pending` a kernel waits for this accumulator: as many groups stay in flight as its source is
-    sure to have issued after it, on every path from the wgmma to here (`compile.waits`), and the
-    tile can be read. `acc` may be a tuple with accumulators in it; anything that is neither is
-    returned as it is.
+    With ``pending=0`` the returned tile can be read (PTX ISA, "wgmma.wait_group"). Without
+    `pending`, a kernel waits for this accumulator, and the returned tile can be read: the compiler
+    counts the groups that are certain to be issued after it on every path from the wgmma to the
+    wait, and leaves these in flight (`compile.waits`). `acc` may be a tuple that contains
+    accumulators; other values are returned unchanged.
     """
     check_pending(pending)
     if isinstance(acc, tuple):
@@ -264,7 +266,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` groups have been
+    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` more groups have been
     issued."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)

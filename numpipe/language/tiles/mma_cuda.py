@@ -1,4 +1,5 @@
-"""Tile-level wgmma: one statement block for the batch, accumulators tied through it."""
+"""wgmma and mma on the GPU. All instructions of a wgmma product are one block of inline PTX, whose
+inputs and outputs are the accumulator's registers."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 def through(
     builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str
 ) -> Any:
-    """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs
-    only where `value` is None."""
+    """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs. If
+    `value` is None, they are outputs only."""
     machine, registers = tile.machine, tile.registers
     parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
     outputs = ",".join(
@@ -45,8 +46,8 @@ def through(
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
     """Return the instructions of one product and their commit. Operands are the accumulator's
-    registers, once more as inputs where it is not `fresh`, A's descriptor or registers, and B's
-    descriptor."""
+    registers, the same registers as inputs unless it is `fresh`, A's descriptor or registers, and
+    B's descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
     blocks, sums = rows // WGMMA.rows, TileType(form).registers
@@ -74,22 +75,22 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
                 "db", first + counts, right, right.offsets[0][j]
             )
             text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
-    # in the same block as the products: of a commit that stands alone ptxas makes a dummy HGMMA
-    # (64x8x16), 15 % of a GEMM
+    # The commit is in the same block as the products: before a commit in a block of its own, ptxas
+    # inserts a dummy HGMMA (64x8x16), which costs a GEMM 15 %.
     text.append("wgmma.commit_group.sync.aligned;")
     return "\n".join(text)
 
 
 def _named(name: str, register: int, op: Operand, offset: int) -> str:
-    """Return the text that makes a descriptor: `register` holds its low half at offset 0, and the
-    high half is a constant."""
+    """Return PTX that builds a descriptor: `register` holds its low half at offset 0, and the high
+    half is a constant."""
     high = fields(0, op.leading, op.stride, op.swizzle) >> 32 & 0xFFFFFFFF
     return f"add.s32 low, ${register}, {offset >> 4}; mov.b64 {name}, {{low, {high}}}; "
 
 
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
-    """Return the low half of the descriptor of a tile at `address`, `uniform`, so that offsets are
-    added in uniform registers."""
+    """Return the low half of the descriptor of a tile at `address`, marked `uniform` so that
+    offsets are added in uniform registers."""
     field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
     low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
     return uniform(builder, low)
@@ -146,8 +147,8 @@ def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
 
 
 def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
-    """Type and emit a wait; `behind`: all `pending` groups have been issued behind the accumulator,
-    which nothing writes then."""
+    """Type and emit a wait. `behind`: all `pending` groups were issued after the accumulator's, so
+    nothing writes the accumulator after the wait."""
     plain = nb.unliteral(acc)
     left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)

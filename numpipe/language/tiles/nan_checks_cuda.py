@@ -1,5 +1,5 @@
-"""NaN checks on the GPU: a stored NaN leaves a record, like an index outside an array
-(`plan.wait_records`), of the first NaN that a lane has."""
+"""NaN checks on the GPU: a stored NaN leaves a record of the lane's first NaN, like an index
+outside an array does (`plan.wait_records`)."""
 
 from __future__ import annotations
 

@@ -97,24 +97,24 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     form = form_of(tile, f"'{operation}'")
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
     if form is None:
-        raise SpecError(f"{operation}(…) of register tiles: got {called(tile)}")
+        raise SpecError(f"{operation}(…) expects a register tile, got {called(tile)}")
     if (form.dtype == BOOL) != (operation in VOTES):
         if form.dtype == BOOL:
             raise SpecError(
-                f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask "
+                f"{operation} of a mask; fix: count with mask.astype(np.int32).sum(), or test "
                 "np.any(mask)"
             )
-        raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
+        raise SpecError(f"{operation} expects a mask, such as x < y, got {form.dtype}")
     if form.dtype in HALVES and operation == "sum":
         raise SpecError(
-            f"{operation}: a {form.dtype} tile would be rounded at each step: use "
+            f"{operation}: a {form.dtype} tile would be rounded at each step; fix: use "
             ".astype(np.float32) first"
         )
     if form.dtype not in (FLOAT32, *HALVES, INT32, UINT32, BOOL):
         wide = INT32 if form.dtype in INTEGERS else FLOAT32
         raise SpecError(
-            f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: "
-            f"use .astype(np.{wide}) first"
+            f"{operation} expects a float32, int32 or uint32 tile, got {form.dtype}; fix: use "
+            f".astype(np.{wide}) first"
         )
     lanes = lanes_of(form.layout)
     if not lanes:
@@ -123,7 +123,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     along = along if word_of(form.layout) in (ACCUMULATOR, ROWS) else None
     if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
         raise SpecError(
-            f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims="
+            f"{operation} of a tile {form.shape} is a number; fix: leave out axis= and keepdims="
         )
     dtype = (
         INT32
@@ -146,8 +146,8 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         nbytes = 0 if alone else 4 * size * each
     if nbytes > ROOM:
         raise SpecError(
-            f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} "
-            f"bytes, {ROOM} at most: reduce parts of its columns, x[:, 0:512]"
+            f"{operation} along axis 0 of a tile {form.shape}: the warps would exchange {nbytes} "
+            f"bytes, but {ROOM} is the maximum; fix: reduce parts of its columns, x[:, 0:512]"
         )
     if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
@@ -237,7 +237,7 @@ def partial_form(tile: Any, name: str) -> Form:
     form = form_of(tile, f"'{name}'")
     if form is None or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
         raise SpecError(
-            f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}"
+            f"{name}(tile) expects a float32 or int32 tile (M, N), got {form or called(tile)}"
         )
     return Form((form.shape[0], GROUP), form.dtype)
 
@@ -285,7 +285,7 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 # ---- a vote in an `if`
 @op(context=True)
 def chosen(np_: Context, test: Any) -> Any:
-    """Return the condition of an `if` that a vote decides. The memory role skips such an `if`,
+    """Return the condition of an `if` that depends on a vote. The memory role skips such an `if`,
     which contains no loads."""
     return False if not np_.computes and isinstance(test, Inert) else bool(test)
 

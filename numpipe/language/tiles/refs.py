@@ -1,21 +1,20 @@
-"""References: arrays in global memory, tiles in shared memory, and the views a kernel takes of
-them.
+"""References to arrays in global memory and tiles in shared memory, and views of them.
 
-``ref.at[...]`` is a view, ``ref[...]`` loads or stores. Along each dimension a view takes
-``ds(start, size)`` (run-time start, compile-time size) or ``:``::
+``ref.at[...]`` is a view; ``ref[...]`` loads or stores. Each dimension of a view takes ``ds(start,
+size)`` (run-time start, compile-time size) or ``:``::
 
     a_tile.at[ds(wg * 64, 64), :]  # the 64 rows of this warpgroup
     x = a_tile[ds(wg * 64, 64), :]  # the same rows as a register tile
     c[ds(m * 128, 128), ds(n * 256, 256)] = tile  # a block of the output
     d[b, ds(m * 128, 128), ds(n * 256, 256)] = (
-        tile  # of an array of 3 dimensions: integers along the others
+        tile  # in an array of 3 dimensions: integers along the others
     )
     (
         acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]
     )  # blocks of arrays, as register tiles
 
-The Numba types of `Ds` and `All` are subclasses of them, so that one check asks a value and its
-type alike.
+The Numba types of `Ds` and `All` are subclasses of these classes, so one `isinstance` check works
+for values and types.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from .tile import TileLike
 
 __all__ = ["ds"]
 
-ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value stores"
-READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
+ASSIGNED = "tile.at[…] is a view and cannot be assigned to; fix: write tile[…] = value"
+READ_ONLY = "a tile of a pipeline is read-only: TMA refills its slot; fix: store to an array"
 
 
 _F = TypeVar("_F")
@@ -50,8 +49,8 @@ _S = TypeVar("_S", bound="SharedTile")
 
 
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
-    """Make a function a method of a reference: references are defined here, their loads, stores and
-    views in files above."""
+    """Return a decorator that makes a function a method of a reference. References are defined
+    here, but their loads, stores and views are defined in modules that import this one."""
 
     def attach(function: _F) -> _F:
         setattr(kind, name, function)
@@ -61,11 +60,10 @@ def method_of(kind: type, name: str) -> Callable[[_F], _F]:
 
 
 class Ds:
-    """A dynamic slice: elements ``[start, start + size)`` that lie before `stop`, if it has one;
-    see `ds`."""
+    """A dynamic slice: elements ``[start, start + size)``, up to `stop` if it has one; see `ds`."""
 
     limited = False
-    """of the Numba type: whether there is a stop"""
+    """whether there is a stop; the Numba type sets it"""
 
     def __init__(self, start: Any, size: int, stop: Any = None) -> None:
         self.start, self.size, self.stop, self.limited = start, size, stop, stop is not None
@@ -76,13 +74,13 @@ class Ds:
 
 @op
 def ds(start: Any, size: int, stop: Any = None) -> Ds:
-    """Select `size` elements from `start` on: `start` may be a run-time value, `size` is a
+    """Select `size` elements from `start`: `start` may be a run-time value, `size` is a
     compile-time constant.
 
-    stop  None, or a run-time integer, in a load from an array or a store to one: the elements of
-          the array from `stop` on are outside, as those behind its end are: they read as zeros, and
-          are not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that
-          ends in the midst of a tile.
+    stop  None, or a run-time integer, in a load from an array or a store to one. Elements of the
+          array from `stop` on are treated like elements past its end: they are loaded as zeros, and
+          not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that ends
+          in the middle of a tile.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
@@ -91,26 +89,27 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
         raise no_stop(stop)
     if not isinstance(start, (int, np.integer, Inert)):
         try:
-            as_index(start)  # tiles say that they steer
+            as_index(start)  # tiles raise an error of their own here
         except TypeError:
             raise no_start(start) from None
     return Ds(start, ds_size(size), stop)
 
 
 def no_stop(stop: Any) -> SpecError:
-    """Return the error for the stop of a `ds` that is no integer."""
+    """Return the error for the stop of a `ds` that is not an integer."""
     return SpecError(
-        f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a "
-        "float"
+        f"ds(start, size, stop): stop must be an integer, got {called(stop)}; fix: int(x) "
+        "truncates a float"
     )
 
 
 def unlimited(parts: Sequence[Any], what: str) -> None:
-    """Raise SpecError for a `ds` with a stop, of values or types, where `what` has none."""
+    """Raise SpecError if a part of an index, given as values or types, is a `ds` with a stop, which
+    `what` does not support."""
     if any(isinstance(part, Ds) and part.limited for part in parts):
         raise SpecError(
-            f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, "
-            "array[…] = tile; here leave out stop="
+            f"{what}: stop= of ds(…) is supported only in loads from arrays, array[…], and stores "
+            "to them, array[…] = tile; fix: leave out stop="
         )
 
 
@@ -122,16 +121,16 @@ def ds_size(size: Any) -> int:
 
 
 def no_start(start: Any) -> SpecError:
-    """Return the error for the start of a `ds` that is no integer."""
+    """Return the error for the start of a `ds` that is not an integer."""
     return SpecError(
-        f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a "
+        f"ds(start, size): start must be an integer, got {called(start)}; fix: int(x) truncates a "
         "float, // divides integers"
     )
 
 
 class Span:
-    """A slice whose bounds are counted from the end, or which has none there: ``64:``, ``-8:``,
-    ``0:-8``, of a register tile."""
+    """A slice of a register tile with an omitted bound, or one counted from the end: ``64:``,
+    ``-8:``, ``0:-8``."""
 
     def __init__(self, start: int | None, stop: int | None) -> None:
         self.start, self.stop = start, stop
@@ -144,12 +143,12 @@ class Span:
 
 @op
 def span(start: int, stop: int | None) -> Span:
-    """Return a slice as it is written; the AST pass writes a call of it."""
+    """Return a slice as written in the source; the AST pass writes calls of it."""
     return Span(start, stop)
 
 
 class All:
-    """The whole of a dimension: ``:`` in an index."""
+    """A whole dimension: ``:`` in an index."""
 
     def __repr__(self) -> str:
         return ":"
@@ -160,12 +159,12 @@ ALL = All()
 
 @op
 def whole() -> All:
-    """Return ``:`` of an index; the AST pass writes a call of it."""
+    """Return ``:`` of an index; the AST pass writes calls of it."""
     return ALL
 
 
 class SharedTile:
-    """A tile of one or two dimensions in shared memory, or a view of one; its shape is in
+    """A one- or two-dimensional tile in shared memory, or a view of one. Its shape is in
     elements."""
 
     def __init__(
@@ -183,11 +182,11 @@ class SharedTile:
 
     @property
     def at(self) -> At:
-        """``tile.at[rows, columns]``: a view, nothing is moved."""
+        """``tile.at[rows, columns]``: a view of part of the tile; no data is moved."""
         return At(self.part)
 
     def indexed(self, index: Any) -> Any:
-        """Return the elements at the indices of a register tile: `shared_atomics`."""
+        """Return a view of the elements at the indices in a register tile; see `shared_atomics`."""
         raise NotImplementedError
 
     def part(self, index: Any) -> Any:
@@ -211,12 +210,12 @@ class SharedTile:
 
     @property
     def T(self: _S) -> _S:
-        """The transposed view; nothing is moved."""
+        """The transposed view; no data is moved."""
         return type(self)(self.address, self.layout.T, self.dtype, self.role, self.writable)
 
 
 class SmemLike:
-    """The attributes of a tile in shared memory that its Numba type has too."""
+    """The attributes that a tile in shared memory has in common with its Numba type."""
 
     operand = "tile"
     layout: Layout
@@ -225,10 +224,10 @@ class SmemLike:
 
 
 class SmemTile(SharedTile, SmemLike):
-    """A tile as a pipeline gives it to the kernel's body.
+    """A shared-memory tile that a pipeline passes to the kernel's body.
 
     ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a
-    register tile; ``tile[...] = value`` stores one where a tile is `writable`.
+    register tile; ``tile[...] = value`` stores one if the tile is `writable`.
     """
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -240,8 +239,8 @@ class SmemTile(SharedTile, SmemLike):
 def check_start(
     layout: Layout, axis: int, start: int, size: int, what: str, simulated: bool
 ) -> None:
-    """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of
-    the kernel's text."""
+    """Raise an error for a part of a tile that is not inside it: SimulationError (a hazard) if
+    `simulated`, else SpecError."""
     last = layout.shape[axis] - size
     if 0 <= start <= last:
         return
@@ -254,15 +253,15 @@ def check_start(
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"{text}; the GPU takes whatever lies there",
+            f"{text}; the GPU accesses whatever is there",
             f"a start in 0…{last}",
-            "touches what lies beside a tile",
+            "accesses memory next to a tile",
         )
-    raise SpecError(f"{text}: take some of 0 … {layout.shape[axis] - 1}")
+    raise SpecError(f"{text}; fix: select elements in 0 … {layout.shape[axis] - 1}")
 
 
 def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
-    """Raise SpecError unless a view of a tile starts where its swizzle repeats."""
+    """Raise SpecError unless a view of a tile starts where the swizzle pattern repeats."""
     unit = layout.per_panel if axis == layout.inner else 8
     if start % unit:
         named = (
@@ -276,7 +275,7 @@ def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
 
 
 class At:
-    """``x.at`` of tiles, arrays, slots and barriers: indexing with it gives a view."""
+    """``x.at`` of tiles, arrays, slots and barriers: indexing it gives a view."""
 
     def __init__(self, view: Callable[[Any], Any]) -> None:
         self._view = view
@@ -289,26 +288,28 @@ class At:
 
 
 ELEMENT = (
-    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form "
+    "tile[i, j], an element of a tile, is per-lane code, which is supported only in the body of a "
+    "body-form "
     "pipeline, in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a "
     "tile is indexed by two of ds(start, size) and ':', or by ..."
 )
 
 
 def bounded(parts: tuple[Any, ...]) -> None:
-    """Raise SpecError for a slice whose bounds depend on a size that is not known at compile time,
-    or need not be counted from."""
+    """Raise SpecError for a slice with an omitted bound, or one counted from the end: the size may
+    not be known at compile time."""
     for part in parts:
         if isinstance(part, Span):
             raise SpecError(
-                f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, "
-                "from 0 on, at compile time: write 0:64, or ds(start, size) for a run-time start"
+                f"'{part}': a slice of an array, or of a tile in shared memory, must have two "
+                "compile-time bounds that are not negative; fix: write 0:64, or ds(start, size) "
+                "for a run-time start"
             )
 
 
 def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
-    """Return the parts of a tile's index, one for each of its dimensions, or of the type of one;
-    raise SpecError for others."""
+    """Return the parts of a tile's index, one for each dimension, given an index or its type.
+    Raises SpecError for other indices."""
     parts, count = whole_slices(index), len(layout.sides)
     bounded(parts)
     unlimited(parts, "a tile in shared memory")
@@ -329,7 +330,7 @@ def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
 
 @functools.singledispatch
 def whole_slices(index: Any) -> tuple[Any, ...]:
-    """Return the parts of an index, ``:`` as `All`, or the types of its parts."""
+    """Return the parts of an index, or the types of its parts; ``:`` becomes `All`."""
     parts = index if isinstance(index, tuple) else (index,)
     return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
 
@@ -341,12 +342,12 @@ def is_whole(index: Any) -> bool:
 
 
 class GmemRef(StoringFacts):
-    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32,
-    ``ref.strides[i]``, in bytes, a run-time int64.
+    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32;
+    ``ref.strides[i]``, in bytes, is a run-time int64.
 
     np    the context of the warpgroup that it belongs to
-    on    the array of each GPU, in a kernel of several
-    gpu   the GPU whose array it is, if it is a peer's (`memory.peer_arrays`)
+    on    the array on each GPU, in a kernel that runs on several
+    gpu   the GPU that the array is on, if it belongs to a peer (`memory.peer_arrays`)
     """
 
     def __init__(
@@ -375,13 +376,13 @@ class GmemRef(StoringFacts):
         return self.arg.name if self.gpu is None else f"{self.arg.name} of GPU {self.gpu}"
 
     def of(self, gpu: int) -> GmemRef:
-        """Return the same array argument of a GPU."""
+        """Return the same array argument on another GPU."""
         return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.np, self.on, gpu))
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's
-    encoder wants them. Raises SpecError for a peer's that TMA cannot address."""
+    """Return the simulator's tensor map of an array, with dimensions in memory order, as the
+    driver's encoder takes them. Raises SpecError for a peer's array that TMA cannot address."""
     if request not in ref.tensor_maps:
         if ref.gpu is not None and ref.index in ref.unit.obstacles:
             raise SpecError(ref.unit.obstacles[ref.index])

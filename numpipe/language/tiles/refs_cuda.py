@@ -1,4 +1,4 @@
-"""References as Numba values: layouts and types in the type, addresses in the value."""
+"""References as Numba values: the type has the layout and dtype, the value has the address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _S = TypeVar("_S", bound="SharedType")
 
 
 class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
-    """The type of a `ds`. `start`: a constant; None for a start that is known at run time."""
+    """The type of a `ds`. `start`: a compile-time constant, or None if the start is known only at
+    run time."""
 
     def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
         self.size, self.inert, self.start = size, inert, start
@@ -46,7 +47,7 @@ nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: valu
 
 
 class LimitedType(DsType):
-    """The type of a `ds` with a stop, whose value is a pair."""
+    """The type of a `ds` with a stop; its value is a pair (start, stop)."""
 
     limited = True
 
@@ -77,12 +78,12 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
 
 
 class SharedType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `refs.SharedTile`. `debugged`: the unit of a kernel that is debugged, which
-    says what its records are of."""
+    """The type of a `refs.SharedTile`. `debugged`: the unit, in a kernel compiled with debug, which
+    its records of hazards refer to."""
 
     what, word = "a shared-memory tile", "smem"
     together = True
-    """whether the lanes of a warpgroup have the same indices"""
+    """whether all lanes of a warpgroup have the same indices"""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         )
 
     def of(self: _S, layout: Layout) -> _S:
-        """Return the type of a view of this tile, with this layout."""
+        """Return the type of a view of this tile with this layout."""
         return type(self)(layout, self.dtype, self.debugged, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
@@ -126,8 +127,7 @@ class SmemType(SharedType, refs.SmemLike):
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
-    """The type of ``x.at``: indexing with it gives a view, whose typer is the method `at` of the
-    type of x."""
+    """The type of ``x.at``. Indexing it gives a view, typed by the method `at` of the type of x."""
 
     def __init__(self, of: Any) -> None:
         self.of = of
@@ -135,8 +135,8 @@ class AtType(nb.types.Type):  # type: ignore[misc]
 
 
 class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
-    """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane,
-    whose elements are its own."""
+    """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
+    elements belong to a lane."""
 
     def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
         self.unit = unit
@@ -158,7 +158,7 @@ class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
 
 
 class GmemValue:
-    """A reference as a `formula` sees it that is compiled, in a kernel whose references hold the
+    """A compiled reference, as a `formula` sees it, in a kernel whose references hold the
     context."""
 
     def __init__(self, context: Any, builder: Any, ty: GmemType, value: Any) -> None:
@@ -176,7 +176,7 @@ for _opaque in (AllType, SpanType):
 
 
 def _held(ty: GmemType) -> list[tuple[str, Any]]:
-    """Return the field of the context, which references have in some kernels only."""
+    """Return the context's field, which references have in some kernels only."""
     return [("np", ty.np)] if ty.unit.references_hold_context else []
 
 
@@ -260,7 +260,8 @@ nb.attribute(
 
 
 def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    """Return strides in bytes. `nsw`: a comparison then tells LLVM the stride in elements."""
+    """Return strides in bytes. The `nsw` flag lets LLVM derive the stride in elements from a
+    comparison."""
     of, size = (
         nb.types.UniTuple(nb.types.int64, ty.arg.ndim),
         nb.const(ty.arg.dtype.itemsize, nb.i64),
@@ -288,7 +289,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     """Return the part of a tile that an index selects: (type, ``codegen(builder, address, index) ->
     address``).
 
-    `before`: how many parts of an index of slots come first.
+    `before`: the number of parts of the index that select a slot, and come first.
     """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
@@ -320,11 +321,11 @@ def _slices(tile: SharedType, index: Any, before: int) -> tuple[Any, ...]:
 def inside(
     builder: Any, tile: SharedType, index: Any, value: Any, what: str, before: int = 0
 ) -> Any:
-    """Return the value of an index that selects a part of a tile, named `what`; `before` as for
-    `view`.
+    """Return the value of an index that selects a part of a tile; `what` names the index in
+    reports, and `before` is as for `view`.
 
-    In a kernel that is debugged a start that is known at run time only, and lies outside, is
-    reported, and 0 in its place.
+    In a kernel compiled with debug, a run-time start outside the tile is reported and replaced by
+    0.
     """
     if tile.debugged is None or not tile.role.computes or refs.is_whole(index):
         return value
@@ -347,7 +348,7 @@ nb.binary(
 
 
 def new_ref(unit: Unit, index: int, role: Role) -> Any:
-    """Return an operation that makes the reference of array argument `index` from the kernel's
+    """Return an operation that creates the reference to array argument `index` from the kernel's
     parameters (entry code)."""
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)

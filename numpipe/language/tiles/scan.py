@@ -54,17 +54,17 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     the totals of the warps)."""
     form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
     if form is None:
-        raise SpecError(f"{name}(…) of register tiles: got {called(tile)}")
+        raise SpecError(f"{name}(…) expects a register tile, got {called(tile)}")
     if form.dtype not in (FLOAT32, INT32):
         raise SpecError(
-            f"{name} takes tiles of float32 or int32, got {form}: use "
+            f"{name} takes tiles of float32 or int32, got {form}; fix: use "
             f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first"
         )
     only_accumulator(form, name)
     if axis is None and len(form.shape) == 2:
         raise SpecError(
-            f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the "
-            "rows one after another"
+            f"{name}: axis must be 0 or 1 for shape {form.shape}; without an axis, NumPy scans "
+            "the flattened array, which is not supported"
         )
     along = check_axis(form, 0 if axis is None else axis, name)
     if len(form.shape) == 1:
@@ -169,19 +169,19 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
     every = leaves(tiles)
     if not every:
         raise SpecError(
-            "scan(function, tile, axis): tile is a register tile, or a tuple of them, got ()"
+            "scan(function, tile, axis): tile must be a register tile, or a tuple of them, got ()"
         )
     for tile in every:
         if form_of(tile, "'scan'") is None:
             raise SpecError(
-                "scan(function, tile, axis): tile is a register tile, or a tuple of them, got "
-                f"{called(tile)}"
+                "scan(function, tile, axis): tile must be a register tile, or a tuple of them, "
+                f"got {called(tile)}"
             )
     plans = [plan(np_, tile, axis, "scan") for tile in every]
     places = list(dict.fromkeys((form.shape, form.layout) for form, _, _ in plans))
     if len(places) > 1:
         raise SpecError(
-            "scan: tiles that are scanned together have one shape and one layout, got "
+            "scan: tiles that are scanned together must have one shape and one layout, got "
             + " and ".join(str(form) for form, _, _ in plans)
         )
     nbytes = sum(plan[2] for plan in plans)
@@ -208,8 +208,8 @@ def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
     forms = [form_of(part, "scan") for part in leaves(found)]
     if forms != list(given) or tree_of(found) != tree_of(tiles):
         raise SpecError(
-            f"scan: function(a, b) returns what a and b are, {' and '.join(map(str, given))}, "
-            "element by element, got "
+            "scan: function(a, b) must return the same types as a and b, "
+            f"{' and '.join(map(str, given))}, computed elementwise, got "
             + " and ".join(
                 str(form or called(part)) for form, part in zip(forms, leaves(found), strict=True)
             )

@@ -58,9 +58,9 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
     for axis, (whole, part) in enumerate(zip(given, parts, strict=True)):
         if isinstance(whole, All) and ref.array.shape[axis] != part.size:
             raise SimulationError(
-                f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along "
-                f"dimension {axis}, the tile has {part.size}: write ds(0, {part.size}), which is "
-                "clipped at the array's end"
+                f"{what}: ':' selects all {ref.array.shape[axis]} elements of '{ref.name}' along "
+                f"dimension {axis}, but the tile has {part.size}; fix: write ds(0, {part.size}), "
+                "which is clipped at the array's end"
             )
 
 
@@ -75,8 +75,8 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
     (axis, vector), *others = vectors
     if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{what}: one part of the index may be a vector of int32, the others are ds(start, "
-            f"size) and integers, got {' and '.join(str(each) for _, each in vectors)}"
+            f"{what}: only one part of the index may be a vector of int32, with ds(start, size) "
+            f"and integers for the others, got {' and '.join(str(each) for _, each in vectors)}"
         )
     if len(parts) == 1:
         if (
@@ -84,17 +84,15 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
             and joined(vector, Form(form.shape, INT32, form.layout)) is None
         ):
             raise SpecError(
-                f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} "
-                "layout: write "
-                f'numpipe.layout_cast(indices, "{form.layout}")'
+                f"{what}: the vector is in {form.layout} layout, but its indices are in "
+                f'{vector.layout} layout; fix: numpipe.layout_cast(indices, "{form.layout}")'
             )
         return
     want, lines = ((COLUMN, "rows"), (ROW, "columns"))[axis]
     if vector.layout not in (want, EITHER):
         raise SpecError(
-            f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of "
-            f"{vector.shape[0]} "
-            f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "
+            f"{what}: the indices of a tile's {lines} must be in {want} layout, got "
+            f"{vector.shape[0]} elements in {vector.layout} layout; fix: numpipe.layout_cast(v, "
             f'"{want}")'
         )
 
@@ -107,10 +105,10 @@ def scatter(
     what: str,
     moded: bool = False,
 ) -> None:
-    """Store a tile that fits. Elements that a `ds` selects beyond the end of the array are dropped.
+    """Store a tile that fits. Elements that a `ds` selects past the end of the array are dropped.
 
-    `moded`: an index of the vector outside the array is dropped too; it has a mode, which has been
-    applied.
+    `moded`: the vector of indices has a mode, which has been applied, so indices outside the array
+    are dropped too.
     """
     along = scattered(parts)
     assert along is not None
@@ -134,8 +132,8 @@ def scatter(
             raise failure(
                 SimulationError,
                 "out-of-bounds",
-                f"{what}: negative start {start}: the GPU writes what lies inside",
-                "starts from 0 on: what sticks out at the end is clipped",
+                f"{what}: negative start {start}: the GPU writes only elements inside the array",
+                "starts of 0 or more: elements past the end are clipped",
                 f"stores to '{ref.name}'",
             )
         where.append(slice(start, max(start, min(start + count, size))))

@@ -63,8 +63,8 @@ def index_form(tile: SmemLike, index: Any) -> Form:
     form = form_of(index, "tile.at[indices]")
     if not tile.layout.flat or form is None or form.dtype != INT32:
         raise SpecError(
-            "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one "
-            f"dimension, SMEM((n,), …), got {form} for a tile {tile.layout.sides}"
+            "tile.at[indices]: an int32 register tile can index only a one-dimensional shared "
+            f"tile, SMEM((n,), …), got {form} for a tile {tile.layout.sides}"
         )
     return form
 
@@ -76,8 +76,8 @@ def check_type(name: str, tile: SmemLike) -> None:
         raise SpecError(READ_ONLY)
     if tile.dtype.name not in known:
         raise SpecError(
-            f"{name}: {tile.dtype} has no such reduction in shared memory: it takes "
-            f"{', '.join(known)}"
+            f"{name}: expected {', '.join(known)} for this reduction in shared memory, got "
+            f"{tile.dtype}"
         )
 
 
@@ -94,7 +94,7 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
         if not isinstance(dst, IndexedLike) or not is_number(value):
             also = " or a number" * isinstance(dst, IndexedLike)
             raise SpecError(
-                f"{name}(tile, value): the second argument is a register tile{also}, got "
+                f"{name}(tile, value): the second argument must be a register tile{also}, got "
                 f"{called(value)}"
             )
         check_number(name, "the tile", tile.dtype, value)
@@ -103,8 +103,8 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
     want = dst.form.shape if isinstance(dst, IndexedLike) else tile.layout.sides
     if form.shape != want or form.dtype != tile.dtype:
         raise SpecError(
-            f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both "
-            "must be alike"
+            f"{name}: the tile is {tile.dtype} {want}, but the value is {form.dtype} "
+            f"{form.shape}: both must have the same type and shape"
         )
     if (
         isinstance(dst, IndexedLike)
@@ -112,9 +112,8 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
         and EITHER not in (form.layout, dst.form.layout)
     ):
         raise SpecError(
-            f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} "
-            "layout: write "
-            f'numpipe.layout_cast(x, "{dst.form.layout}")'
+            f"{name}: the indices are in {dst.form.layout} layout, but the values are in "
+            f'{form.layout} layout; fix: numpipe.layout_cast(x, "{dst.form.layout}")'
         )
     return dst.form if isinstance(dst, IndexedLike) and form.layout == EITHER else form
 
@@ -147,8 +146,7 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
             raise failure(
                 SimulationError,
                 "out-of-bounds",
-                f"{name}: index {int(wrong[0])} is outside the tile {tile.shape}; the "
-                "GPU leaves it out",
+                f"{name}: index {int(wrong[0])} is outside the tile {tile.shape}; the GPU skips it",
                 f"indices in 0…{tile.shape[0] - 1}",
                 "updates a tile in shared memory",
             )

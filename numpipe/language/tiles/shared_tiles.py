@@ -1,11 +1,12 @@
-"""``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
+"""Loads and stores between register tiles and shared memory: ``tile[...]`` and ``tile[...] =
+value``.
 
-Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of
-every 64. Tiles of one dimension, and parts that start anywhere, go element by element (`anywhere`).
-A load has ended when the operation returns, so that releasing the slot (mbarrier.arrive) is all
-that must follow it. The warp that stored something sees it at once; others do after a barrier; TMA
-and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory Consistency
-Model: Proxies").
+Both are generic-proxy accesses by the four warps of a warpgroup, each to its own 16 rows of every
+64. One-dimensional tiles, and parts with arbitrary starts, are accessed element by element
+(`scattered_shared`). A load is complete when the operation returns, so the slot can then be
+released (mbarrier.arrive) without further synchronization. A warp sees its own stores at once.
+Other warps see them after a barrier; TMA and wgmma see them after a ``fence.proxy.async`` by the
+storing lanes, and a barrier (PTX ISA, "Memory Consistency Model: Proxies").
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from .tile import Tile, cast_to_store, check_form, form_of
 
 
 def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
-    """Return the parts of an index, or of the type of one, that loads or stores a part of a
-    tile."""
+    """Return the parts of an index, or of its type, in a load from a tile or a store to it."""
     return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
 
 
 def check_part(
     tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool
 ) -> None:
-    """`refs.check_start` of each part; `starts` are None where they are not known, and may be 0."""
+    """Call `refs.check_start` for each part. A start that is unknown is None, and is taken to be
+    0."""
     for axis, (part, start) in enumerate(zip(parts, starts, strict=True), 2 - len(parts)):
         if not isinstance(part, All):
             check_start(tile.layout, axis, start or 0, part.size, "tile[…]", simulated)
 
 
 def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
-    """Return the form of the register tile that a load of a part gives."""
+    """Return the form of the register tile that a load of a part returns."""
     sides = tuple(
         size if isinstance(part, All) else part.size
         for part, size in zip(parts, tile.layout.sides, strict=True)
@@ -54,18 +55,18 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
     form = check_form(sides, tile.dtype, what)
     if len(form.shape) == 2 and 1 in form.shape:
         raise SpecError(
-            f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, "
+            f"{what}: a part of a two-dimensional tile must have at least 8 rows and 8 columns, "
             f"got {sides}"
         )
     return form
 
 
 def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
-    """Return whether a part of a tile starts where its swizzle does, as far as is known: `starts`
-    are None where they are not.
+    """Return whether a part of a tile starts where the swizzle pattern repeats; starts that are
+    unknown (None) are assumed to.
 
-    Then instructions move whole rows of it (`addresses`), else its elements are moved one by one
-    (`anywhere`).
+    If so, instructions move whole rows (`addresses`); otherwise, elements are moved one by one
+    (`scattered_shared`).
     """
     layout = tile.layout
     if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
@@ -78,8 +79,8 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[A
 
 
 def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
-    """Return the form in which a value is stored to a part of a shared-memory tile; raise SpecError
-    where it cannot be."""
+    """Return the form in which a value is stored to a part of a shared-memory tile. Raises
+    SpecError if it does not fit."""
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)
@@ -91,12 +92,13 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
         only_accumulator(form, what)
     if form.shape != have.shape:
         raise SpecError(
-            f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
+            f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "
+            "part of it, "
             f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value"
         )
     if form.dtype != have.dtype:
         raise SpecError(
-            f"{what}: the tile is {have.dtype}, the value {form.dtype}: store "
+            f"{what}: the tile is {have.dtype}, but the value is {form.dtype}; fix: store "
             "value.astype(tile.dtype)"
         )
     return form
@@ -104,12 +106,12 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
 
 @functools.lru_cache(maxsize=256)
 def _chunks(layout: Layout) -> np.ndarray:
-    """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each warp."""
+    """Return the byte offsets of a tile's 16-byte chunks, one row per warp."""
     return np.ascontiguousarray(_by_warp(_lines(layout), layout)).reshape(4, -1)
 
 
 def _lines(layout: Layout) -> np.ndarray:
-    """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each line."""
+    """Return the byte offsets of a tile's 16-byte chunks, one row per line."""
     lines = np.arange(layout.shape[1 - layout.inner])[:, None]
     inside = np.arange(0, layout.shape[layout.inner] * layout.itemsize, 16)
     offsets: np.ndarray = (
@@ -122,8 +124,8 @@ def _lines(layout: Layout) -> np.ndarray:
 def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
     """Return a view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of
     every 64."""
-    axis = 1 - layout.inner  # along which the tile's rows lie
-    of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that have them
+    axis = 1 - layout.inner  # the axis along which the tile's rows lie
+    of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that contain them
     split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1 :])
     return np.moveaxis(split, axis + 1, 0)
 
@@ -149,7 +151,7 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 
 
 def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return (parts of an index, where they start); raise SimulationError for a part that is not
+    """Return (parts of an index, their starts). Raises SimulationError for a part that is not
     inside the tile."""
     parts = chosen(tile, index)
     starts = tuple(
@@ -163,8 +165,8 @@ def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 @method_of(SmemTile, "__getitem__")
 def load(tile: SmemTile, index: Any) -> Tile:
-    """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the
-    memory role."""
+    """Load a shared-memory tile, or a part of it, as a register tile; in the memory role, the tile
+    has no value."""
     parts, starts = part_of(tile, index)
     form = load_form(tile, parts)
     if not tile.role.computes:
@@ -178,8 +180,8 @@ def load(tile: SmemTile, index: Any) -> Tile:
 
 @method_of(SmemTile, "__setitem__")
 def store(tile: SmemTile, index: Any, value: Any) -> None:
-    """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory
-    role."""
+    """Store a register tile to a shared-memory tile, or to a part of it. In the memory role, this
+    does nothing."""
     parts, starts = part_of(tile, index)
     value = cast_to_store(value, tile.dtype)
     form = check_store(tile, parts, value)
@@ -194,18 +196,19 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
 
 
 def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:
-    """Store a register tile to shared memory in this layout: each warp its rows. `address`: one, or
-    a column, one for each warp."""
+    """Store a register tile to shared memory in this layout: each warp stores its rows. `address`
+    is one address, or a column of one for each warp."""
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
 
 
 def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
-    """Return the register tile that `write` stored, or that lies so: each warp loads its rows."""
+    """Return the register tile that `write` stored, or one in the same layout: each warp loads its
+    rows."""
     return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
 
 
 def read_shared(layout: Layout, address: int, dtype: np.dtype, what: str) -> np.ndarray:
-    """Return a tile of shared memory that each of the four warps loads, the whole of it."""
+    """Return a tile of shared memory; each of the four warps loads all of it."""
     chunks = _lines(layout) + address
     found = current().smem_read(np.broadcast_to(chunks.reshape(-1), (4, chunks.size)), what)
     value: np.ndarray = found[0].reshape(len(chunks), -1).view(dtype)
@@ -215,8 +218,8 @@ def read_shared(layout: Layout, address: int, dtype: np.dtype, what: str) -> np.
 def send(
     layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str
 ) -> None:
-    """Store a register tile to the CTA of the cluster that has this rank, at the same address
-    there; it completes on an mbarrier there. Of a vector along the rows each warp has runs of 16
+    """Store a register tile to the same address in the CTA of the cluster that has this rank; the
+    store completes on an mbarrier there. Of a vector along rows, each warp stores runs of 16
     elements."""
     if layout.flat:
         chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]

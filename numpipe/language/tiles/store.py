@@ -1,4 +1,5 @@
-"""``c[rows, columns] = tile``: a register tile to global memory, clipped at the array's edges.
+"""Stores of register tiles to arrays in global memory: ``c[rows, columns] = tile``, clipped at the
+array's edges.
 
 ======================================  ============================================================
 index                                   value
@@ -6,31 +7,34 @@ index                                   value
 ``c[ds(i, 128), ds(j, 64)]``            a tile (128, 64), or one with a single row or column:
                                         ``c[ds(i, 64), ds(j, 1)]``
 ``bias[ds(j, 64)]``                     a vector (64,), along columns or along rows
-``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: row i of it to the row that
-                                        ``rows[i]`` names (`scatter`)
-``c[ds(i, 128, stop=n), …]``            a tile (128, …), of which what comes to element n of the
-                                        array and behind is left out
+``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: its row i goes to row
+                                        ``rows[i]`` of the array (`scatter`)
+``c[ds(i, 128, stop=n), …]``            a tile (128, …); elements from element n of the array on
+                                        are not written
 ``y[i, j]``, ``sums[i]``                a number: `elements`
 ======================================  ============================================================
 
-The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128),
-ds(j, 64)] = tile``, or ``c[b, ds(i, 128), head, ds(j, 64)] = tile``, ``sums[b, head, ds(i, 128)] =
-vector``. What `ds` selects may pass the array's end and is clipped. An integer outside its
-dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing outside the
-array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
+The index of an array with more dimensions has an integer along each of the others: ``c[b, ds(i,
+128), ds(j, 64)] = tile``, or ``c[b, ds(i, 128), head, ds(j, 64)] = tile``, ``sums[b, head, ds(i,
+128)] = vector``. A `ds` may extend past the array's end and is clipped. An integer outside its
+dimension, and a negative start, are errors on the simulated SM. The GPU writes nothing outside the
+array, but a TMA store with a negative start stops the kernel with an illegal instruction (measured
+on an H200).
 
-Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32
-bits, as NumPy's assignment does by its rule "same_kind": float32 is rounded to float16, int32
-becomes float32. Floats are not made integers, nor bfloat16 float16; the types of 8 bits saturate,
-and are asked for with `astype`.
+Tiles of float32, float16, bfloat16 and int32 are converted to an array of a 16-bit or 32-bit float
+type by NumPy's "same_kind" rule for assignment: float32 is rounded to float16, int32 becomes
+float32. Floats are not converted to integers, nor bfloat16 to float16; conversions to 8-bit types,
+which saturate, require `astype`.
 
-Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so
-that the stores of a tile overlap the loads and products of the next; so do column-major matrices of
-16-bit types, whose panels are written turned. Row-major arrays of 16 and 32 bits, and column-major
-ones of 16, that TMA cannot write, take a panel in shared memory too, from which the lanes write
-rows, or columns (`store_rows`). Other arrays, tiles whose columns do not lie along the last
-dimension, vectors, and tiles of one row or column, are written by the lanes directly; of those that
-hold the same element, one writes it.
+How a tile is written depends on the array:
+
+- Arrays whose rows TMA can address, and column-major matrices of 16-bit types, use the store ring:
+  panels in swizzled shared memory (transposed for column-major matrices), so that the stores of a
+  tile overlap the loads and products of the next.
+- Other row-major arrays of 16-bit and 32-bit types, and column-major arrays of 16-bit types, use a
+  panel in shared memory from which the lanes write rows or columns (`store_rows`).
+- Other arrays, tiles whose columns do not lie along the last dimension, vectors, and tiles of one
+  row or column are written by the lanes directly. If several lanes hold an element, one writes it.
 """
 
 from __future__ import annotations
@@ -62,10 +66,10 @@ def check(
     form: Form,
     known: Sequence[str] = tuple(map(str, TILES)),
 ) -> None:
-    """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and its type;
-    `known`: types of tiles."""
+    """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and a type
+    that can be stored there. `known`: the types of tiles."""
     if sizes != form.shape:
-        raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
+        raise SpecError(f"{what}: the index selects {sizes}, but the tile is {form.shape}")
     if form.dtype == BOOL:
         number = (
             "mask.astype(np.int32)"
@@ -74,12 +78,11 @@ def check(
         )
         convert = "" if str(dtype) in ("int32", "float32") else f".astype({name}.dtype)"
         raise SpecError(
-            f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, "
-            "np.where(mask, x, y)"
+            f"{what}: the tile is a mask; fix: store {number}{convert}, or np.where(mask, x, y)"
         )
     if dtype != form.dtype:
         raise SpecError(
-            f"{what}: the array is {dtype}, the tile {form.dtype}: "
+            f"{what}: the array is {dtype}, but the tile is {form.dtype}; fix: "
             + (
                 f"store tile.astype({name}.dtype)"
                 if str(dtype) in known
@@ -95,12 +98,12 @@ FIX = (
     "store to it by its own name, or in a function that is called by name and gets it as an "
     "argument"
 )
-"""the fix where a call did not know that an array is an output"""
+"""how to fix a call that did not know that an array is an output"""
 
 
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
-    """Return the dimensions of the block that a tile is stored to; raise SpecError where it cannot
-    be."""
+    """Return the dimensions of the block that a tile is stored to. Raises SpecError if the store is
+    not supported."""
     name = ref.arg.name
     axes, form = block_axes(ref, parts, f"{name}[…]", gathers=True), form_of(tile, stored(name))
     if form is None:
@@ -123,14 +126,14 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
 
 
 def takes_over(ref: Any, axes: tuple[int, ...], parts: Sequence[Any], form: Form) -> bool:
-    """Return whether this role stores a tile that another one computes; its lanes store what does
-    not take the store ring."""
+    """Return whether this role stores a tile that another role computes. Only tiles in the store
+    ring are handed over; the computing lanes store all others."""
     return ref.takes_over and scattered(parts) is None and through_tma(ref.arg, axes, form)
 
 
 def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
-    """Return whether a number is stored to a single element; raise SpecError where the array does
-    not take it."""
+    """Return whether a number is stored to a single element. Raises SpecError if the array does not
+    accept it."""
     if not is_element(parts) or not is_number(value):
         return False
     name = ref.arg.name
@@ -141,25 +144,26 @@ def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
 
 
 def stored(name: str) -> str:
-    """Return how a message about a store begins."""
+    """Return how messages about a store begin."""
     return f"'{name}[…] = tile'"
 
 
 def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
-    """Return whether a tile that lies along `axes` of this array takes the store ring."""
+    """Return whether a tile that lies along `axes` of this array is stored through the store
+    ring."""
     if form.layout != ACCUMULATOR or form.dtype.itemsize > 4 or not (array.tma and array.tma_store):
         return False
     if array.order == "col":
-        # stmatrix turns elements of 16 bits
+        # stmatrix transposes 16-bit elements only
         return axes[0] == 0 and form.dtype.itemsize == 2 and len(axes) == 2
-    # panels are 16 bytes wide at least
+    # panels are at least 16 bytes wide
     return axes[-1] == array.ndim - 1 and form.shape[1] * form.dtype.itemsize % 16 == 0
 
 
 @method_of(GmemRef, "__setitem__")
 def store(ref: GmemRef, index: Any, tile: Any) -> None:
-    """Store `tile`, or a number, to ``ref[index]``; nothing in a role that neither computes nor
-    stores."""
+    """Store `tile`, or a number, to ``ref[index]``. In a role that neither computes nor stores,
+    this does nothing."""
     tile = cast_to_store(tile, ref.arg.dtype)
     given = whole_slices(index)
     parts = all_of_tile(plain(given), tile)
@@ -189,10 +193,10 @@ def write_out(
     reduction: str = "",
     last: tuple[int, ...] | None = None,
 ) -> None:
-    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions;
+    """Store a tile that fits, or reduce it into the array. `at` has the start along each dimension;
     `what` begins messages.
 
-    `last`: where dimensions end, if not all of them where the array's do.
+    `last`: the end of each dimension, if it is not the array's end everywhere.
     """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
@@ -210,9 +214,9 @@ def write_out(
             + (
                 "a TMA store stops the kernel there"
                 if through
-                else "the GPU writes what lies inside"
+                else "the GPU writes only elements inside the array"
             ),
-            "starts from 0 on: what sticks out at the end is clipped",
+            "starts of 0 or more: elements past the end are clipped",
             f"stores to '{ref.name}'",
         )
     check_inside(
@@ -230,11 +234,11 @@ def write_out(
         if column % 16:
             raise SpecError(
                 f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a "
-                f"{('column', 'row')[number]}; TMA stores start at multiples of 16 B"
+                f"{('column', 'row')[number]}, but TMA stores must start at a multiple of 16 B"
             )
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
-    elif ref.takes_over:  # lanes that have the tile store it
+    elif ref.takes_over:  # the lanes that have the tile store it
         return
     elif not reduction and through_panel(ref.arg, axes, tile.form) and ref.unit.plan_row_stores():
         store_rows(ref, axes, start, tile, last)

@@ -42,11 +42,11 @@ def writing(
     statement: Statement | None = None,
     parts: Sequence[Any] = (),
 ) -> Callable[..., None]:
-    """Return ``emit(context, builder, array, start, tile)``, the code of `store.write_out`: `start`
-    has a value for each dimension.
+    """Return ``emit(context, builder, array, start, tile)``, the code for `store.write_out`:
+    `start` has a value for each dimension.
 
-    `statement`: what a lane does with an element, to store it if None. `parts`: those of the index,
-    where one may be a vector.
+    `statement`: what a lane does with an element; None stores it. `parts`: the parts of the index,
+    one of which may be a vector.
     """
     vectors = [
         (number, parts[axis], axis)
@@ -155,8 +155,8 @@ nb.overload(operator.setitem, _store)
 
 
 class _Lanes:
-    """A store of a tile by the lanes, each its own elements, bounds checked (unsigned: a negative
-    index is outside too)."""
+    """A store in which each lane writes its own elements. Bounds checks are unsigned, so a negative
+    index is outside."""
 
     def __init__(
         self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement
@@ -171,11 +171,11 @@ class _Lanes:
             for axis, *vector in to.indices
             if len(tile.shape) == 2
         }
-        """of a tile that is scattered: of each element of a lane, by dimension"""
+        """for a scatter: the index of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
-            # and rows are aligned
+            # adjacent elements are contiguous, and rows are aligned
             side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1
             self._runs(side_by_side and self.statement[0].startswith("st."))
         elif self.tile.layout != ACCUMULATOR:
@@ -186,7 +186,7 @@ class _Lanes:
             nb.join(self.builder)
 
     def _element(self, number: int) -> Any:
-        """Return an element of a lane, in the register class of the statement."""
+        """Return an element of a lane, in the register class that the statement takes."""
         builder, dtype = self.builder, self.tile.dtype
         if packing(dtype).per_register == 2:
             pair = builder.extract_value(self.value, number // 2)
@@ -201,7 +201,7 @@ class _Lanes:
         )
 
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
-        """Emit the statement for an element; lanes that are not `chosen` skip it."""
+        """Emit the statement for one element; lanes for which `chosen` is false skip it."""
         text, code = self.statement
         nb.emit_asm(
             self.builder,
@@ -212,7 +212,7 @@ class _Lanes:
         )
 
     def _plane(self) -> None:
-        """Store an accumulator's elements, by branches."""
+        """Store an accumulator's elements, with branches for the bounds."""
         builder, tile, to, (text, code) = self.builder, self.tile, self.to, self.statement
         (row, column), shape, strides = to.start, to.size, to.stride
         lane_row, lane_column = place_of(builder, tile)
@@ -246,13 +246,14 @@ class _Lanes:
                         )
 
     def _line(self) -> None:
-        """Store a vector, or a tile of one row or column: by one of the lanes that hold an
+        """Store a vector, or a tile of one row or column, from one of the lanes that hold each
         element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
         vector = to.indices[0][1] if to.indices else tile
         lies = {tile.layout, vector.layout} - {EITHER}
-        dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)  # a column has fewer elements a lane
+        # a lane has fewer elements of a column
+        dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)
         if lanes_of(tile.layout):
             dim, layout = int(word_of(tile.layout) == ROW), tile.layout
         first, named = (
@@ -264,7 +265,7 @@ class _Lanes:
         stores = owner(builder, record(tile.shape, layout))
         base, inside = to.base, builder.and_(to.inside, stores)
         axis = 0 if len(start) == 1 else dim
-        if len(start) == 2:  # the dimension in which the tile has one element
+        if len(start) == 2:  # the dimension in which the tile has a single element
             inside = builder.and_(
                 inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis])
             )
@@ -279,9 +280,9 @@ class _Lanes:
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 
     def _runs(self, at_once: bool) -> None:
-        """Store a coalesced tile: what a lane has side by side `at_once`, where the block starts at
-        a multiple of that and the array has all its columns; else element by element. Rows that are
-        not there are skipped by predicates."""
+        """Store a coalesced tile. With `at_once`, a lane stores its adjacent elements together if
+        the block starts at a multiple of their number and the array has all of its columns;
+        otherwise element by element. Predicates skip rows outside the array."""
         builder, tile, to = self.builder, self.tile, self.to
         (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
         chosen = owner(builder, tile.form.record)
@@ -302,8 +303,8 @@ class _Lanes:
             return r, c, to.moved(line, nb.const(right), to.stride[1])
 
         def neighbour(number: int) -> tuple[Any, Any]:
-            """Return (row, address) of an element by rows in an array that has all columns of the
-            block."""
+            """Return (row, address) of an element in an array that has all columns of the block,
+            with one address per row."""
             down, right = where[number]
             if down not in lines:
                 r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
@@ -334,7 +335,7 @@ class _Lanes:
                         "global",
                     )
                 return
-            if tile.dtype.itemsize == 1:  # two registers, of two elements each, are a word
+            if tile.dtype.itemsize == 1:  # two registers of two elements each make a word
                 parts = [
                     builder.or_(low, builder.shl(high, nb.const(16)))
                     for low, high in zip(parts[::2], parts[1::2], strict=True)

@@ -1,29 +1,31 @@
-"""The store ring: register tiles to global memory, through panels in shared memory that TMA reads.
+"""The store ring: register tiles are written to panels in shared memory, which TMA stores to global
+memory.
 
-A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers; to an
-array whose first dimension is contiguous, at most 64 columns of 64 rows, which lie turned in shared
-memory (stmatrix.trans). Each compute warpgroup has a ring of its own: `store_slots` staging panels.
-A tile is stored in batches of at most that many panels::
+A panel is 64 rows of at most 128 bytes of a tile, which each lane has in consecutive registers. For
+an array whose first dimension is contiguous, it is 64 rows of at most 64 columns, transposed in
+shared memory (stmatrix.trans). Each compute warpgroup has its own ring of `store_slots` staging
+panels. A tile is stored in batches of at most that many panels::
 
-    put    one lane     wait until the TMA stores of the batch before have read the panels
-           all          named barrier; write the panels (stmatrix, swizzled); proxy fence;
+    put    one lane     wait until the TMA stores of the previous batch have read the panels
+           all lanes    named barrier; write the panels (stmatrix, swizzled); proxy fence;
                         named barrier
-           one lane     one TMA store a panel, one bulk group: they run while the warpgroup goes on
+           one lane     one TMA store per panel, as one bulk group: they run while the warpgroup
+                        continues
 
-With ``CompilerParams(store_role=True)`` a warp of the memory warpgroup issues the stores, one for
-each compute warpgroup, so that those never wait for one. A ring then has two slots at least, where
-there is room for two panels, each with two mbarriers; batch s uses slot ``s % S``, and the count
-of batches runs on over tiles::
+With ``CompilerParams(store_role=True)``, warps of the memory warpgroup issue the stores, one for
+each compute warpgroup, so compute warpgroups never wait for a store to read its panels. A ring then
+has at least two slots if there is room for two panels. Each slot has two mbarriers; batch s uses
+slot ``s % S``, and the count of batches continues from tile to tile::
 
     compute    wait free[slot], phase - 1         store    wait filled[slot], phase
     warpgroup  write the panels; proxy fence      warp     TMA stores, one bulk group
                arrive filled[slot], each warp              wait until they have read the panels
                                                            arrive free[slot]
 
-Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next
-tile's loads. By default a ring has as many panels as a tile, or as the load rings leave room for:
-three load slots and room for the whole tile beat four slots and two panels at every size measured.
-Both executions run `put` as it stands.
+Writes to global memory are waited for only at the end of the kernel, so the stores of a tile
+overlap the next tile's loads. By default, a ring has as many panels as a tile, or as many as the
+load rings leave room for: three load slots and room for the whole tile were faster than four slots
+and two panels at every size measured. `put` runs unchanged in the simulator and on the GPU.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ from .tma import Copy
 
 
 def panel_layout(columns: int, itemsize: int, inner: int = 1) -> Layout:
-    """Return the layout in shared memory of a panel of `columns`; `inner`: the dimension of a tile
-    that is contiguous there."""
+    """Return the layout in shared memory of a panel with this many columns; `inner` is the
+    dimension that is contiguous there."""
     width: Any = (BLOCK, columns)[inner] * itemsize
     return Layout((BLOCK, columns), itemsize, inner, width, (columns, BLOCK)[inner] * width)
 
@@ -62,9 +64,9 @@ def panel_layout(columns: int, itemsize: int, inner: int = 1) -> Layout:
 class Batch:
     """Panels of a tile that are stored together.
 
-    panels     (row, column in the tile, columns) of each
-    inner      which dimension of the tile is contiguous in the array
-    axes       dimensions of the array along which rows and columns of the tile lie
+    panels     (row, column in the tile, columns) of each panel
+    inner      the dimension of the tile that is contiguous in the array
+    axes       the dimensions of the array along which the tile's rows and columns lie
     reduction  how an element is combined with the array's; "" to store it
     """
 
@@ -78,9 +80,9 @@ class Batch:
 def batches(
     kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str
 ) -> list[Any]:
-    """Return a tile's batches, each made by `kind`.
+    """Return a tile's batches, each created by `kind`.
 
-    Those that are neighbours in the array's memory follow each other.
+    Panels that are adjacent in the array's memory are consecutive.
     """
     inner = int(ref.arg.order == "row")
     panels = panels_of(tile.shape, tile.dtype.itemsize, inner)
@@ -96,8 +98,8 @@ def batches(
 def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
     """Return (row, column, columns) of each panel of a tile of this shape.
 
-    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels
-    of columns have 64 of them, and the last one what is left.
+    Panels of rows are 128 bytes wide; remaining columns are divided into panels of 64, 32 and 16
+    bytes. Panels of columns have 64 columns, and the last one has the remaining ones.
 
     >>> panels_of((64, 88), 2)
     [(0, 0, 64), (0, 64, 16), (0, 80, 8)]
@@ -112,13 +114,13 @@ def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tup
 
 @op
 def staging(ref: GmemRef, panel: int) -> Any:
-    """Return the address of this warpgroup's staging panel number `panel`."""
+    """Return the address of this warpgroup's staging panel with number `panel`."""
     return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
 
 
 @op
 def await_staging(ref: GmemRef) -> None:
-    """Wait until the TMA stores of the last batch have read their panels."""
+    """Wait until the TMA stores of the previous batch have read their panels."""
     current().bulk_wait(0, read=True)
 
 
@@ -141,7 +143,7 @@ def write_to(batch: Batch, address: int) -> None:
 
 @op
 def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
-    """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
+    """Issue the TMA stores or reductions of a batch as one bulk group."""
     copy_from(ref, batch, start, staging(ref, 0))
 
 
@@ -152,7 +154,7 @@ def copy_from(ref: GmemRef, batch: Batch, start: tuple[Any, ...], address: int) 
 
 
 def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
-    """Return the copies of a batch to an array of this rank: those of panels of one width are one
+    """Return the copies of a batch to an array of this rank; panels of the same width share a
     plan."""
     places: dict[int, list[tuple[int, int, int]]] = {}
     for number, (row, column, width) in enumerate(batch.panels):
@@ -175,8 +177,7 @@ def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
 
 @helper
 def put(ref, batch, start):  # type: ignore[no-untyped-def]
-    """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the
-    array."""
+    """Store a batch of panels of a tile that starts at `start` in the array."""
     only_if(ref, "stores_alone", put_alone, batch, start)
     only_if(ref, "hands_over", hand_over, batch)
     only_if(ref, "takes_over", take_over, batch, start)
@@ -186,10 +187,11 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
     mark_store(ref, "store begin")
     one_lane(await_staging, ref)
-    # nobody writes before the old panels have been read
+    # wait until the previous contents of the panels have been read
     barrier.sync(1 + special.warpgroup_index(), 128)
     write_panels(ref, batch)
-    fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
+    # executed by every writing lane, before the barrier: TMA reads through the async proxy
+    fence.proxy_async()
     barrier.sync(1 + special.warpgroup_index(), 128)
     one_lane(copy_out, ref, batch, start)
     mark_store(ref, "store end")
@@ -198,19 +200,19 @@ def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
 # ---- a ring whose stores another role issues -----------------------------------------------------
 @formula
 def next_batch(ref: GmemRef) -> Any:
-    """Return how many batches this role has written, or stored, for its warpgroup."""
+    """Return the number of batches that this role has written, or stored, for its warpgroup."""
     return ref.np.state[counter_word(ref.unit)]
 
 
 @formula
 def count_batch(ref: GmemRef, number: Any) -> None:
-    """Note that batch `number` was written, or stored."""
+    """Record that batch `number` has been written, or stored."""
     ref.np.state[counter_word(ref.unit)] = number + 1
 
 
 def counter_word(unit: Unit) -> int:
-    """Return which word of the state counts batches: the one for phases of the ring's barriers,
-    which follow from the count."""
+    """Return the index of the state word that counts batches. It also stands for the phases of the
+    ring's barriers, which are computed from the count."""
     return COUNTERS + int(unit.handover(STORE_RING)[0].index)
 
 
@@ -221,13 +223,14 @@ def phase_of(ref: GmemRef, batch: Any) -> Any:
 
 @formula
 def filled(ref: GmemRef, batch: Any) -> Any:
-    """Return the address of the barrier that tells that a batch's panels are written."""
+    """Return the address of the mbarrier that completes when a batch's panels are written."""
     return barrier_of(ref, 0, batch)
 
 
 @formula
 def free(ref: GmemRef, batch: Any) -> Any:
-    """Return the address of the barrier that tells that its panels may be written again."""
+    """Return the address of the mbarrier that completes when a batch's panels may be written
+    again."""
     return barrier_of(ref, 1, batch)
 
 
@@ -238,7 +241,7 @@ def barrier_of(ref: Any, number: int, batch: Any) -> Any:
 
 @formula
 def slot_of(ref: GmemRef, batch: Any) -> Any:
-    """Return the address of the slot of a batch."""
+    """Return the address of a batch's slot."""
     unit = ref.unit
     slot = batch % unit.staging_slots
     return ref.np.part_of(unit.staging) + slot * (unit.staged * PANEL_BYTES)
@@ -246,7 +249,7 @@ def slot_of(ref: GmemRef, batch: Any) -> Any:
 
 @op
 def declare(ref: GmemRef) -> None:
-    """Tell the simulator of the ring's barriers, which the kernel's entry initialises."""
+    """Declare the ring's barriers to the simulator; the kernel's entry code initializes them."""
     declare_barriers(ref.np, STORE_RING, ref.np.number)
 
 
@@ -260,29 +263,29 @@ def declare_barriers(np_: Context, ring: str | RingPlan, owner: int) -> None:
 
 @op
 def write_slot(ref: GmemRef, batch: Batch, slot: Any) -> None:
-    """`write_panels` to the slot at this address."""
+    """Call `write_panels` for the slot at this address."""
     write_to(batch, int(slot))
 
 
 @op
 def copy_slot(ref: GmemRef, batch: Batch, start: tuple[Any, ...], slot: Any) -> None:
-    """`copy_out` from the slot at this address."""
+    """Call `copy_out` for the slot at this address."""
     copy_from(ref, batch, start, int(slot))
 
 
 @op
 def show() -> None:
-    """Show what this warp has written to TMA, and to the lane that arrives for the warp."""
+    """Make this warp's writes visible to TMA, and to the lane that arrives for the warp."""
     current().fence_proxy_async()
 
 
 @helper
 def hand_over(ref, batch):  # type: ignore[no-untyped-def]
-    """Write a batch's panels for the role that stores them."""
+    """Write a batch's panels for another role to store."""
     declare(ref)
     number = next_batch(ref)
     mark_store(ref, "store begin")
-    # nobody writes before the old panels have been read
+    # wait until the slot's previous contents have been read
     mbarrier.wait(free(ref, number), phase_of(ref, number) - 1, number)
     write_slot(ref, batch, slot_of(ref, number))
     show()
@@ -293,7 +296,7 @@ def hand_over(ref, batch):  # type: ignore[no-untyped-def]
 
 @helper
 def take_over(ref, batch, start):  # type: ignore[no-untyped-def]
-    """Store a batch's panels, which a compute warpgroup writes, from `start` on."""
+    """Store a batch that a compute warpgroup has written, to the array from `start` on."""
     declare(ref)
     number = next_batch(ref)
     mbarrier.wait(filled(ref, number), phase_of(ref, number), number)
@@ -307,7 +310,7 @@ def take_over(ref, batch, start):  # type: ignore[no-untyped-def]
 
 @op
 def drain_stores(np_: Context) -> None:
-    """Wait, before the kernel ends, for all TMA stores of this lane (shared memory and order both
-    end with the CTA)."""
+    """Wait for all TMA stores of this lane before the kernel ends, because shared memory, and the
+    order of memory accesses, end with the CTA."""
     if np_.unit.stores:
         current().bulk_wait(0, read=False)

@@ -19,7 +19,7 @@ from .tma_cuda import Copy
 
 
 class BatchType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `Batch`, whose value is that of the whole tile."""
+    """The type of a `Batch`; its value is the value of the whole tile."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ nb.machine_model(BatchType, lambda ty: ty.tile.machine)
 
 
 def registers_of(tile: TileType, row: int, column: int, width: int) -> slice:
-    """Return which registers of a tile its panel at (row, column) is, of `width` columns."""
+    """Return the registers that hold the panel of a tile at (row, column) with `width` columns."""
     panel = [
         number * tile.registers // tile.elements
         for number, (down, right) in enumerate(tile.form.places)
@@ -62,7 +62,7 @@ def write_panel(
     address: Any,
     inner: int = 1,
 ) -> None:
-    """Write a panel of a tile to shared memory at `address`: every warp its 16 rows."""
+    """Write a panel of a tile to shared memory at `address`: each warp writes its 16 rows."""
     panel = words(builder, tile, value)[registers_of(tile, row, column, width)]
     write_registers(builder, source.panel_layout(width, tile.dtype.itemsize, inner), address, panel)
 

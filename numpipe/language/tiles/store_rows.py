@@ -1,28 +1,29 @@
-"""Tiles to arrays whose rows TMA cannot write: through a panel in shared memory, from which the
-warps write rows as they lie.
+"""Stores to arrays whose rows TMA cannot address: each warp moves its rows through shared memory
+and writes them to the array in whole rows.
 
-Where lanes store what they have of an accumulator, an instruction of a warp writes 16 bytes of each
-of 8 rows. So each warp stores its 16 rows of a panel of 64 rows, at most 128 bytes wide
-(`store_ring`), to shared memory, and loads them row by row. Then an instruction writes neighbours:
+If the lanes stored an accumulator's elements directly, an instruction of a warp would write 16
+bytes of each of 8 rows. Instead, each warp stores its 16 rows of a panel (64 rows, at most 128
+bytes wide, as in `store_ring`) to shared memory, and loads them row by row, so that one instruction
+writes adjacent elements:
 
 ======================================================================  ============================
-array                                                                   an instruction writes, of a
+array                                                                   one instruction writes, in a
                                                                         row of 128 bytes
 ======================================================================  ============================
 32 bits                                                                 32 elements
-16 bits; all rows begin at a multiple of 4 bytes, their size, and the   64 elements, two a lane
-column of the tile, are even
+16 bits; all rows start at a multiple of 4 bytes, and the row size and  64 elements, two per lane
+the tile's first column are even
 16 bits otherwise                                                       32 elements
 ======================================================================  ============================
 
-A warp loads what it has stored itself, to 2 KB of its own, so no barrier stands between: its lanes
-meet (bar.warp.sync). A barrier of the warpgroup comes before each tile, because through the same
-bytes warps exchange values (`exchange`). To column-major arrays of 16 bits columns are written in
-the same way: a panel lies turned (stmatrix.trans), each column has elements of all warps, and
-barriers of the warpgroup stand around what is stored to a panel.
+A warp loads only what it stored itself, in 2 KB of its own, so its lanes synchronize with
+bar.warp.sync only. A barrier of the warpgroup precedes each tile, because warps use the same bytes
+to exchange values (`exchange`). For column-major arrays of 16 bits, columns are written in the same
+way: a panel is transposed (stmatrix.trans), and each column has elements from all warps, so there
+is a barrier of the warpgroup before and after a panel is stored.
 
-The lanes write what they have in column-major arrays of 32 bits, in those of 8 bits, in reductions
-and scattered tiles, and in a kernel whose shared memory has no room left for a panel, 8 KB, of each
+The lanes write their own elements directly to column-major arrays of 32 bits and arrays of 8 bits,
+in reductions and scatters, and in a kernel whose shared memory has no room for an 8 KB panel per
 compute warpgroup.
 """
 
@@ -42,11 +43,12 @@ from .store_ring import panel_layout, panels_of
 from .tile import Tile
 
 WARP_BYTES = 2048
-"""of a panel that a warp has: 16 rows of at most 128 bytes"""
+"""bytes of a panel that belong to a warp: 16 rows of at most 128 bytes"""
 
 
 def through_panel(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
-    """Return whether a tile that lies along `axes` of this array is stored by rows."""
+    """Return whether a tile that lies along `axes` of this array is stored in whole rows or columns
+    through a panel."""
     if form.layout != ACCUMULATOR or (array.tma and array.tma_store):
         return False
     if array.order == "col":
@@ -55,8 +57,8 @@ def through_panel(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 
 
 def apart(width: int) -> int:
-    """Return the bytes that the rows of a panel, `width` bytes wide, skip from a warp's to the next
-    one's.
+    """Return the gap in bytes between the rows of adjacent warps in a panel that is `width` bytes
+    wide.
 
     >>> apart(128), apart(32)
     (0, 1536)
@@ -67,8 +69,8 @@ def apart(width: int) -> int:
 def store_rows(
     ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, last: tuple[int, ...]
 ) -> None:
-    """Store a tile from `start` on, panel by panel; `last`: where each dimension of the array
-    ends."""
+    """Store a tile from `start` on, panel by panel; `last` is the end of each dimension of the
+    array."""
     machine, dtype, what = current(), tile.form.dtype, f"'{ref.name}[…] = tile'"
     inner, base = int(ref.arg.order == "row"), room(ref.unit)
     for number, (row, column, columns) in enumerate(
@@ -77,7 +79,7 @@ def store_rows(
         layout = panel_layout(columns, dtype.itemsize, inner)
         value = tile.value[row : row + BLOCK, column : column + columns]
         if not number or not inner:
-            # what was stored to these bytes before has been read
+            # wait until the previous contents of these bytes have been read
             machine.bar_sync(1 + machine.warpgroup, 128)
         if inner:
             address = base + apart(layout.width) * np.arange(4)[:, None]
@@ -85,7 +87,7 @@ def store_rows(
             value = read(layout, address, dtype, what)
         else:
             write(layout, base, value, what)
-            # each warp loads what all of them have stored
+            # each warp loads what all four warps have stored
             machine.bar_sync(1 + machine.warpgroup, 128)
             value = _read_columns(columns, base, dtype, what)
         at = list(start)
@@ -94,7 +96,7 @@ def store_rows(
 
 
 def _read_columns(columns: int, base: int, dtype: np.dtype, what: str) -> np.ndarray:
-    """Return a panel that lies turned: each warp loads every fourth column, 128 bytes."""
+    """Return a transposed panel: each warp loads every fourth column, 128 bytes."""
     chunks = (
         swizzled(np.arange(0, 128 * columns, 16).reshape(-1, 4, 8), 128)
         .transpose(1, 0, 2)
@@ -112,7 +114,7 @@ def write_inside(
     last: tuple[int, ...],
     reduction: str = "",
 ) -> None:
-    """Write elements of a tile, along `axes` of the array, that lie before `last`."""
+    """Write the elements of a tile, along `axes` of the array, that lie before `last`."""
     sizes = [
         min(size, last[axis] - start[axis]) for size, axis in zip(value.shape, axes, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Tiles to arrays whose rows TMA cannot write, on the GPU."""
+"""Stores in whole rows, on the GPU, to arrays whose rows TMA cannot address."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .words_cuda import load_words, store_words
 
 
 def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) -> None:
-    """Store a tile to a block, in lines along its dimension `inner`; two 16-bit elements at once
-    where they are an aligned word."""
+    """Store a tile to a block, in lines along the block's dimension `inner`; two 16-bit elements at
+    once if they are an aligned word."""
     barrier(builder)
     with builder.if_then(to.inside):
         if tile.dtype.itemsize == 4:
@@ -34,8 +34,8 @@ def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) 
 
 
 def _pairs(builder: Any, to: Block, inner: int) -> Any:
-    """Return whether each two 16-bit elements, from an even place on, are an aligned word, inside
-    the array both or neither."""
+    """Return whether all pairs of 16-bit elements that start at an even place are aligned words,
+    and are either inside the array or outside it."""
     places = builder.or_(to.start[inner], to.size[inner])
     addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
     bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
@@ -46,9 +46,9 @@ def _pairs(builder: Any, to: Block, inner: int) -> Any:
 
 
 class _Rows:
-    """A store by words of `nbytes`, as they lie side by side in a panel: a warp moves 32 at a time,
-    of its 16 rows; where columns are contiguous (`inner` 0) the four warps together move 128, of a
-    panel whose lines are columns."""
+    """A store of adjacent words of `nbytes` from panels: a warp moves 32 at a time, from its own 16
+    rows. If columns are contiguous (`inner` is 0), the panel's lines are columns, and the four
+    warps together move 128."""
 
     def __init__(self, builder: Any, tile: TileType, to: Block, inner: int, nbytes: int) -> None:
         self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
@@ -75,20 +75,21 @@ class _Rows:
             converge(builder)
 
     def _load(self, width: int, lines: int) -> list[Any]:
-        """Return the words that a lane moves of `lines` of a panel."""
+        """Return the words that a lane loads from `lines` lines of a panel."""
         builder, machine = self.builder, nb.i32 if self.nbytes == 4 else nb.i16
         first = builder.add(self.base, builder.mul(self.warp, nb.const(WARP_BYTES)))
         own = builder.add(first, swizzled(Value(builder, self.own), width).value)
         found = []
         for far in range(0, lines * width, self.step):
-            # it has no bit that a lane's own offset has: each is swizzled by itself
+            # `far` and the lane's offset have no bits in common, so they can be swizzled separately
             moved = swizzled(far, width)
             at = builder.add(builder.xor(own, nb.const(moved & 127)), nb.const(moved & ~127))
             found += load_words(builder, machine, f"b{8 * self.nbytes}", at, 1)
         return found
 
     def _write(self, row: int, column: int, width: int, words: list[Any]) -> None:
-        """Write words of a panel at (row, column) of the tile to the array: what lies inside."""
+        """Write words of the panel at (row, column) of the tile to the array, if they are inside
+        it."""
         builder, to, inner = self.builder, self.to, self.inner
         line = builder.add(
             builder.shl(self.warp, nb.const(4)),

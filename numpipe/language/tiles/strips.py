@@ -31,9 +31,13 @@ def strip_form(tile: Any, width: Any) -> Form:
     divided into them."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
-        raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
+        raise SpecError(
+            f"map_columns: the second argument must be a register tile, got {called(tile)}"
+        )
     if form.layout != ACCUMULATOR:
-        raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
+        raise SpecError(
+            f"map_columns: only a two-dimensional tile has strips of columns, got {form}"
+        )
     if (
         isinstance(width, bool)
         or not isinstance(width, (int, np.integer))
@@ -42,8 +46,8 @@ def strip_form(tile: Any, width: Any) -> Form:
         or form.shape[1] % width
     ):
         raise SpecError(
-            f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the "
-            f"{form.shape[1]} of a tile {form.shape}"
+            f"map_columns: width={width!r}: expected a multiple of 8 that divides the "
+            f"{form.shape[1]} columns of a tile {form.shape}"
         )
     return Form((form.shape[0], int(width)), form.dtype)
 
@@ -53,8 +57,8 @@ def check_result(strip: Form, part: Any) -> None:
     form = form_of(part, "map_columns")
     if form is None or form.shape != strip.shape:
         raise SpecError(
-            f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, "
-            f"like the strip it is given, got {form or called(part)}"
+            "map_columns: function(strip, first) must return a tile of the strip's shape "
+            f"{strip.shape}, of any dtype, got {form or called(part)}"
         )
 
 
@@ -89,7 +93,7 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
         check_result(strip, parts[-1])
     if any(part.dtype != parts[0].dtype for part in parts):
         raise SpecError(
-            "map_columns: function returns tiles of one dtype, got "
+            "map_columns: function must return tiles of one dtype, got "
             + ", ".join(str(part.dtype) for part in parts)
         )
     inert = any(part.inert for part in parts)

@@ -1,9 +1,9 @@
-"""Register tiles: values held by a warpgroup, one part per lane.
+"""Register tiles: values that a warpgroup holds, each lane a part.
 
-A tile of two dimensions is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA,
-"Register Fragments for wgmma"): its rows come in blocks of 64, warp w of the warpgroup has rows 16
-w … 16 w + 15 of each. Vectors, and tiles with one row or column, have what broadcasts to that
-(`layouts`). On the simulated SM a tile is one NumPy array.
+A two-dimensional tile has the layout of the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA,
+"Register Fragments for wgmma"): in each block of 64 rows, warp w of the warpgroup has rows 16 w …
+16 w + 15. Vectors, and tiles of one row or column, are distributed so that they can be broadcast to
+it without data movement (`layouts`). On the simulated SM, a tile is one NumPy array.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from .row_layouts import ROWS
 __all__ = ["bitcast", "zeros"]
 
 MOST = 32768
-"""elements of a tile: 256 registers of float32 a lane"""
+"""largest number of elements of a tile: 256 float32 registers per lane"""
 FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
 
 def check_dtype(dtype: np.dtype, what: str) -> None:
-    """Raise SpecError for a type that no tile of an array's elements has."""
+    """Raise SpecError for a type that tiles do not support."""
     if dtype not in TILES:
         raise SpecError(
-            f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array "
+            f"{what}: a tile's dtype must be {listed(TILES, 'or')}, got {dtype}: convert an array "
             f"before the call{packed_fix(dtype)}"
         )
 
 
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile: of two dimensions, either of which may be 1, or a vector; raise
-    SpecError for other shapes."""
+    """Return the form of a tile of this shape: two-dimensional, or a vector. Raises SpecError for
+    unsupported shapes."""
     shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
     if not isinstance(shape, tuple) or not all(is_int(n) and abs(n) <= MOST for n in shape):
-        raise SpecError(f"{what}: a shape is a tuple of ints up to {MOST}, got {told(shape)}")
+        raise SpecError(f"{what}: a shape must be a tuple of ints up to {MOST}, got {told(shape)}")
     if dtype != BOOL:
         check_dtype(dtype, what)
     if len(shape) == 1:
@@ -65,16 +65,16 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         size, layout = max(shape), layout_of(shape)
         if vector_layout(size, what) not in (layout, "either"):
             raise SpecError(
-                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j "
-                f"rows, got {shape}"
+                f"{what}: a tile (1, n) has a multiple of 8 columns up to 256, and a tile (m, 1) "
+                f"has a multiple of 64 rows, got {shape}"
             )
         return Form((int(shape[0]), int(shape[1])), dtype, layout)
     return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
 
 
 def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as
-    they have pairs of columns for."""
+    """Return the form of a tile whose shape is not an accumulator's: each row is shared by as many
+    lanes as it has pairs of columns."""
     if (
         len(shape) != 2
         or shape[0] % 8
@@ -83,14 +83,14 @@ def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
         or shape[0] * shape[1] > MOST
     ):
         raise SpecError(
-            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} "
-            f"elements, all registers of a warpgroup, got {shape}"
+            f"{what}: the rows and the columns of a tile must be multiples of 8, with at most "
+            f"{MOST} elements (all registers of a warpgroup), got {shape}"
         )
     return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
 
 
 class TileLike:
-    """The attributes of a register tile that its Numba type has too."""
+    """The attributes that a register tile has in common with its Numba type."""
 
     form: Form
     inert = False
@@ -108,7 +108,7 @@ class TileLike:
         return self.form.layout
 
     def settled(self, what: str) -> Any:
-        """Return the tile where `what` may read it; raise CompileError for accumulators in
+        """Return the tile if `what` may read it. Raises CompileError for an accumulator in
         flight."""
         return self
 
@@ -121,14 +121,14 @@ def form_of(operand: Any, what: str) -> Form | None:
 class Tile(TileLike):
     """A register tile on the simulated SM. In the memory role it has no value (None)."""
 
-    __array_ufunc__ = None  # NumPy's scalars leave arithmetic with tiles to the tiles
+    __array_ufunc__ = None  # NumPy scalars then leave arithmetic to the tile
 
     def __init__(self, value: np.ndarray | InFlight | None, form: Form) -> None:
         self._value, self.form = value, form
 
     @property
     def value(self) -> np.ndarray:
-        """The elements; raises PipelineRace while a wgmma may still be writing them."""
+        """The elements. Raises PipelineRace if a wgmma may still be writing them."""
         if isinstance(self._value, np.ndarray):
             return self._value
         if self._value is None:
@@ -140,11 +140,11 @@ class Tile(TileLike):
         return self._value is None
 
     def astype(self, dtype: Any) -> Tile:
-        """Return the tile converted to another type: `numpipe.language.tiles.tile.astype`."""
+        """Return the tile converted to another type; see `numpipe.language.tiles.tile.astype`."""
         return astype(self, dtype)
 
     def view(self, dtype: Any) -> Tile:
-        """Return the tile's bits as another type: `bitcast`."""
+        """Return the tile's bits as another type; see `bitcast`."""
         return bitcast(self, dtype)
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -155,12 +155,11 @@ class Tile(TileLike):
 
 @op
 def zeros(shape: Any, dtype: Any) -> Tile:
-    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements: (M, N), (M, 1),
-    (1, N), or (n,), a vector.
+    """Create a tile of zeros, for sums: ``zeros((64, 256), np.float32)``. The shape is in elements:
+    (M, N), (M, 1), (1, N), or (n,) for a vector.
 
-    float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no
-    instruction of its own beyond zeroing ``shape[0] * shape[1] / 128`` registers a lane, and none
-    where a wgmma adds to it.
+    The type is float32, or int32 for products of 8-bit integers. Zeroing takes ``shape[0] *
+    shape[1] / 128`` registers per lane, and no instruction if a wgmma adds to the tile.
     """
     form = zeros_form(shape, dtype)
     return Tile(np.zeros(form.shape, form.dtype) if current().role.computes else None, form)
@@ -174,7 +173,8 @@ def zeros_form(shape: Any, dtype: Any) -> Form:
     form = check_form(constant("zeros", "shape", shape), kind, "zeros")
     if kind not in (FLOAT32, INT32):
         raise SpecError(
-            f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards"
+            f"zeros: accumulators are float32 or int32, got {kind}; fix: create one of these, and "
+            "convert it with .astype"
         )
     return form
 
@@ -187,15 +187,16 @@ def dtype_of(argument: Any) -> np.dtype:
 
 @op
 def astype(tile: Tile, dtype: Any) -> Tile:
-    """Convert a tile among all types of tiles, ``tile.astype(dtype)``; a mask becomes 0 and 1.
+    """Convert a tile to another type: ``tile.astype(dtype)``. All types of tiles are supported; a
+    mask becomes 0 and 1.
 
-    Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is
-    too large, infinity too, becomes the largest number, with its sign; NaN stays NaN (PTX ISA,
-    "cvt": ``.satfinite``). To integers they are truncated; what the type cannot hold becomes the
-    nearest that it can, NaN becomes 0 (``.rzi.s32``, ``.rzi.u32``, and ``cvt.pack.sat`` to 8 bits).
-    From integers to others of at most as many bits the low bits are kept, as NumPy keeps them:
-    ``np.clip(x, -128, 127)`` before it saturates. From integers to floats, and between floats of 8
-    and 16 bits, through float32.
+    To floats, values are rounded to nearest, ties to even. To float8 types they saturate: values
+    that are too large, including infinity, become the largest number with their sign; NaN stays NaN
+    (PTX ISA, "cvt": ``.satfinite``). From floats to integers, values are truncated and saturate;
+    NaN becomes 0 (``.rzi.s32``, ``.rzi.u32``, and ``cvt.pack.sat`` to 8 bits). From integers to
+    integers of the same size or smaller, the low bits are kept, as in NumPy; use ``np.clip(x, -128,
+    127)`` first to saturate. Conversions from integers to floats, and between floats of 8 and 16
+    bits, go through float32.
     """
     form = astype_form(tile.form, dtype)
     return (
@@ -211,7 +212,7 @@ def astype_form(form: Form, dtype: Any) -> Form:
         if {kind, form.dtype} - {FLOAT64} <= set(FLOATS):
             return Form(form.shape, kind, form.layout)
         raise SpecError(
-            f"astype: a {form.dtype} tile to {kind}: float64 is converted from and to "
+            f"astype from a {form.dtype} tile to {kind}: float64 converts only from and to "
             f"{listed(FLOATS)}; fix: .astype(np.float32).astype(…)"
         )
     if kind != form.dtype:
@@ -220,8 +221,8 @@ def astype_form(form: Form, dtype: Any) -> Form:
 
 
 def casts(have: np.dtype, want: np.dtype) -> bool:
-    """Return whether a store converts a tile's elements: floats of 16 and 32 bits, and int32 to
-    these, by NumPy's "same_kind"."""
+    """Return whether a store converts a tile's elements by NumPy's "same_kind" rule: among 16-bit
+    and 32-bit floats, and from int32 to these."""
     return (
         have != want
         and want in FLOATS
@@ -231,8 +232,8 @@ def casts(have: np.dtype, want: np.dtype) -> bool:
 
 
 def cast_to_store(value: Any, dtype: np.dtype) -> Any:
-    """Return what is stored to elements of a type where a value is assigned: a tile that `casts` to
-    it, converted."""
+    """Return the value to store to elements of a type: a tile that `casts` accepts is converted to
+    it."""
     return value.astype(dtype) if isinstance(value, Tile) and casts(value.dtype, dtype) else value
 
 
@@ -252,7 +253,7 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return floats truncated to integers of a type, clipped to what it holds; 0 for NaN."""
+    """Return floats truncated to integers of a type, clipped to its range; 0 for NaN."""
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
     return np.clip(whole, limits.min, limits.max).astype(dtype)  # type: ignore[no-any-return]
@@ -261,14 +262,14 @@ def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 # ---- the same bits
 @op
 def bitcast(tile: Tile, dtype: Any) -> Tile:
-    """Return the bits of a register tile as elements of another type of the same size, inside a
-    kernel; costs nothing.
+    """Reinterpret the bits of a register tile as another type of the same size, inside a kernel, at
+    no cost.
 
     tile   a tile or a vector, of any shape and layout
-    dtype  of 32 bits float32, int32, uint32; of 16 float16, bfloat16; of 8 int8, uint8,
+    dtype  32 bits: float32, int32, uint32; 16 bits: float16, bfloat16; 8 bits: int8, uint8,
            float8_e4m3fn, float8_e5m2
 
-    ``tile.view(np.int32)`` is the same, as of NumPy's arrays; JAX calls it
+    ``tile.view(np.int32)`` is the same, as for NumPy arrays; the counterpart in JAX is
     ``jax.lax.bitcast_convert_type``. The exponents of a float32 tile::
 
         exponents = ((numpipe.bitcast(x, np.int32) >> 23) & 255) - 127
@@ -287,13 +288,13 @@ def bitcast_form(tile: Any, dtype: Any) -> Form:
     if form.dtype == BOOL or kind not in sized:
         raise SpecError(
             f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: "
-            "the same bits are "
             + (
-                "of no number: use .astype(np.int32)"
+                "a mask has no bits of its own; fix: use .astype(np.int32)"
                 if form.dtype == BOOL
                 else (
-                    f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; "
-                    "astype converts"
+                    f"expected a type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; "
+                    "fix: "
+                    "use astype to convert"
                 )
             )
         )

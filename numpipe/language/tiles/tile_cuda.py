@@ -1,4 +1,5 @@
-"""Register tiles in Numba: one array of registers a lane; shape, dtype and layout in the type."""
+"""Register tiles in Numba: the type has the shape, dtype and layout; the value is one array of
+registers per lane."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .tile import TileLike
 
 
 class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """The type of a `Tile`: an element a register, in the order of `layouts.places`; of types of 8
-    and 16 bits two in each."""
+    """The type of a `Tile`. A register holds one element, or two of an 8-bit or 16-bit type, in the
+    order of `layouts.places`."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -32,8 +33,8 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         )
 
     def unify(self, context: Any, other: Any) -> Any:
-        """Return the type of a variable that is of this type on one path and of another's on
-        another; None where there is none."""
+        """Return the type of a variable that has this type on one path and another on the other;
+        None if there is no common type."""
         form = joined(self.form, other.form) if isinstance(other, TileType) else None
         return None if form is None else TileType(form)
 
@@ -49,8 +50,8 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
 
 class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """The type of a tile that a wgmma may still be writing: it must be waited for before anything
-    reads it."""
+    """The type of a tile that a wgmma may still be writing: it must be waited for before it is
+    read."""
 
     what = "a register tile"
 
@@ -67,9 +68,9 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def settled(self, what: str) -> NoReturn:
         raise CompileError(
-            f"{what}: the accumulator is in flight: wgmma may still be writing it; write acc = "
-            "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products "
-            "in flight"
+            f"{what}: the accumulator is in flight, because a wgmma may still be writing it; fix: "
+            "write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves "
+            "newer products in flight"
         )
 
 
@@ -90,11 +91,12 @@ def _dtype_of(ty: Any) -> np.dtype:
         return np.dtype(str(ty.literal_value))
     if isinstance(ty, nb.types.NumberClass):
         return np.dtype(str(ty.dtype))
-    raise SpecError(f"a dtype is needed here, known at compile time: got {ty}")
+    raise SpecError(f"expected a dtype that is known at compile time, got {ty}")
 
 
 def undefined(tile: TileType) -> Any:
-    """Return the value of a tile in the memory role, or of one whose registers are yet to come."""
+    """Return the value of a tile in the memory role, or of one whose registers are inserted
+    next."""
     return nb.ir.Constant(tile.machine, nb.ir.Undefined)
 
 
@@ -103,7 +105,8 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
 
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of a row or a column of a vector that may be in either layout."""
+    """Return the registers of the row or the column that `result` needs from a vector that may be
+    in either layout."""
     first = (
         TileType(Form(have.shape, have.dtype, ROW)).registers
         if have.layout == EITHER and result.layout == COLUMN
@@ -113,8 +116,8 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """Return the registers as they are stored: two smaller elements as an integer, elements of 32
-    bits as float32, integers too."""
+    """Return the registers for stores to shared memory: a pair of smaller elements as an integer;
+    32-bit elements, including integers, as float32."""
     whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
     return [
         builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)
@@ -122,7 +125,7 @@ def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
-    """Return a tile of these registers."""
+    """Return a tile made of these registers."""
     value = undefined(tile)
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
@@ -145,10 +148,10 @@ def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
 
 # ---- conversions
 def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
-    """Return the elements in registers of a type, in the type that conversions go through."""
+    """Return the elements of registers of a type, in the wider type used for conversions."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
-    if dtype == np.uint8:  # LLVM's instructions, which know that an index is below 256
+    if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
         return [
             builder.and_(word, nb.const(255))
             for part in parts
@@ -163,7 +166,7 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 
 
 def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
-    """Return the elements in registers of a type as float32."""
+    """Return the elements of registers of a type as float32."""
     if dtype == BOOL:
         return [builder.uitofp(part, nb.f32) for part in parts]
     found = wide(builder, dtype, parts)
@@ -174,8 +177,8 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
-    """Return two elements, in the type that conversions go through, in one register of a smaller
-    type."""
+    """Return two elements, in the wider type used for conversions, packed into one register of a
+    smaller type."""
     registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
     return builder.call(
         nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high]
@@ -183,8 +186,8 @@ def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
 
 
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
-    """Return elements, in the type that conversions go through, in registers of a type; of integers
-    the low bits."""
+    """Return elements, in the wider type used for conversions, as registers of a type; integers
+    keep their low bits."""
     if not packing(dtype).narrow:
         return list(elements)
     pairs = zip(elements[::2], elements[1::2], strict=True)
@@ -208,12 +211,12 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
 
 
 def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any:
-    """Return a tile in another type."""
+    """Return a tile converted to another type."""
     if result == have:
         return value
     kind = result.dtype
     whole = packing(have.dtype).wide.kind != "f"
-    if whole and kind in INTEGERS:  # the low bits
+    if whole and kind in INTEGERS:  # integers keep their low bits
         if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
             return value
         return assembled(
@@ -240,7 +243,7 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
 
 
 def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
-    """Return the elements of registers, a 32-bit word each."""
+    """Return the elements of registers, one in each 32-bit word."""
     if packing(tile.dtype).per_register == 2:
         return [
             word
@@ -253,7 +256,7 @@ def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
 
 
 def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
-    """Return the registers of elements in 32-bit words."""
+    """Return registers from elements, one in each 32-bit word."""
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize
         return [

@@ -1,22 +1,23 @@
-"""Parts of register tiles, and other shapes, where registers stay: ``x[:, 0:32]``, ``x[64:128,
-:]``, ``v[:, None]``, ``reshape``.
+"""Slices and reshapes of register tiles that move no data: ``x[:, 0:32]``, ``x[64:128, :]``, ``v[:,
+None]``, ``reshape``.
 
-Each lane keeps the elements that it has, so a part starts and ends where the layout begins anew:
+Each lane keeps the elements that it has, so the start and size of a slice must be multiples of the
+distance at which the layout repeats:
 
 ===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
 ===================  ==============================  ===============================================
 accumulator (M, N)   64                              8
-coalesced (M, N)     64                              what its lanes have side by side, 128 bytes at
-                                                     most
+coalesced (M, N)     64                              the adjacent elements of a row's lanes, at most
+                                                     128 bytes
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
 rows L (M, N)        all                             2 L
 ===================  ==============================  ===============================================
 
-Starts are compile-time constants: which register an instruction reads is written in it. A vector
-that may lie both ways keeps that where both go; its other parts lie along the columns. Nothing is
-computed: what is not used of a tile takes no registers.
+Starts are compile-time constants, because instructions name their registers. A slice of a vector in
+either layout stays in either layout if both support it; otherwise it lies along the columns.
+Nothing is computed, and unused parts of a tile take no registers.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from .tile import Tile, form_of
 
 
 def _steps(form: Form) -> tuple[int, ...]:
-    """Return of what a part's start and size are multiples, along each dimension."""
+    """Return, for each dimension, the number that a slice's start and size must be multiples of."""
     units = dict(zip(form.record.axes, form.record.units, strict=True))
     if lanes_of(form.layout) and 0 in units:
-        units[0] = form.shape[0]  # which rows a lane has depends on how many there are
+        units[0] = form.shape[0]  # which rows a lane has depends on their number
     return tuple(units.values()) if len(form.shape) == 1 else (units.get(0, 1), units.get(1, 1))
 
 
 def _bounds(part: Any, size: int) -> tuple[Any, int]:
-    """Return (start, size) of a part of an index along a dimension; the start is None where it is
-    not known at compile time."""
+    """Return (start, size) of a slice of a dimension; the start is None if it is not known at
+    compile time."""
     if isinstance(part, All):
         return 0, size
     if isinstance(part, Span):
@@ -55,10 +56,10 @@ def _bounds(part: Any, size: int) -> tuple[Any, int]:
 
 
 def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]]:
-    """Return (form, slices) of the part of a tile that an index selects; raise SpecError for one
-    that lanes do not have.
+    """Return (form, slices) of the part of a tile that an index selects. Raises SpecError for a
+    part that would need other lanes' elements.
 
-    `parts` are the index's parts, or their Numba types.
+    `parts` are the parts of the index, or their Numba types.
     """
     if any(not isinstance(part, (All, Ds, Span)) for part in parts):
         return expanded_form(form, tuple(parts)), ()
@@ -66,7 +67,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     if len(parts) != len(form.shape):
         raise SpecError(
             f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} "
-            f"slice{'s' * (len(form.shape) > 1)}, got {len(parts)}: write ':' for all of a "
+            f"slice{'s' * (len(form.shape) > 1)}, got {len(parts)}; fix: write ':' for a whole "
             "dimension"
         )
     slices = []
@@ -75,22 +76,22 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
             raise SpecError(
-                f"tile[…]: a part{along} starts at a run-time value, but registers are named at "
-                "compile time: write a constant, or store the tile to shared memory and load a "
-                "part of that"
+                f"tile[…]: a part{along} starts at a run-time value, but instructions name "
+                "registers at compile time; fix: use a constant, or store the tile to shared "
+                "memory and load a part of that"
             )
         if start < 0 or count < 1 or start + count > size:
             raise SpecError(
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
-                f"{form.shape}: take some of 0 … {size - 1}"
+                f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
         if (start % step or count % step) and count != size:
             raise SpecError(
-                f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what "
-                f"lanes have: a part of a tile {form} starts at a multiple of {step} and has a "
-                f"multiple of {step}: take "
-                f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a "
-                "tile in shared memory"
+                f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
+                f"of a part of a tile {form} must be multiples of {step}, because lanes keep "
+                "their elements; fix: write "
+                f"{start // step * step}:{-(-(start + count) // step) * step}, or load a part of "
+                "a tile in shared memory"
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
@@ -100,7 +101,8 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
 
 
 def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int, ...]:
-    """Return which elements of a lane make a part of a tile, in the order of the part's registers.
+    """Return which elements of a lane belong to a part of a tile, in the order of the part's
+    registers.
 
     >>> wide, part = (Form((64, columns), np.dtype(np.float32)) for columns in (24, 8))
     >>> elements_of(wide, part, (slice(0, 64), slice(8, 16)))
@@ -131,15 +133,14 @@ def _part(tile: Tile, index: Any) -> Tile:
 # ---- other shapes
 @op
 def reshape(tile: Tile, *shape: Any) -> Tile:
-    """Return a tile with a dimension of one element more or less, ``tile.reshape(1, -1)``:
-    registers stay where they are."""
+    """Add or remove a dimension of size 1, ``tile.reshape(1, -1)``, without moving data."""
     form = reshaped_form(tile, shape)
     return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
 
 
 def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
-    """Return the form of a tile in another shape; raise SpecError for one in which lanes would need
-    other elements."""
+    """Return the form of a tile in another shape. Raises SpecError if lanes would need other
+    elements."""
     form = form_of(tile, "'reshape'")
     assert form is not None
     wanted = [constant("reshape", "shape", size) for size in shape]
@@ -154,7 +155,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         )
     except (TypeError, ValueError):
         raise SpecError(
-            f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}"
+            f"reshape: a tile {form.shape} has {size} elements, which do not fit {tuple(wanted)}"
         ) from None
     if found == form.shape:
         return form
@@ -165,38 +166,38 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
     ):
         raise SpecError(
             f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; "
-            "vectors (n,), (1, n) and (n, 1) become each other, all else goes through shared "
-            "memory: tile[...] = x, then a part of it"
+            "only (n,), (1, n) and (n, 1) can be reshaped to each other; fix: go through shared "
+            "memory, tile[...] = x, and load a part of it"
         )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
     if len(found) == 2:
         raise SpecError(
-            f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
-            'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+            f"reshape of a tile {form.shape} to {found}: a row and a column are in different "
+            'lanes; fix: numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
         )
     return Form(found, form.dtype, form.layout)
 
 
 def check_tile(tile: Any) -> None:
-    """Raise SpecError for a reshape of what is no register tile."""
+    """Raise SpecError for a reshape of a value that is not a register tile."""
     if form_of(tile, "'reshape'") is None:
-        raise SpecError(f"reshape(…) of register tiles: got {called(tile)}")
+        raise SpecError(f"reshape(…) expects a register tile, got {called(tile)}")
 
 
 @method_of(Tile, "reshape")
 def _reshape(tile: Tile, *shape: Any) -> Tile:
-    """Return the tile in another shape: `reshape`."""
+    """Return the tile in another shape; see `reshape`."""
     return reshape(tile, *shape)
 
 
 def check_turned(form: Form) -> None:
-    """Raise SpecError for ``x.T`` of another tile than a vector, which is its own: other lanes
-    would have the elements."""
+    """Raise SpecError for ``x.T`` of a two-dimensional tile, whose elements would move to other
+    lanes. A vector is its own transpose."""
     if len(form.shape) == 1:
         return
     raise SpecError(
-        f"x.T of a register tile {form.shape}: other lanes would have its elements: "
+        f"x.T of a register tile {form.shape}: other lanes would have its elements; fix: "
         + (
             'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
             if 1 in form.shape

@@ -1,4 +1,4 @@
-"""Parts and shapes of register tiles on the GPU: some of a lane's registers, in their order."""
+"""Slices and reshapes of register tiles on the GPU: a selection of a lane's registers, in order."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""All TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and
-copies that a kernel issues.
+"""TMA copies of tiles: the loads of a ring, the stores of its outputs and of register tiles, and
+copies that a kernel issues itself.
 
-`plan.copy_plans.cut` says for both executions into which boxes a copy is cut. Three facts that the
-documentation of PTX does not spell out were measured on an H200, and the simulator has them:
+`plan.copy_plans.cut` divides a copy into boxes, for the simulator and the GPU. The simulator
+implements three facts that the PTX documentation does not state, and that were measured on an H200:
 
 - the innermost coordinate of a copy must be a multiple of 16 bytes, or the SM traps;
-- a store writes whole chunks of 16 bytes: past the end of a row that ends inside one it overwrites
+- a store writes whole chunks of 16 bytes: past the end of a row that ends inside one, it overwrites
   what follows;
 - a load is exact to the element.
 """
@@ -25,9 +25,9 @@ from .refs import GmemRef, tensor_map
 class Copy:
     """A copy between an array and shared memory that one lane can issue.
 
-    start    where the tile starts in the array, a place for each dimension
+    start    where the tile starts along each dimension of the array
     address  of the tile in shared memory
-    arrival  address of the mbarrier that a load completes on
+    arrival  address of the mbarrier on which a load completes
     """
 
     def __init__(
@@ -43,12 +43,13 @@ class Copy:
         self.tensor = tensor_map(ref, plan.request)
 
     def share(self, by: Sharing, key: tuple[Any, ...], what: str) -> None:
-        """Load this CTA's share of the tile, for all CTAs that share it: it starts further along a
-        dimension of the array, and in shared memory. `key` tells tiles apart, `what` names this
-        one's start."""
+        """Load only this CTA's share of the tile, for all CTAs that share it: move the start along
+        a dimension of the array and in shared memory. `key` identifies the tile, and `what` names
+        its start in reports."""
         here = place_of(current().cta, by.dims)
         group = first_of(here, by.dims, by.along)
-        # CTAs must load shares of the same tile; the GPU does not look, and it would be patchwork
+        # CTAs must load shares of the same tile; the GPU does not check that, and would combine
+        # parts of different ones
         current().agree((*key, group), f"{tuple(self.start)} of '{self.ref.name}'", by.shares, what)
         rows = share_of(here, by.dims, by.along) * by.rows
         self.start[by.across] += rows
@@ -63,7 +64,7 @@ class Copy:
             current().tma_load(address, self.tensor, at, self.arrival, self.ctas)
 
     def store(self, once: bool = False) -> None:
-        """Issue the stores of all boxes; `once`: the tile is not stored again (see
+        """Issue the stores of all boxes. `once`: the tile is not stored again (see
         `Machine.tma_store`)."""
         for at, address in self.boxes:
             current().tma_store(self.tensor, at, address, self.plan.reduction, once)

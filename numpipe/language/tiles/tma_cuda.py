@@ -1,4 +1,4 @@
-"""TMA copies on the GPU: a statement a box."""
+"""TMA copies on the GPU: one statement per box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .refs_cuda import I32
 
 
 class Copy:
-    """`tma.Copy` while code is generated; `table` is the address of the kernel's tensor maps."""
+    """The counterpart of `tma.Copy` in code generation; `table` is the address of the kernel's
+    tensor maps."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Copy:
         self._issue(cp_async_bulk.prefetch)
 
     def _issue(self, operation: Any) -> None:
-        """Issue the operation for each box, with those of the operands below that it takes."""
+        """Issue the operation for each box, with the operands that it takes from those listed
+        below."""
         *start, address, offset = (
             Value(self.builder, value) for value in (*self.start, self.address, self.offset)
         )

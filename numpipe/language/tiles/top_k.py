@@ -31,17 +31,17 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
     tiles and counts."""
     form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
     if form is None:
-        raise SpecError(f"top_k(tile, k): tile is a register tile (M, N), got {called(tile)}")
+        raise SpecError(f"top_k(tile, k): tile must be a register tile (M, N), got {called(tile)}")
     only_accumulator(form, "top_k")
     if form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, *HALVES, INT32):
         raise SpecError(
-            f"top_k takes tiles (M, N) of float32, float16, bfloat16 or int32, got {form}"
+            f"top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got {form}"
         )
     most = min(MOST, form.shape[1])
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= most:
         raise SpecError(
-            f"top_k: k={k!r}: of the {form.shape[1]} columns of a tile {form.shape}, 1 to {most} "
-            "are found"
+            f"top_k: k={k!r}: expected 1 to {most} for the {form.shape[1]} columns of a tile "
+            f"{form.shape}"
         )
     shape = form.shape[0], -(-int(k) // 8) * 8
     return Form(shape, form.dtype), Form(shape, INT32), int(k)

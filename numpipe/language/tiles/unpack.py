@@ -42,8 +42,8 @@ CHUNK = 16
 
 
 def plan(tile: Any, element: Any, dtype: Any) -> tuple[Element, Form]:
-    """Return (the packed type, the form of the unpacked tile); raise SpecError for other tiles and
-    types."""
+    """Return (the packed type, the form of the unpacked tile). Raises SpecError for unsupported
+    tiles and types."""
     if not isinstance(tile, SmemLike):
         form = form_of(tile, WHAT)
         got = called(tile) if form is None else f"a register tile of {form}"
@@ -101,8 +101,8 @@ def lane_start(layout: Layout, lane: Any) -> Any:
 
 
 def accesses(layout: Layout) -> Iterator[Access]:
-    """Yield the loads of a lane, relative to `lane_start`: `count` words, one for each register
-    from `first` on, of which those between are of the row 8 below (`layouts`)."""
+    """Yield the loads of a lane, relative to `lane_start`. The `count` words of each go to
+    registers from `first` on; the registers between them are for the row 8 below (`layouts`)."""
     words = layout.shape[1] // 4
     for row in range(0, layout.shape[0], BLOCK):
         for half in (0, 1):
@@ -119,23 +119,23 @@ def accesses(layout: Layout) -> Iterator[Access]:
 @op
 def unpack(tile: SmemTile, element: Any, dtype: Any) -> Tile:
     """Load a packed tile as a register tile of 16-bit floats, inside a kernel: an A operand of
-    `wgmma`, whose elements are never stored unpacked.
+    `wgmma`, without storing unpacked elements.
 
     tile     a tile (M, K / 2) of uint8 in shared memory, with contiguous rows, M a multiple of 64;
              elements that share a byte are neighbors along K, the first of them in the low bits
     element  "uint4", 0 … 15, or "int4", -8 … 7 in two's complement
     dtype    np.float16, or "bfloat16": all values are exact
 
-    A weight's scale and zero point are up to the kernel::
+    The kernel applies a weight's scale and zero point::
 
         w = numpipe.unpack(w_tile, "uint4", np.float16) - 8.0
         acc = numpipe.wgmma(acc, w, x_tile.T)
 
-    Costs a 128-bit load for 32 elements of a row, and per pair of elements 3 instructions to
-    float16, 4 to bfloat16. On the host, ``w[:, ::2] | w[:, 1::2] << 4`` packs an array of uint8.
+    A 128-bit load serves 32 elements of a row; each pair of elements takes 3 more instructions for
+    float16, 4 for bfloat16. On the host, ``w[:, ::2] | w[:, 1::2] << 4`` packs an array of uint8.
 
-    Raises SpecError for other types, for tiles whose columns are contiguous, and for sizes that
-    are no A operand's: 64 x i rows, at most 256 elements in each.
+    Raises SpecError for other types, for tiles whose columns are contiguous, and for sizes that an
+    A operand does not support: 64 x i rows, at most 256 elements in each.
     """
     packed, form = plan(tile, element, dtype)
     if not tile.role.computes:

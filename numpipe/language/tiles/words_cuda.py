@@ -14,12 +14,12 @@ REGISTERS = {
     str(nb.i64): "l",
     str(nb.i16): "h",
 }
-"""constraints of registers, by their types"""
+"""register constraints by type"""
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type
-    `machine`, in PTX `kind`."""
+    """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
+    `machine`, `kind` in PTX."""
     register = REGISTERS[str(machine)]
     if count == 1:
         return [
@@ -50,8 +50,8 @@ def store_words(
     chosen: Any = None,
     space: str = "shared",
 ) -> None:
-    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an
-    int32, is not 0."""
+    """Store registers to adjacent places in memory with one instruction, in lanes where `chosen`,
+    an int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
     names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)

@@ -149,7 +149,7 @@ def test_a_note_is_an_error_at_a_line_of_the_kernel(
 ) -> None:
     kernel = numpipe.kernel(num_compute_wgs=wgs, wg_axis="wg")(function)
     with pytest.raises(
-        SerializedWgmma, match=rf"kernel {function.__name__}: ptxas serialises wgmma, {said}: "
+        SerializedWgmma, match=rf"kernel {function.__name__}: ptxas serializes wgmma, {said}: "
     ) as caught:
         kernel.compiled(F16, F32)
     assert str(caught.value).startswith(
@@ -383,4 +383,4 @@ def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.Monk
     assert len(seen[0].products) == 3 and not seen[0].from_registers
     assert register_budget.excess(
         282, held
-    ) == "" and "tiles hold 274 registers a lane" in register_budget.excess(281, held)
+    ) == "" and "tiles hold 274 registers per lane" in register_budget.excess(281, held)

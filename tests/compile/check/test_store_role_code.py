@@ -1,5 +1,5 @@
-"""The machine code of kernels with a store role: the build gate finds nothing in it, and finds
-stores in the wrong warpgroup."""
+"""The machine code of kernels with a store role: it passes the build gate, which reports stores in
+the wrong warpgroup."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_the_gate_finds_nothing(name: str) -> None:
     assert gate.findings(made) == ()
     sass = gate.Sass(made.sass, made.unit.target)
     stores = "UTMAREDG" if name == "reductions" else "UTMASTG"
-    # the memory warpgroup loads and stores, and compute warpgroups do neither, nor wait for it
+    # the memory warpgroup loads and stores; compute warpgroups do neither, and do not wait for
+    # stores
     for role, held in ((MEMORY, {"UTMALDG", stores}), (COMPUTE, set())):
         opcodes = {i.opcode.partition(".")[0] for i in gate.role_code(sass, role)}
         assert opcodes & {"UTMALDG", "UTMASTG", "UTMAREDG"} == held
@@ -57,7 +58,7 @@ def test_the_gate_finds_nothing(name: str) -> None:
 @compiles
 @pytest.mark.parametrize("name", ["tiles", "outputs"])
 def test_stores_in_the_other_warpgroup_are_found(name: str) -> None:
-    """The code of one variant, with the options of the other."""
+    """Check the code of one variant against the options of the other."""
     by_role, alone = built(name), built(name, False)
     swapped = [
         (dataclasses.replace(built_, unit=other.unit), gate.Sass(built_.sass, built_.unit.target))

@@ -56,7 +56,7 @@ def test_a_simulated_call_also_compiles(monkeypatch: pytest.MonkeyPatch) -> None
     """Compiling finds mistakes that the simulator cannot, unless the environment turns it off."""
     a_pipeline_chosen_at_run_time.simulate(A, B, C)
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
-    with pytest.raises(CompileError, match="'pipe' is not of one type here"):
+    with pytest.raises(CompileError, match="'pipe' has two types here"):
         a_pipeline_chosen_at_run_time.simulate(A, B, C)
 
 
@@ -84,8 +84,8 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
             execution(twice_as_wide, A, C)
         told.append(str(caught.value))
     first = (
-        f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects (64, "
-        "128), the tile is (64, 64)"
+        f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects "
+        "(64, 128), but the tile is (64, 64)"
     )
     assert (
         told[0]

@@ -57,8 +57,8 @@ def test_the_error_for_a_builtin_on_a_tile_names_the_tile_function(
     c = np.zeros((64, 64), np.float32)
     with pytest.raises(
         NumpipeError,
-        match=rf"kernel stores: {builtin}\(…\) takes numbers, and there is a tile among its "
-        r"arguments: of the elements of tiles write (np|x)\.",
+        match=rf"kernel stores: {builtin}\(…\) takes numbers, but one of its arguments is a "
+        r"tile; fix: to convert the elements of a tile, write (np|x)\.",
     ) as caught:
         run(of_a_tile(wrong), execution, A, c)
     assert fix.partition("(")[0] in str(caught.value) and "steers" not in str(caught.value)

@@ -108,7 +108,9 @@ def test_it_runs_simulated_and_is_refused_when_compiled(
     _refused(program.kernel.compiled, program, row)
 
 
-@pytest.mark.parametrize("said", ["a choice needs one type", "has two layouts here"])
+@pytest.mark.parametrize(
+    "said", ["a conditional expression needs one type", "has two layouts here"]
+)
 def test_a_simulated_call_compiles_too_unless_turned_off(
     said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -392,8 +392,8 @@ def test_a_race_is_reported_below_its_line() -> None:
     [
         (
             "Cannot unify int32 and float32 for 'x.2', defined at k.py (1000007)",
-            "'x' is not of one type here (int32 and float32): bind it in one place, or to one "
-            "type in each",
+            "'x' has two types here (int32 and float32); fix: assign it in one place, or the "
+            "same type everywhere",
         ),
         ("Unknown attribute 'foo' of type Literal[int](3)", "3 has no attribute 'foo'"),
         (

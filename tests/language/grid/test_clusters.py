@@ -299,7 +299,7 @@ def test_barriers_along_two_axes_do_not_cover_a_cta_at_the_corner() -> None:
         ),
         (
             {"cluster": 2, "cluster_names": "g", "grid": (2,), "grid_names": "g"},
-            "has 'g', which is also a grid axis: give each axis",
+            "has 'g', which is also a grid axis; fix: give each axis",
         ),
         (
             {"cluster": 32, "cluster_names": "c"},
@@ -321,12 +321,10 @@ def test_a_share_is_a_multiple_of_eight_rows() -> None:
     cfg = dataclasses.replace(SMALL, along_m=16)
     with pytest.raises(
         SpecError,
-        match=r"in_specs\[1\] for 'b': collective_axes=\('cluster',\): 16 CTAs load a share each "
-        r"of its "
-        r"64 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
-        r"multiple "
-        "of 8 rows: "
-        "make that side a multiple of 128, or the cluster smaller",
+        match=r"in_specs\[1\] for 'b': collective_axes=\('cluster',\): each of 16 CTAs loads a "
+        r"share of its 64 rows \(along dimension 0, the one that is not contiguous\), and a share "
+        r"must be a multiple of 8 rows; fix: make that side a multiple of 128, or the cluster "
+        r"smaller",
     ):
         product(cfg).simulate(A, B)
 
@@ -372,19 +370,19 @@ def unknown_axis(a, b, c):
     [
         (
             other_axis,
-            "collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes "
-            "are 'pair'",
+            "collective_axes has 'cluster', which is not an axis of the cluster: the cluster's "
+            "axes are 'pair'",
         ),
         (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is for inputs"),
         (
             alone,
-            r"in_specs\[0\]: collective_axes in a single-stream pipeline, whose slots belong to "
-            r"one warpgroup",
+            r"in_specs\[0\]: collective_axes needs a memory role that loads for the CTAs, but the "
+            r"slots of a single-stream pipeline belong to one warpgroup",
         ),
         (
             copied,
             r"copy_gmem_to_smem: barrier is ClusterBarrier\('pair', num_barriers=1, "
-            r"num_arrivals=1\), whose phases count",
+            r"num_arrivals=1\), which counts",
         ),
         (
             unknown_axis,

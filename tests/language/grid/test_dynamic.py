@@ -242,7 +242,7 @@ def test_a_loop_runs_to_its_end() -> None:
 
     refused(
         breaks,
-        r"test_dynamic.py:\d+.*'break' leaves the loop over tiles of line \d+, which takes them "
+        r"test_dynamic.py:\d+.*'break' leaves the loop over tiles at line \d+, which takes them "
         r"from a counter",
     )
     refused(returns, r"'return' leaves the loop over tiles")
@@ -264,11 +264,13 @@ def test_a_loop_is_in_no_other_one() -> None:
             inner(m)
 
     refused(
-        inside, r"dynamic=True in another loop over tiles.*give numpipe.tiles the counts of both"
+        inside,
+        r"dynamic=True inside another loop over tiles.*give numpipe.tiles the counts of both",
     )
     refused(
         called,
-        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: runs inside that of test_dynamic.py:\d+",
+        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: it runs inside the loop of "
+        r"test_dynamic.py:\d+",
         error=SpecError,
     )
 
@@ -281,7 +283,9 @@ def test_dynamic_is_a_constant(value: str, tmp_path: Any, monkeypatch: pytest.Mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "of_value", raising=False)
-    refused(__import__("of_value").kernel, r"dynamic= is True or False, known at compile time.*got")
+    refused(
+        __import__("of_value").kernel, r"dynamic= must be True or False, known at compile time.*got"
+    )
 
 
 def test_all_ctas_run_the_same_loops() -> None:
@@ -347,8 +351,8 @@ def test_the_ring_of_tickets_needs_room() -> None:
         unit.plan_scratch(f"x.py:{line}", numpipe.Barrier(num_barriers=count), True)
     with pytest.raises(
         SpecError,
-        match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 "
-        r"bytes",
+        match=r"kernel many, tiles\(dynamic=True\) at x.py:1: the barriers of all rings exceed "
+        r"the 1024 bytes",
     ):
         unit.plan_work_ring("x.py:1")
 

@@ -313,10 +313,10 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
     "names, text",
     [
         (("m", "z"), "unknown axis 'z': the grid's axes are named 'm', 'n'"),
-        (("m", "m"), r"each axis is named once, got \('m', 'm'\)"),
+        (("m", "m"), r"each axis may be named only once, got \('m', 'm'\)"),
         (
             ("m", 1),
-            "the name of an axis is a compile-time string, or a tuple of several, got names",
+            "the name of an axis must be a compile-time string, or a tuple of them, got names",
         ),
     ],
 )

@@ -122,11 +122,11 @@ def test_a_curve_keeps_neighbours_together_in_both_indices() -> None:
 def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
     with pytest.raises(
         SpecError,
-        match=r"grouped\(4\): tile t=12 of a grid of 4 x 3 tiles: they are numbered 0 … 11",
+        match="grouped\\(4\\): tile t=12 of a grid of 4 x 3 tiles: expected a number in 0 … 11",
     ):
         Grouped(4).coordinates(12, (4, 3))
     for shape in ((4,), (4, -1), (2, 2, 2, 2), (2.0, 2), (True, 2)):
-        with pytest.raises(SpecError, match="a grid of tiles has the shape"):
+        with pytest.raises(SpecError, match="the shape of a grid of tiles must be"):
             Row().table(shape)  # type: ignore[arg-type]
     for group in (0, -1, 1.5, True):
         with pytest.raises(SpecError, match=r"(Grouped|Snake): group must be an int"):
@@ -253,13 +253,18 @@ def with_an_object_of_run_time(c, group):
         (
             with_a_constant_table,
             (),
-            "a host table is an argument of the kernel, a 2-D int32 array: pass the array",
+            "a host table must be an argument of the kernel, a 2-D int32 array; fix: pass the "
+            "array",
         ),
-        (with_two_groups, (), r"order=Grouped\(group=4\) says what its group is: leave group= out"),
+        (
+            with_two_groups,
+            (),
+            r"order=Grouped\(group=4\) already has a group; fix: leave group= out",
+        ),
         (
             with_an_object_of_run_time,
             (np.int32(3),),
-            r'known at compile time; .* beside the name: order="snake", group=…',
+            r'must be compile-time constants; fix: .* separately: order="snake", group=…',
         ),
     ],
 )

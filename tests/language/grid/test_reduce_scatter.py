@@ -271,35 +271,35 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
     for body, message, options in (
         (
             unknown,
-            "split_tiles: split='m' is no axis of the cluster: the cluster's axes are 'k'",
+            "split_tiles: split='m' is not an axis of the cluster: the cluster's axes are 'k'",
             {},
         ),
         (
             unknown,
-            "split='m' is no axis of the cluster: the kernel names none",
+            "split='m' is not an axis of the cluster: the kernel names none",
             {"cluster_names": ()},
         ),
         (
             along_no_axis,
-            "combine: axis='m' is no axis of the cluster: the cluster's axes are 'k'",
+            "combine: axis='m' is not an axis of the cluster: the cluster's axes are 'k'",
             {},
         ),
         (
             halves,
-            r"axis='k'\): acc is a float32 register tile \(rows, columns\), got float16 \(64, "
-            r"64\): combine before",
+            r"axis='k'\): acc must be a float32 register tile \(rows, columns\), got float16 "
+            r"\(64, 64\); fix: combine before",
             {},
         ),
         (
             narrow,
-            r"2 CTAs along 'k' keep a share each of a tile's columns, a multiple of 8, and this "
-            r"one has 8: .* of 16",
+            "2 CTAs along 'k' each keep a share of a tile's columns, a multiple of 8, but this "
+            "tile has 8; fix: .* of 16",
             {},
         ),
         (
             twice,
-            "axis='k' exchanges sums through shared memory, and work is a workspace in global "
-            "memory: leave one of",
+            "axis='k' exchanges sums through shared memory, but work is a workspace in global "
+            "memory; fix: leave one of",
             {"workspace": Workspace((64, 64))},
         ),
     ):

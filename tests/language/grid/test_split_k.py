@@ -316,11 +316,13 @@ def test_a_part_that_another_one_has_handed_over_already_is_reported() -> None:
     [
         (
             {"slots": 1},
-            r"slot 1 of a workspace of 1: for split_tiles\(split=n\) a workspace has n slots",
+            r"slot 1, but the workspace has 1 slots:  for split_tiles\(split=n\) a workspace has "
+            "n slots",
         ),
         (
             {"tile": (64, 32)},
-            r"a tile of 4096 elements and a workspace for 2048: Workspace\(\(64, 64\), …\)",
+            r"a tile of 4096 elements, but the workspace has room for 2048:  Workspace\(\(64, "
+            r"64\), …\)",
         ),
     ],
     ids=str,
@@ -378,7 +380,7 @@ def test_loops_that_are_not_split_loops_are_refused() -> None:
         (no_part, "gives 2 indices and a part"),
         (no_integer, 'split=0: "stream", or the parts of a tile'),
         (unknown, "takes the tile counts, steps="),
-        (by_table, "takes no host table"),
+        (by_table, "does not support a host table"),
     ):
         refused(body, message, workspace=Workspace((64, 64)))
 
@@ -396,8 +398,10 @@ def test_combine_needs_a_float32_tile_and_a_workspace() -> None:
                 numpipe.zeros((64, 64), np.float32), part, a
             )
 
-    refused(halves, "acc is a float32 register tile, got float16", workspace=Workspace((64, 64)))
-    refused(elsewhere, "work is the kernel's last parameter")
+    refused(
+        halves, "acc must be a float32 register tile, got float16", workspace=Workspace((64, 64))
+    )
+    refused(elsewhere, "work must be the kernel's workspace, its last parameter")
 
 
 def test_workspaces_are_reported_correctly() -> None:

@@ -94,15 +94,18 @@ def of_a_vector(x):
     [
         (
             loaded(along="cluster"),
-            "copy_gmem_to_smem: collective_axes has 'cluster', which is no axis of "
-            "the cluster: the cluster's axes are 'pair'",
+            "copy_gmem_to_smem: collective_axes has 'cluster', which is not an axis of the "
+            "cluster: the cluster's axes are 'pair'",
         ),
-        (of_a_vector, "CTAs load a share each of a block's rows, and this one has one dimension"),
+        (
+            of_a_vector,
+            "each CTA loads a share of a block's rows, but this block has only one dimension",
+        ),
         (
             loaded(8),
-            r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not "
-            r"contiguous\), and a share is a "
-            "multiple of 8 rows: make that side a multiple of 16",
+            r"each of 2 CTAs loads a share of its 8 rows \(along dimension 0, the one that is not "
+            r"contiguous\), and a share must be a multiple of 8 rows; fix: make that side a "
+            "multiple of 16",
         ),
         (
             loaded(along=1),

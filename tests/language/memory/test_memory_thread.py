@@ -58,6 +58,6 @@ def test_two_pipelines_with_different_numbers_are_refused() -> None:
 
     with pytest.raises(
         SpecError,
-        match=r"says memory_thread_idx=1, but the one of line \d+ says 0: a CTA has one split into",
+        match=r"has memory_thread_idx=1, but the call at line \d+ has 0: a CTA has only one split into",
     ):
         two.compiled(*ARGS)

@@ -147,8 +147,8 @@ def test_a_bad_table_is_refused() -> None:
         (
             block,
             x,
-            r"prefetched\(x\)\[…\] is indexed by an integer for each of the array's 1 dimension: "
-            r"x\[…\]",
+            r"prefetched\(x\)\[…\] must be indexed by an integer for each of the array's 1 "
+            r"dimension; fix: .*, x\[…\]",
         ),
         (whole, x, r"prefetched\(x\) has no value: its elements have, prefetched\(x\)\[i\]"),
     ):

@@ -16,7 +16,9 @@ from numpipe import (
     Barrier,
     BlockSpec,
     CompilerParams,
+    PipelineDeadlock,
     PipelineRace,
+    RefUnion,
     SwizzleTransform,
     cdiv,
     ds,
@@ -50,6 +52,50 @@ def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_sa
         y = 7 * ones(3, 64, 64)
         run(chosen, ones(64, 64), y)
         assert [set(part.flat) for part in y] == [{0}, {1}, {7}]
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def arrives_if(x, y, expected):
+    """Copy a block; the second barrier needs an arrival of which `expected` decides."""
+    tile, landed, met = numpipe.scratch((SMEM((64, 64), np.float32), Barrier(), Barrier()))
+    numpipe.async_prefetch(x.at[ds(0, 64), ds(0, 64)], predicate=expected == 1)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    numpipe.barrier_arrive(met, predicate=expected == 1)
+    numpipe.barrier_wait(met)
+    y[:, :] = tile[...]
+
+
+def test_a_predicate_of_an_arrival_or_a_prefetch_is_a_branch_around_it(runs: Any) -> None:
+    for run in runs:
+        y = 7 * ones(64, 64)
+        run(arrives_if, ones(64, 64), y, 1)
+        assert set(y.flat) == {1}
+    with pytest.raises(PipelineDeadlock, match="met"):
+        arrives_if.simulate(ones(64, 64), ones(64, 64), 0)
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def read_through_an_alias(x, y, *, waits: numpipe.Static):
+    """Read one member of a union while a copy into the other may still be on its way."""
+    (one, other), landed = numpipe.scratch(
+        (RefUnion(SMEM((64, 64), np.float32), SMEM((64, 64), np.float32)), Barrier())
+    )
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], one, landed)
+    if waits:
+        numpipe.barrier_wait(landed)
+    y[:, :] = other[...]
+    if not waits:
+        numpipe.barrier_wait(landed)
+
+
+def test_members_of_a_union_are_the_same_bytes_to_the_detector_of_races() -> None:
+    y = ones(64, 64)
+    read_through_an_alias.simulate(2 * ones(64, 64), y, waits=True)
+    assert set(y.flat) == {2}
+    for seed in SEEDS:
+        with pytest.raises(PipelineRace, match="landed"):
+            read_through_an_alias.simulate(ones(64, 64), y, waits=False, seed=seed)
 
 
 def once_more(commit_group: bool, wait_read_only: bool = True) -> Any:

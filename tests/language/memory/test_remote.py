@@ -158,7 +158,7 @@ def sent(
 
 def test_a_place_outside_the_cluster_is_reported() -> None:
     with pytest.raises(
-        SimulationError, match="cluster_idx=2, and the cluster has 2 CTAs along 'pair'"
+        SimulationError, match="cluster_idx=2, but the cluster has 2 CTAs along 'pair'"
     ) as caught:
         pair(sent(to=2)).simulate(integers(64, 16))
     assert caught.value.report is not None and caught.value.report.hazard == "out-of-bounds"
@@ -199,34 +199,34 @@ def sums_of_columns(x):
     [
         (
             sent((64, 32)),
-            r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape",
+            "async_store_smem: src is \\(64, 16\\), but dst is \\(64, 32\\): they must have the "
+            "same shape",
         ),
         (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
         (
             sent(along="cluster"),
-            "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are "
-            "'pair'",
+            "cluster_dim has 'cluster', which is not an axis of the cluster: the cluster's axes "
+            "are 'pair'",
         ),
         (a_number, "src must be a register tile, got float"),
         (
             sent(to=0.5),
-            "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got "
-            "float",
+            "cluster_idx, the index of the other CTA along 'pair', must be an integer, got float",
         ),
         (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
         (
             columns_of_16_bits,
-            "st.async stores 4 bytes at least, and a lane has one element of a row of float16: "
-            "send to a tile whose",
+            "st.async stores at least 4 bytes, but a lane has only one element of a row of "
+            "float16; fix: send to a tile whose",
         ),
         (
             sums_of_columns,
-            r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in "
-            r"row layout: send numpipe.layout_cast\(v, \"column\"\)",
+            r"a vector must have 32-bit elements along rows, .*, got float32 \(16,\) in row "
+            r'layout; fix: send numpipe.layout_cast\(v, "column"\)',
         ),
         (
             sent(barrier=ClusterBarrier("pair")),
-            "whose phases count arrivals of several CTAs, and a copy arrives in one only",
+            "which counts arrivals of several CTAs, but a copy arrives in one CTA only",
         ),
     ],
     ids=lambda part: getattr(part, "__name__", ""),

@@ -154,8 +154,8 @@ def a_part_of_another_type(x, y):
     [
         (
             a_dictionary,
-            "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have "
-            "names too",
+            "numpipe.scratch: dictionaries are not supported in a kernel; fix: use a NamedTuple, "
+            "whose parts have names too",
         ),
         (
             another_name,

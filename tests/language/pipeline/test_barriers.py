@@ -135,7 +135,7 @@ def test_a_pipeline_in_a_body_with_barriers() -> None:
                 inner,
                 grid=(3,),
                 compute_context=compute,
-                manual_ready_barriers=True,
+                manual_produced_barriers=True,
                 manual_consumed_barriers=True,
                 in_specs=(BlockSpec((64, 64), lambda k: (i, k)),),
             )(a)
@@ -144,7 +144,7 @@ def test_a_pipeline_in_a_body_with_barriers() -> None:
         emit(
             outer,
             grid=(cdiv(a.shape[0], 64),),
-            manual_ready_barriers=True,
+            manual_ready_barriers=True,  # its name in Pallas before JAX 0.12
             manual_consumed_barriers=True,
             in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
         )(b)
@@ -195,7 +195,7 @@ def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
             body,
             grid=(cdiv(a.shape[1], 64),),
             compute_context=compute,
-            manual_ready_barriers=cfg.manual,
+            manual_produced_barriers=cfg.manual,
             manual_consumed_barriers=cfg.manual,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
         )(a, b)
@@ -338,7 +338,7 @@ READ_EARLY = (
     f"|{NOT_DRAINED}"
 )
 OPERAND = r" on consumed\[{slot}\] for in_specs\[1\] 'b' of a, b @ \S+:\d+ for step {step}: "
-NEVER = f"did not arrive{OPERAND}the memory role would wait for ever"
+NEVER = f"did not arrive{OPERAND}the memory role would wait forever"
 TWICE = f"arrives twice{OPERAND}the tile would be"
 
 

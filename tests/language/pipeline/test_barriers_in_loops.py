@@ -135,7 +135,7 @@ def released_first(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(4,),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))),
     )
@@ -154,7 +154,7 @@ def skipped(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(
         grid=(4,),
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         manual_consumed_barriers=True,
         in_specs=(BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))),
     )

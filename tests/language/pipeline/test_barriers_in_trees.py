@@ -25,7 +25,7 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 64,),
         max_concurrent_steps=2,
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)),
             Scaled(
@@ -74,7 +74,7 @@ def in_a_body(a, w, scales, y):
         grid=(a.shape[1] // 64,),
         max_concurrent_steps=3,
         compute_context=compute,
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         in_specs=(
             Scaled(
                 w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec(memory_space=numpipe.GMEM)
@@ -120,7 +120,7 @@ def unused(a, w, scales, y):
     pipe = numpipe.pipeline(
         grid=(a.shape[1] // 64,),
         max_concurrent_steps=2,
-        manual_ready_barriers=True,
+        manual_produced_barriers=True,
         in_specs=(
             Scaled(
                 w=BlockSpec((64, 64), lambda k: (0, k)),
@@ -164,7 +164,7 @@ def test_barriers_that_are_unpacked_flat_are_refused(compiled: bool) -> None:
     def flat(a, w, scales):
         pipe = numpipe.pipeline(
             grid=(1,),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             in_specs=(
                 BlockSpec((64, 64), lambda k: (0, k)),
                 (BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),

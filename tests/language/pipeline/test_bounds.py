@@ -153,7 +153,7 @@ def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
     "value, mode, says",
     [
         (0, "wrap", "index\\(i, mode\\): mode must be 'zero', 'clip' or None, got 'wrap'"),
-        (0, None, "is the index alone"),
+        (0, None, "write i alone"),
         (0.5, "clip", "i must be an integer or a vector of int32, got "),
     ],
 )

@@ -178,7 +178,9 @@ def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
         )(a)
 
-    with pytest.raises(numpipe.SpecError, match="steps_of, but not every step is sure"):
+    with pytest.raises(
+        numpipe.SpecError, match="steps_of, but the steps may execute different blocks"
+    ):
         body_form.simulate(np.zeros((64, 128), np.float16))
 
 

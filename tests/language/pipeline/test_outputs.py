@@ -123,7 +123,7 @@ def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
 
     with pytest.raises(
         SpecError,
-        match=r"out_specs\[0\] for 'o': the call took 'o' for an input, because the kernel's "
+        match=r"out_specs\[0\] for 'o': the call treats 'o' as an input, because the kernel's "
         r"source does not show that it is an output",
     ):
         hides.simulate(np.zeros((64, 64), F16), np.zeros((64, 64), F16))
@@ -240,7 +240,7 @@ class Device:
         (
             10,
             32,
-            r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole "
+            r"out_specs\[0\] for 'o': its rows are not a multiple of 16 B, and TMA writes whole "
             r"16-byte chunks, past their ends",
         ),
         (64, 130, r"out_specs\[0\] for 'o'.*16"),
@@ -266,7 +266,7 @@ def test_allocations_of_as_many_rings_that_load_what_this_one_stores() -> None:
         shared = emit(reads, grid=(2,), in_specs=(block, block)).get_allocations(a, a)
         emit(writes, grid=(2,), out_specs=(block,))(o, allocations=shared)
 
-    with pytest.raises(SpecError, match="have 0 rings of outputs, but this pipeline has 1"):
+    with pytest.raises(SpecError, match="have 0 output rings, but this pipeline has 1"):
         other_way.simulate(np.zeros((64, 128), F16), np.zeros((64, 128), F32))
 
 

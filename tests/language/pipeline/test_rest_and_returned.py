@@ -69,7 +69,7 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
         numpipe.emit_pipeline_warp_specialized(
             body,
             grid=(3,),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             max_concurrent_steps=slots,
             compute_context=compute,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
@@ -160,9 +160,8 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         (
             context,
             CompileError,
-            r"nested function 'compute' has '\*': a function with it is called by its own name, "
-            r"or is the "
-            "body of a pipeline; here write its parameters out",
+            r"nested function 'compute' has '\*', so it must be called by its own name or be the "
+            "body of a pipeline; fix: write its parameters out",
         ),
         (
             called,
@@ -243,7 +242,8 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
         for run in (kernel.simulate, kernel.compiled):
             with pytest.raises(
                 CompileError,
-                match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a "
-                r"name: pipe = function\(…\), where every return of the function is a pipeline",
+                match=r"test_rest_and_returned.py:\d+: kernel .* or of a function that binds it "
+                r"to a name, pipe = function\(…\), where function returns a pipeline in "
+                "every return",
             ):
                 run(A, out())

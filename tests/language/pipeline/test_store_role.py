@@ -1,5 +1,5 @@
-"""Stores by a warp next to the loading one (`CompilerParams(store_role=True)`), simulated: results,
-bugs injected into its protocol, what is refused, and its rows of a timeline."""
+"""Stores by a warp next to the loading one (`CompilerParams(store_role=True)`) in the simulator:
+results, injected bugs, rejected kernels, and rows of a timeline."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def simulated(kernel: Any, *args: Any, seed: int | None = None, **statics: Any) 
     trace = numpipe.Trace()
     result = by_store_role(kernel).simulate(*args, seed=seed, trace=trace, **statics)
     trace.check_legal()
-    # stores are issued, and waited for, by the store role alone
+    # only the store role issues stores and waits for them
     assert {event.role for event in trace.events if event.kind in ("store", "flush")} <= {"storing"}
     return result
 
 
 # ---- results
 REFUSED = {"alone, 1 slot", "alone, 3 slots", "without memory role"}
-"""checks whose kernels have rings of each warpgroup's own, or no memory warpgroup"""
+"""Checks of kernels in which each warpgroup has its own ring, or without a memory warpgroup."""
 
 
 @pytest.mark.parametrize("name", output_kernels.CHECKS)
@@ -90,7 +90,7 @@ def test_reductions_of_several_ctas_add_up(slots: int, seed: int | None) -> None
 
 
 def test_a_limited_block_is_stored_by_the_lanes() -> None:
-    """Whether all of it lies inside is known at run time only."""
+    """Whether the whole block lies inside is known only at run time."""
 
     @numpipe.kernel(compiler_params=STORES)
     def limited(y, *, rows: numpipe.Static = 40):

@@ -436,7 +436,7 @@ def test_a_kernel_without_tiles_is_refused() -> None:
     with pytest.raises(
         CompileError,
         match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, "
-        r"and the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`",
+        r"but the kernel has no loop over tiles; fix: write `for m, n in numpipe.tiles\(…\):`",
     ):
         numpipe.kernel(without_tiles, schedule="pingpong").simulate(a, b, np.zeros((64, 64), F16))
 
@@ -455,7 +455,9 @@ def test_a_pipeline_that_asks_for_one_warpgroup_is_refused() -> None:
                 in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
             )(a)
 
-    with pytest.raises(SpecError, match="needs 2 or more: num_compute_wgs=1"):
+    with pytest.raises(
+        SpecError, match="needs at least 2 compute warpgroups, .* got num_compute_wgs=1"
+    ):
         asks.simulate(np.zeros((64, 64), F16))
 
 
@@ -475,11 +477,11 @@ def test_slots_and_staging_share_the_available_memory() -> None:
     assert fit_slots(((1, 8), np.float32), store_slots=0) == (232448 - 1024) // 1024
     with pytest.raises(
         SpecError,
-        match=r"a slot is 131072 B, but of 232448 B 100352 B are left beside 1024 B of barriers, "
-        r"131072 B of store_slots \(2 warpgroups x 8 x 8192 B\) and 0 B of other_bytes",
+        match=r"a slot needs 131072 B, but only 100352 B of 232448 B are left after 1024 B of "
+        r"barriers, 131072 B of store_slots \(2 warpgroups x 8 x 8192 B\) and 0 B of other_bytes",
     ):
         fit_slots(((512, 128), F16), store_slots=8)
-    with pytest.raises(SpecError, match="the blocks have no bytes"):
+    with pytest.raises(SpecError, match="which have no bytes"):
         fit_slots()
 
 

@@ -45,7 +45,7 @@ def test_a_number_takes_the_arrays_type(dtype: np.dtype, target: str) -> None:
 def test_an_integer_that_the_array_cannot_hold_is_an_error_simulated() -> None:
     with pytest.raises(
         numpipe.SimulationError,
-        match=r"'y\[…\] = value': 300 overflows uint8, which wraps silently on the GPU",
+        match="'y\\[…\\] = value': 300 overflows uint8; the GPU wraps silently",
     ):
         one_number.simulate(np.zeros(9, np.uint8), np.int32(0), np.int32(300))
 

@@ -270,7 +270,7 @@ def _error(kernel: Any, name: str, changes: dict[str, Any], **orders: bool) -> s
 
 def test_errors_say_what_the_target_takes() -> None:
     text = _error(by_wgmma, "float64", {"tk": 16})
-    assert "which wgmma of sm_90a does not multiply" in text
+    assert "but wgmma of sm_90a multiplies only " in text
     assert "fix: leave out CompilerParams(product='wgmma'), mma.sync multiplies float64" in text
     assert "K of 16" in _error(by_mma_sync, "float64", {"tk": 8})
     assert "must be K-major" in _error(by_mma_sync, "float64", {"tk": 16}, b_by_k=False)

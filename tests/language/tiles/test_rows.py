@@ -148,7 +148,7 @@ def test_show_layout_draws_rows() -> None:
         show_layout((8, 64), layout="rows 8")
     )
     with pytest.raises(
-        SpecError, match=r"\(8, 24\) has no layout 'rows 32': columns are a multiple of 64"
+        SpecError, match=r"\(8, 24\) has no layout 'rows 32', which needs a multiple of 64 columns"
     ):
         show_layout((8, 24), layout="rows 32")
 

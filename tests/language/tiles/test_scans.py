@@ -155,7 +155,7 @@ def test_a_division_of_int32_by_zero_is_an_error_simulated() -> None:
     z[5, 5] = 0
     with pytest.raises(
         numpipe.SimulationError,
-        match="an integer tile // or % 0: integer division by zero is undefined",
+        match="integer division by zero in an integer tile // or %: the result is undefined",
     ):
         divided.simulate(x, z, y)
     z[5, 5], x[5, 5] = -1, -(2**31)

@@ -71,7 +71,8 @@ def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
     assert (x == y).all()
     with pytest.raises(
         numpipe.SimulationError,
-        match="':' is all 72 elements of 'y' along dimension 1, the tile has 64: write ",
+        match="':' selects all 72 elements of 'y' along dimension 1, but the tile has 64; fix: "
+        "write ",
     ):
         rows.simulate(x, np.zeros((64, 72), np.float32))
 

@@ -278,7 +278,7 @@ def early(wait: bool) -> Any:
         numpipe.emit_pipeline_warp_specialized(
             body,
             grid=(cdiv(a.shape[1], 64),),
-            manual_ready_barriers=True,
+            manual_produced_barriers=True,
             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
         )(a)
 
@@ -379,21 +379,19 @@ def test_it_steers_nothing() -> None:
         ),
         (
             lambda tile, value: tile.__setitem__((ds(0, 64), slice(None)), value),
-            r"the tile is \(64, 64\), the value \(128, 64\): store "
-            r"to a part of it",
+            r"the tile is \(64, 64\), but the value is \(128, 64\); fix: store to a part of it",
         ),
         (
             lambda tile, value: tile.__setitem__(..., value.astype(np.int8)),
-            r"the tile is float16, the value int8: store "
-            r"value.astype\(tile.dtype\)",
+            r"the tile is float16, but the value is int8; fix: store value.astype\(tile.dtype\)",
         ),
         (
             lambda tile, value: tile.at.__setitem__(..., value),
-            "tile.at.* is a view, and is not assigned to",
+            "tile.at.* is a view and cannot be assigned to",
         ),
         (
             lambda tile, value: tile.__setitem__((0, 0), value),
-            r"an element of a tile, tile\[i, j\], is code for a lane",
+            r"tile\[i, j\], an element of a tile, is per-lane code",
         ),
     ],
 )
@@ -406,7 +404,9 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
 def test_a_part_of_36_rows_is_not_a_register_tile() -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
     with pytest.raises(
-        SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"
+        SpecError,
+        match=r"tile\[…\]: the rows and the columns of a tile must be multiples of 8, .*, got "
+        r"\(36, 64\)",
     ):
         _ = tile[ds(0, 36), :]
 

@@ -107,7 +107,8 @@ def test_an_index_outside_its_dimension_is_refused() -> None:
     ):
         in_batches.simulate(a, c, 3)
     with pytest.raises(
-        SimulationError, match=r"negative start \(-1, 0\): the GPU writes what lies inside"
+        SimulationError,
+        match="negative start \\(-1, 0\\): the GPU writes only elements inside the array",
     ):
         copied(64, 72).simulate(values(64, 72), np.zeros((64, 71), F32), -1, 0, 0, 0)
 

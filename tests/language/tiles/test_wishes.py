@@ -14,7 +14,7 @@ from tests.kernels import wish_kernels
 from tests.kernels.compilers import compiles
 from tests.kernels.wish_kernels import CASES, wrong
 
-TABLE = Path(__file__).parents[3] / "docs" / "from_pallas.md"
+PAGE = Path(__file__).parents[3] / "docs" / "from_pallas.md"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -31,14 +31,11 @@ def test_it_passes_the_build_gate(name: str) -> None:
     assert kernel.inspect("gate", *given(np.random.default_rng(0))[0].values()) == ()
 
 
-def test_the_page_says_how_many_lines_each_takes() -> None:
-    told = {
-        name: int(lines)
-        for name, lines in re.findall(
-            r"^\| `(\w+)`.*\| (\d+) \|$", TABLE.read_text(encoding="utf8"), re.M
-        )
-    }
-    source = inspect.getsource(wish_kernels)
+def test_the_page_says_how_many_lines_they_take() -> None:
+    source, lines = inspect.getsource(wish_kernels), []
     for name in CASES:
         body = re.search(rf"^def {name}\(.*\n((?:    .*\n)+)", source, re.M)
-        assert body is not None and told[name] == body[1].count("\n"), name
+        assert body is not None, name
+        lines.append(body[1].count("\n"))
+    page = " ".join(PAGE.read_text(encoding="utf8").split())
+    assert f"Each takes {min(lines)} to {max(lines)} lines." in page

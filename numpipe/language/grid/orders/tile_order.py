@@ -60,8 +60,8 @@ class Order:
         shape = checked(shape)
         if not is_int(t) or not 0 <= t < math.prod(shape):
             raise SpecError(
-                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered "
-                f"0 … {math.prod(shape) - 1}"
+                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: expected a number "
+                f"in 0 … {math.prod(shape) - 1}"
             )
         return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
 
@@ -166,14 +166,15 @@ class Order:
             import matplotlib.figure
         except ImportError:
             raise SpecError(
-                "an order is drawn by matplotlib, which is not installed: pip install "
-                "'numpipe[plot]'; its numbers are in order.table(shape) and "
-                "order.panels(shape, ctas)"
+                "drawing an order needs matplotlib, which is not installed; fix: pip install "
+                "'numpipe[plot]', or use its numbers, order.table(shape) and order.panels(shape, "
+                "ctas)"
             ) from None
         table, panels = self.table(shape), self.panels(shape, ctas)
         if table.shape[1] != 2:
             raise SpecError(
-                f"{self}: a grid of two dimensions is drawn, got {tuple(shape)}: planes are alike"
+                f"{self}: only a two-dimensional grid can be drawn, got {tuple(shape)}: all "
+                "planes are alike"
             )
         grid = f"{shape[0]} x {shape[1]} tiles"
         if wave >= len(panels):
@@ -360,8 +361,8 @@ def checked(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a validated grid shape. Raises SpecError for any other value."""
     if not SHAPE.holds(shape) or len(shape) not in (2, 3):
         raise SpecError(
-            "a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got "
-            f"{told(shape)}"
+            "the shape of a grid of tiles must be (rows, columns) or (planes, rows, columns), "
+            f"got {told(shape)}"
         )
     return tuple(int(n) for n in shape)
 

@@ -1,0 +1,92 @@
+"""``np.concatenate`` of register tiles: NumPy's elements, and errors for tiles that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ArrayType, SpecError, ds
+from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda x: ArrayType((128, 96), x.dtype))
+def rotated(x, y):
+    left, right = x[0:128, 0:32], x[0:128, 32:96]
+    y[:, :] = np.concatenate((right, left), axis=1)
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda x: ArrayType((128, 32), x.dtype))
+def swapped(x, y):
+    top, bottom = x[0:64, 0:32], x[64:128, 0:32]
+    y[:, :] = np.concatenate((bottom, top))
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda x: ArrayType((96,), x.dtype))
+def of_vectors(x, y):
+    y[:] = np.concatenate((x[64:96], x[:64]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+def test_tiles_are_joined_as_by_numpy(dtype: Any, target: str) -> None:
+    x = np.arange(128 * 96).reshape(128, 96).astype(dtype)
+    assert (rotated(x, target=target) == np.concatenate((x[:, 32:], x[:, :32]), 1)).all()
+    x = np.ascontiguousarray(x[:, :32])
+    assert (swapped(x, target=target) == np.concatenate((x[64:], x[:64]))).all()
+    v = np.arange(96).astype(dtype)
+    assert (of_vectors(v, target=target) == np.concatenate((v[64:], v[:64]))).all()
+
+
+@compiles
+def test_the_gate_finds_nothing() -> None:
+    for kernel, shape in ((rotated, (128, 96)), (swapped, (128, 32)), (of_vectors, (96,))):
+        assert gate.findings(kernel.compiled(np.zeros(shape, np.float32))) == ()
+
+
+@numpipe.function
+def of_two_types(a, b):
+    return np.concatenate((a, b.astype(np.float32)), 1)
+
+
+@numpipe.function
+def of_two_heights(a, b):
+    return np.concatenate((a, b))
+
+
+@numpipe.function
+def of_a_number(a, b):
+    return np.concatenate((a, 3), 1)
+
+
+@numpipe.function
+def of_a_tile(a, b):
+    return np.concatenate(a, 1)
+
+
+@numpipe.function
+def along_a_third_axis(a, b):
+    return np.concatenate((a, b), axis=2)
+
+
+@pytest.mark.parametrize(
+    "joined, message",
+    [
+        (of_two_types, "float16 .128, 32. and float32 .128, 64.: they differ"),
+        (of_two_heights, "dimension 0 of tiles .*: they differ in more than"),
+        (of_a_number, r"takes a tuple of register tiles, got \(tile"),
+        (of_a_tile, "takes a tuple of register tiles, got tile"),
+        (along_a_third_axis, "axis must be a compile-time int from -2 to 1"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_refused(joined: Any, message: str) -> None:
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def joins(x, y):
+        y[:, :] = joined(x[0:128, 0:32], x[0:128, 32:96])
+
+    x, y = np.zeros((128, 96), np.float16), np.zeros((128, 96), np.float16)
+    for call in (joins.simulate, joins.compiled):
+        with pytest.raises(SpecError, match=message):
+            call(x, y)
