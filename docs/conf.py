@@ -12,6 +12,7 @@ extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "results/*_*.md"]  # tables, which pages include
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["numpipe.css"]
 html_favicon = "_static/favicon.svg"

@@ -196,16 +196,36 @@ def _annotation(annotation: Any) -> str:
 
 def _default(value: Any) -> str:
     text = getattr(value, "__name__", None) or repr(value)
+    if len(text) > 60:
+        return f"{type(value).__name__}(...)"
     return "…" if " at 0x" in text else text
 
 
 def _code(text: str) -> str:
+    """A fence of a signature or value, broken after parameters at 88 columns."""
     if len(text) > 88 and "(" in text:
         head, _, rest = text.partition("(")
         inner, close, tail = rest.rpartition(")")
-        lines = textwrap.wrap(inner, 88 - len(head), break_long_words=False, break_on_hyphens=False)
-        text = f"{head}(" + ("\n" + " " * (len(head) + 1)).join(lines) + close + tail
+        lines = [f"{head}("]
+        for parameter in _parameters(inner):
+            if len(lines[-1]) + len(parameter) > 87:
+                lines.append(" " * len(head))
+            lines[-1] += f" {parameter}" if lines[-1] != f"{head}(" else parameter
+        if len(lines[-1] + close + tail) > 88:
+            lines.append("")
+        text = "\n".join(lines) + close + tail
     return f"```py\n{text}\n```"
+
+
+def _parameters(text: str) -> Iterator[str]:
+    """The parameters of a signature, with the comma after each but the last."""
+    start = depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            yield text[start : place + 1].strip()
+            start = place + 1
+    yield text[start:].strip()
 
 
 # ---- what they say
@@ -231,7 +251,7 @@ def markdown(doc: str | None) -> str:
     at = 0
     while at < len(lines):
         line = lines[at]
-        if not line.strip():
+        if line.strip() in ("", "::"):
             at += 1
             continue
         column = _column(lines[at:])

@@ -156,8 +156,8 @@ def statement(
     16-bit elements, and the statement has no transpose flag for it. `scale_d` is ``"1"``, ``"0"``
     (D = A B, ignoring the previous D) or the name of a predicate.
 
-    >>> statement(8, "bf16", "k", "mn", ["d0", "d1", "d2", "d3"], "da", "db")
-    'wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {d0, d1, d2, d3}, da, db, 1, 1, 1, 0, 1;'
+    >>> print(statement(8, "bf16", "k", "mn", ["d0", "d1", "d2", "d3"], "da", "db"))
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {d0, d1, d2, d3}, da, db, 1, 1, 1, 0, 1;
     >>> statement(8, "s8.u8", "k", "k", ["d0", "d1", "d2", "d3"], "da", "db")
     'wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {d0, d1, d2, d3}, da, db, 1;'
 

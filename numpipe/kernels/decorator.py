@@ -40,25 +40,42 @@ def kernel(
     workspace: Any = None,
     semaphores: Any = None,
 ) -> Any:
-    """Turn a Python function over references into a kernel.
+    """Turn a Python function over arrays into a kernel.
+
+        @numpipe.kernel(
+            grid=lambda x: (cdiv(x.shape[0], 64),),
+            out_type=lambda x: ArrayType(x.shape, x.dtype),
+        )
+        def scaled(x, y, *, by=2.0):  # y = by * x, for rows of at most 128 elements
+            rows, columns = ds(program_id(0) * 64, 64), ds(0, 128)
+            y[rows, columns] = x[rows, columns] * by
+
+        y = scaled(x, by=3.0)
+
+    These five parameters are enough for most kernels:
 
     grid              number of CTAs: a tuple of ints (default: one CTA), a function of the kernel's
                       arguments (by parameter name) that returns one, or `persistent()`. Dimensions
                       beyond the third are folded into the GPU's x dimension, which is also how
                       reports number the CTAs
-    grid_names        names of the grid's axes, for `axis_index`; required when a grid function
-                      returns more than three dimensions
     out_type          function of the arguments (by parameter name) that returns an ArrayType or a
                       tuple of them. The trailing parameters without a default are then outputs,
                       which the call allocates and returns. Without it the caller passes them.
-    signature         relation between the arrays' shapes in NumPy's gufunc notation, such as
-                      ``"(m,k),(n,k)->(m,n)"``; checked by each call
+    grid_names        names of the grid's axes, for `axis_index`; required when a grid function
+                      returns more than three dimensions
     num_compute_wgs   compute warpgroups per CTA, not counting the one that takes the memory role;
                       default: 1, or 2 for "pingpong"
+    compiler_params   options of the compiler and the pipelines, a `CompilerParams`
+
+    The others:
+
+    signature         relation between the arrays' shapes in NumPy's gufunc notation, such as
+                      ``"(m,k),(n,k)->(m,n)"``; checked by each call
     wg_axis           name of the axis of compute warpgroups; default: "wg"
     memory_registers  registers per lane that the memory role keeps (a multiple of 8, 24…256;
                       default: 40); the compute warpgroups share the rest. The kernel's
-                      emit_pipeline_warp_specialized may set these three options instead.
+                      `emit_pipeline_warp_specialized` may set this, `num_compute_wgs` and `wg_axis`
+                      instead.
     warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel
                       function in the compute role with the registers of the launch, and each
                       issues its own loads; pipelines are then single-stream
@@ -70,7 +87,6 @@ def kernel(
                       leading dimensions of the grid are CTAs and the others are steps of the
                       pipeline; by default all are CTAs. `program_id` and `num_programs` refer to
                       the whole grid.
-    compiler_params   see CompilerParams
     schedule          "cooperative": the compute warpgroups share each tile of a loop over `tiles`.
                       "pingpong": they alternate on whole tiles, so that one stores its tile while
                       the next multiplies. The warpgroup axis then has size 1, and ``rows = tm //
