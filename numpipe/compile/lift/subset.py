@@ -93,10 +93,8 @@ _NUMPYS = {
 }
 _OWN = {name for name in _SPELLED if not name.startswith("np.")}
 _INSTEAD: dict[Any, str] = {
-    builtins.zip: "write the tuples out: for u, v in zip((u0, u1), (v0, v1)):",
-    builtins.enumerate: (
-        "count with for i in range(n):, or write a tuple out: for i, v in enumerate((u, v)):"
-    ),
+    builtins.zip: "write the pairs out: for i, j in ((i0, j0), (i1, j1)):",
+    builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",
     builtins.reversed: "count down: range(n - 1, -1, -1)",
     builtins.any: "join conditions with 'or'",
     builtins.all: "join conditions with 'and'",

@@ -1,5 +1,5 @@
-"""Loops that are unrolled at compile time: ``for … in`` a constant tuple, a tuple written in place,
-`numpipe.static_range`, and `zip`, `enumerate` and `reversed` of these.
+"""Loops that are unrolled at compile time: ``for … in`` a constant tuple, `zip`, `enumerate`,
+`reversed` or `sorted` of constants, and `numpipe.static_range`.
 
 Each round becomes a copy of the body in which the loop's names are constants, so they may be bounds
 of slices, shapes and dtypes. A `break` or `continue` that constants decide leaves out the rest; one
@@ -13,40 +13,46 @@ import copy
 from typing import Any
 
 from ...core.static_range import static_range
-from .constants import MISSING, StaticArray, bindings
+from .constants import bindings
 from .loops import Loops
-from .nodes import assign, load, located, walk
+from .nodes import load, located, walk
 from .rewriter import NOT_MINE
 from .turn_placement import leaves
 from .wait_counts import in_place
 
 STATEMENTS = 1024
 """The most statements into which the loops of one function may be unrolled."""
-_BUILTINS = zip, enumerate, reversed
 
 
 class UnrolledLoops(Loops):
-    """``for`` over values whose number is known at compile time."""
+    """``for`` over constants."""
 
     statements = 0
     """The number of statements that loops have been unrolled into."""
 
     def unrolled_loop(self, node: ast.For) -> Any:
-        """Replace a loop over a known number of values by a copy of its body for each value."""
-        result: list[ast.stmt] = []
-        items = self._items(node.iter, result)
-        if items is None:
+        """Replace a loop over constants by a copy of its body for each of them."""
+        values = self.value(node.iter)
+        if not isinstance(values, (tuple, list, range)):
+            if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is static_range:
+                self.error(
+                    node.iter,
+                    f"{ast.unparse(node.iter)}: numpipe.static_range takes one to three ints that "
+                    "are known at compile time; fix: for a number of run time, range(…)",
+                )
             return NOT_MINE
-        self._check_size(node, len(items))
+        self._check_size(node, len(values))
         bound = self.scopes[-1][1]
         inside = {id(part) for part in walk(node)}
         outside = {
             name: [place for place in bound[name] if id(place) not in inside]
             for name, _ in bindings([node])
         }
-        body, node.body, ended = node.body, [], False
-        for item in items:
-            new = [*self._bound_to(node.target, item), *copy.deepcopy(body)]
+        items, result, ended = self.temporary("items"), list[ast.stmt](), False
+        self.constants.known[items] = values
+        body, node.body = node.body, []
+        for number in range(len(values)):
+            new = [*self._bound_to(node.target, _part(load(items), number)), *copy.deepcopy(body)]
             node.body += new
             self._bind_round(new, outside)
             rewritten, ended = self._round(node, new)
@@ -105,80 +111,24 @@ class UnrolledLoops(Loops):
                 result.append(new)
         return result, False
 
-    # ---- the values
-    def _items(self, node: ast.expr, before: list[ast.stmt]) -> list[ast.expr] | None:
-        """Return an expression for each value that a loop over `node` has; None if their number is
-        not known. Statements that evaluate values of run time are appended to `before`."""
-        value = self.value(node)
-        if isinstance(value, (tuple, list, range)):
-            return self._parts(self._constant_name(value, node), len(value))
-        if isinstance(node, ast.Tuple):
-            return [self._held(part, before) for part in node.elts]
-        function = self.value(node.func) if isinstance(node, ast.Call) else None
-        if function is static_range:
-            self.error(
-                node,
-                f"{ast.unparse(node)}: numpipe.static_range takes one to three ints that are known "
-                "at compile time; fix: for a number of run time, range(…)",
-            )
-        if not isinstance(node, ast.Call) or not any(function is each for each in _BUILTINS):
-            return None
-        if node.keywords or (len(node.args) != 1 and function is not zip):
-            return None
-        parts = [self._items(argument, before) for argument in node.args]
-        if any(part is None for part in parts):
-            return None
-        columns: list[list[ast.expr]] = [part for part in parts if part is not None]
-        if function is reversed:
-            return columns[0][::-1]
-        if function is enumerate:
-            columns.insert(0, [ast.Constant(number) for number in range(len(columns[0]))])
-        return [
-            located(ast.Tuple(list(row), ast.Load()), node)
-            for row in zip(*columns, strict=function is enumerate)
-        ]
-
-    def _held(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Return an expression for a value that is evaluated once, before the loop."""
-        value = self.value(node)
-        if value is not MISSING and not isinstance(value, StaticArray):
-            return self._constant_name(value, node)
-        if isinstance(node, ast.Tuple):
-            return located(ast.Tuple([self._held(p, before) for p in node.elts], ast.Load()), node)
-        name = self.temporary("item")
-        before += self._block([located(assign(name, node), node)])
-        return located(load(name), node)
-
-    def _constant_name(self, value: Any, where: ast.expr) -> ast.Name:
-        name = self.temporary("items")
-        self.constants.known[name] = value
-        return located(load(name), where)
-
-    def _parts(self, of: ast.expr, count: int) -> list[ast.expr]:
-        """Return an expression for each part of a constant."""
-        return [
-            located(ast.Subscript(copy.deepcopy(of), ast.Constant(at), ast.Load()), of)
-            for at in range(count)
-        ]
-
     def _bound_to(self, target: ast.expr, item: ast.expr) -> list[ast.stmt]:
-        """Return the statements that bind a loop's names to a value."""
-        value = self.value(item)
-        parts: list[ast.expr] | None = None
-        if isinstance(item, ast.Tuple):
-            parts = item.elts
-        elif isinstance(value, (tuple, list)):
-            parts = self._parts(item, len(value))
-        if not isinstance(target, ast.Tuple) or parts is None:
+        """Return the statements that bind a loop's names to a constant."""
+        if not isinstance(target, ast.Tuple):
             return [located(ast.Assign([copy.deepcopy(target)], item), target)]
-        if len(parts) != len(target.elts):
+        value = self.value(item)
+        count = len(value) if isinstance(value, (tuple, list)) else 1
+        if count != len(target.elts):
             self.error(
                 target,
-                f"the loop unpacks {len(target.elts)} names, {ast.unparse(target)}, but a value has "
-                f"{len(parts)} parts",
+                f"the loop unpacks {len(target.elts)} names, {ast.unparse(target)}, but a value is "
+                f"{value!r}",
             )
         return [
             statement
-            for name, part in zip(target.elts, parts, strict=True)
-            for statement in self._bound_to(name, part)
+            for number, name in enumerate(target.elts)
+            for statement in self._bound_to(name, _part(item, number))
         ]
+
+
+def _part(of: ast.expr, number: int) -> ast.expr:
+    return ast.Subscript(copy.deepcopy(of), ast.Constant(number), ast.Load())
