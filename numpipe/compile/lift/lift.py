@@ -183,7 +183,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         # a known test drops an arm unseen; so do the next rules
         ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),
         ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
-        ast.If: (Rewriter.known_branch, Reductions.voted_branch),
+        ast.If: (Rewriter.known_branch, Reductions.branch),
         ast.Assign: (Rewriter.known_names, Arithmetic.assignment),
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
