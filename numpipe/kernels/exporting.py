@@ -23,7 +23,7 @@ from .arguments import MISSING
 from .call_records import Described
 from .calls import Calls
 from .expressions import described
-from .options import parameter_names
+from .options import bound_defaults, parameter_names
 from .sources import literal, text_of
 from .variants import Variant
 
@@ -112,7 +112,10 @@ class _Export:
         """Record a function of shapes for these values of the Statics."""
         what = f"kernel {self.definition.name}: {option}"
         taken: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         if callable(function):
+            of = self.definition.arguments
+            defaults = bound_defaults(function, (*of.names, *of.scalars, *of.statics))
             names = parameter_names(function, option)
             taken = {name: statics[name] for name in names if name in statics}
         texts = self._texts(taken)
@@ -120,7 +123,7 @@ class _Export:
             text = (
                 f"def constant():\n    return {literal(function)}"
                 if not callable(function)
-                else text_of(function, taken, what, instances=option == "choose")
+                else text_of(function, taken, what, option == "choose", defaults)
             )
             self._functions[option, texts] = Function(option, texts, text)
 
