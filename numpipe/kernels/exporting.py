@@ -205,9 +205,9 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
     an array; `names` defines additional names.
 
-    The text is parsed and never executed: it may contain constants, names, enum members, sums and
-    products of numbers, and calls of dataclasses and named tuples. Raises SpecError for anything
-    else.
+    The text is parsed and never executed: it may contain constants, names, sums and products of
+    numbers, members of enumerations, and dataclasses and named tuples with their fields. Raises
+    SpecError for anything else.
 
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
@@ -251,11 +251,15 @@ def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
             return ELEMENTS[name].dtype
         case ast.Name(name) if name in names:
             return names[name]
-        case ast.Subscript(ast.Name(name), shape) if name in ELEMENTS:
+        case ast.Name(name):
+            raise NameError(f"name {name!r} is not defined")
+        case ast.Subscript(element, shape) if isinstance(dtype := _value(element, names), np.dtype):
             sizes = _value(shape, names)
-            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), ELEMENTS[name].dtype)
-        case ast.Attribute(ast.Name(name), member) if isinstance(names.get(name), enum.EnumMeta):
-            return names[name][member]
+            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), dtype)
+        case ast.Attribute(owner, member) if not member.startswith("_"):
+            value = _value(owner, names)
+            if isinstance(value, enum.EnumMeta) or _is_record(type(value)):
+                return getattr(value, member)
         case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
             return _OPERATIONS[type(op)](_number(operand, names))
         case ast.BinOp(left, op, right) if type(op) in _OPERATIONS:
