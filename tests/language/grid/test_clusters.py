@@ -375,7 +375,7 @@ def unknown_axis(a, b, c):
             "collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes "
             "are 'pair'",
         ),
-        (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is for inputs"),
+        (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is only for inputs"),
         (
             alone,
             r"in_specs\[0\]: collective_axes in a single-stream pipeline, whose slots belong to "
