@@ -9,7 +9,7 @@ package.
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`,
                        `LoweringSemantics`
 loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`,
-                       `emit_pipeline_warp_specialized`
+                       `emit_pipeline_warp_specialized`; `static_range`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`,
                        `atomic_max`, `atomic_and`, `atomic_or`, `atomic_xor`
@@ -78,6 +78,7 @@ _HOMES = {
     "plan.budget": "fit_slots",
     "core.functions": "function",
     "core.arith": "cdiv",
+    "core.static_range": "static_range",
     "language.tiles.refs": "ds",
     "language.tiles.tile": "bitcast zeros",
     "language.tiles.elementwise": "full iota",

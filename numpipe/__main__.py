@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import math
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from .diagnostics.errors import NumpipeError, SpecError
 from .kernels.archive import Archive
 from .kernels.exporting import signature
 from .kernels.kernel import Kernel
+from .kernels.run_target import MAX_SIMULATED_ELEMENTS
 from .launch import current_gpu
 from .plan.specs import ArrayType
 from .tools.verify.mutation import mutate
@@ -213,6 +215,11 @@ def mutate_kernel(options: argparse.Namespace) -> int:
     def value(given: Any) -> Any:
         if not isinstance(given, ArrayType):
             return given
+        if math.prod(given.shape) > MAX_SIMULATED_ELEMENTS:
+            raise SpecError(
+                f"signature {options.signature!r}: shape {given.shape} is too large to simulate "
+                f"for every mutant; fix: pass at most {MAX_SIMULATED_ELEMENTS} elements"
+            )
         return draw.integers(0 if given.dtype.kind == "u" else -3, 4, given.shape).astype(
             given.dtype
         )

@@ -117,17 +117,31 @@ def _place(key: str | None, suffix: str = SUFFIX) -> Path | None:
     if key is None or not enabled():
         return None
     try:
-        images = folder() / "images"
-        images.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = images.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(
-                errno.EPERM, "it belongs to another user, or others may write to it", str(images)
-            )
+        return created("images") / f"{key}{suffix}"
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         _warn(error)
         return None
-    return images / f"{key}{suffix}"
+
+
+def created(name: str) -> Path:
+    """Return a folder of the cache, which is created for this user alone if it does not exist.
+
+    Raises OSError, also if others can replace files in it or in the cache: a folder that belongs to
+    another user, or that others may write to and that is not sticky, as /tmp is.
+    """
+    place = folder() / name
+    for each in (place.parent, place):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.mkdir(mode=0o700, exist_ok=True)  # `parents` would ignore the mode
+        status = each.stat()
+        shared = (
+            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        )
+        if status.st_uid not in (os.getuid(), 0) or shared:
+            raise PermissionError(
+                errno.EPERM, "it belongs to another user, or others may write to it", str(each)
+            )
+    return place
 
 
 _warned: set[str] = set()

@@ -169,6 +169,39 @@ def spelled(*kinds: Kind) -> str:
     )
 
 
+# ---- numbers that are data -----------------------------------------------------------------------
+class ReadInt32(np.int32):
+    """An int32 that was read from an array, or computed from one that was: where it chooses a block
+    that lies outside its array, the data is wrong."""
+
+
+class ReadInt64(np.int64):
+    """The same of int64."""
+
+
+def as_read(value: Any) -> Any:
+    """Mark an integer as one that was read from an array; other values are unchanged."""
+    if isinstance(value, np.int32):
+        return ReadInt32(value)
+    return ReadInt64(value) if isinstance(value, np.int64) else value
+
+
+def is_read(*values: Any) -> bool:
+    """Return whether one of the values was read from an array, or computed from one that was."""
+    return any(isinstance(value, (ReadInt32, ReadInt64)) for value in values)
+
+
+def keeps_read(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark the results of a function of numbers that were read from an array."""
+
+    @functools.wraps(function)
+    def marked(*values: Any) -> Any:
+        result = function(*values)
+        return as_read(result) if is_read(*values) else result
+
+    return marked
+
+
 # ---- operators, simulated ------------------------------------------------------------------------
 def as_type(value: Any, dtype: np.dtype) -> Any:
     """Convert an operand to the type it is computed in: Python's exact int for integers, a NumPy
@@ -254,6 +287,10 @@ def _binary(
                     if -0x80000000 <= result <= 0x7FFFFFFF
                     else _fit(result, INT32, f"{x} {symbol} {y}")
                 )
+        return general(a, b)
+
+    @keeps_read
+    def general(a: Any, b: Any) -> Any:
         kinds = kind(a), kind(b)
         if any(k is None for k in kinds):
             return otherwise(python, a, b)
@@ -345,6 +382,7 @@ def _unary(
     rule: Callable[..., np.dtype] = common,
     numpy: Any = (),
 ) -> Op[..., Any]:
+    @keeps_read
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:

@@ -18,6 +18,7 @@ from .arith import (
     as_type,
     common,
     holds,
+    keeps_read,
     kind,
     named,
     otherwise,
@@ -37,6 +38,7 @@ def range_type(*kinds: Kind) -> np.dtype:
 
 
 def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
+    @keeps_read
     def operation(literals: int, *values: Any) -> Any:
         if len(values) == 1 and isinstance(values[0], tuple):
             values = values[0]
@@ -62,6 +64,7 @@ greatest = _extreme("greatest", max)
 
 
 @op
+@keeps_read
 def cast(value: Any, dtype: str) -> Any:
     """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …; floats are truncated to
     integers."""

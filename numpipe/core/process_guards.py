@@ -2,16 +2,21 @@
 
 If an import is interrupted, Python forgets the module but keeps the modules that it had imported,
 so repeating the import registers everything from them a second time. A forked child has only one
-thread, but also the locks held by its parent's other threads.
+thread, but also the locks held by its parent's other threads, and what they had half done: modules
+that they were importing, values of cached properties that they were computing. `in_child` registers
+what makes up for it; `_let_go` does so for imports and cached properties.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import importlib
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,11 +41,12 @@ def uncollected() -> Iterator[None]:
     moved, because garbage among them would remain: full collections do not know how much there is.
     If a program has frozen objects, nothing is moved, because its objects would be unfrozen too.
     """
-    enabled = gc.isenabled()
+    enabled = COMPILES.uncollected = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        COMPILES.uncollected = False
         if enabled:
             if next(_compiles) < _FIRST and not gc.get_freeze_count():
                 gc.freeze()
@@ -91,6 +97,8 @@ class Compiles:
         """depth of nested compiles of each thread, by thread ident"""
         self.cut = False
         """whether this process was forked during another thread's compile"""
+        self.uncollected = False
+        """whether a compile disabled garbage collection"""
 
     @contextlib.contextmanager
     def one(self, what: str) -> Iterator[None]:
@@ -118,7 +126,32 @@ class Compiles:
         own = self._running.pop(thread, 0)
         self.cut = self.cut or any(self._running.values())
         self._running = Counter({thread: own})
+        if self.uncollected and not own:
+            gc.enable()
 
 
 COMPILES = Compiles()
 in_child(COMPILES.in_child)
+
+
+@in_child
+def _let_go() -> None:
+    """In a forked child, free the locks of imports and of cached properties that other threads
+    held. Modules that they had imported in part are imported again when they are needed."""
+    locks = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    for name, reference in list(locks.items()):
+        if getattr(reference(), "owner", None) not in (None, threading.get_ident()):
+            del locks[name]
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                del sys.modules[name]
+    kinds = (
+        kind
+        for name, module in list(sys.modules.items())
+        if name.startswith("numpipe.")
+        for kind in list(vars(module).values())
+        if isinstance(kind, type)
+    )
+    for kind in kinds if sys.version_info < (3, 12) else ():
+        for value in vars(kind).values():
+            if isinstance(value, functools.cached_property):
+                value.lock = threading.RLock()  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,8 @@ def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
         (f"a finite number{bounds}",),
         lambda value: (
             (is_int(value) or isinstance(value, (float, np.floating)))
-            and bool(abs(value) < math.inf and value >= least and value > above)
+            # an int may be too large for a float
+            and bool(abs(value) <= sys.float_info.max and value >= least and value > above)
         ),
     )
 

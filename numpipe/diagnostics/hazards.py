@@ -62,7 +62,8 @@ HAZARDS: dict[str, Hazard] = {
         ),
         Hazard(
             "out-of-bounds",
-            "an access is outside the CTA's memory or the array",
+            "an access is outside the CTA's memory or the array, or data (a table of pages) "
+            "chooses a block that lies outside its array",
             "State Spaces: .shared, .global",
         ),
         Hazard(

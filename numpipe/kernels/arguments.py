@@ -30,7 +30,7 @@ from ..plan.specs import Static
 from .call_records import Bound, Statics
 
 SCALAR = (bool, int, float, np.generic)
-RESERVED = ("target", "stream", "seed", "trace", "mesh")
+RESERVED = ("target", "stream", "trace", "mesh")
 """keywords of every call; ``out`` is another, but an array parameter may have that name"""
 MISSING = inspect.Parameter.empty
 """default of a parameter that has none"""
@@ -210,7 +210,9 @@ class Parameters:
             if name in self.names:
                 raise SpecError(
                     f"kernel {self.kernel}: argument '{self.names[passed]}' is missing, but "
-                    f"'{name}' after it is given"
+                    f"'{name}' after it is given: a call may leave out the last arrays only, which "
+                    f"it allocates; fix: pass {self.names[passed]}= too, or put '{name}' before it "
+                    f"in def {self.kernel}(…)"
                 )
             known = [
                 *self.names,

@@ -17,7 +17,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Parameters
 from .call_records import Described
-from .options import MOST_SEMAPHORES, Options, parameter_names
+from .options import MOST_SEMAPHORES, Options, bound_defaults, parameter_names
 
 
 class Results:
@@ -142,7 +142,8 @@ class Results:
     ) -> Any:
         """Call a user's function with the `known` arguments that it takes, passing arrays as
         `HostView`. `has` replaces the end of the error for unknown parameters."""
-        wanted = parameter_names(function, what)
+        names = parameter_names(function, what)
+        wanted = [name for name in names if name not in bound_defaults(function, known)]
         if unknown := [name for name in wanted if name not in known]:
             # parameters that start with np__ are internal
             shown = ", ".join(name for name in known if not name.startswith("np__"))

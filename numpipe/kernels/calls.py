@@ -14,6 +14,7 @@ from typing import Any
 from .. import launch
 from ..diagnostics import log
 from ..diagnostics.argument_checks import NONE, require, word
+from ..launch.current_gpu import TARGET_NAMES
 from ..launch.mesh import Mesh, compiling, key_of
 from ..launch.peer_access import Together
 from ..launch.repeats import Repeats
@@ -26,7 +27,7 @@ from .definition import Definition
 from .planned_calls import Plan, Planned
 from .variants import Key, Variant
 
-_TARGET = NONE | word(*launch.current_gpu.TARGET_NAMES)
+_TARGET = NONE | word(*TARGET_NAMES)
 UNKNOWN = object()
 """marks Statics for which no call is cached"""
 
@@ -208,7 +209,9 @@ class Calls:
             facts = self.agree(mesh, call, variant)
             for name, info in arrays.items():
                 mesh.gpus.check_place(call.own, info, name, definition.name)
-        choice = run_target.choose(definition.name, target or options.target, infos, place)
+        choice = run_target.choose(
+            f"kernel {definition.name}", target or options.target, infos, place
+        )
         grid = run_target.ctas(definition, choice, call)
         outputs = [array.name for array in variant.arrays if array.output and array.name in arrays]
         for name in outputs:

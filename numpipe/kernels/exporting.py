@@ -4,8 +4,11 @@ reads (see `loading`)."""
 from __future__ import annotations
 
 import ast
+import dataclasses
+import enum
 import errno
 import hashlib
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +26,7 @@ from .arguments import MISSING
 from .call_records import Described
 from .calls import Calls
 from .expressions import described
-from .options import parameter_names
+from .options import bound_defaults, parameter_names
 from .sources import literal, text_of
 from .variants import Variant
 
@@ -112,7 +115,10 @@ class _Export:
         """Record a function of shapes for these values of the Statics."""
         what = f"kernel {self.definition.name}: {option}"
         taken: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         if callable(function):
+            of = self.definition.arguments
+            defaults = bound_defaults(function, (*of.names, *of.scalars, *of.statics))
             names = parameter_names(function, option)
             taken = {name: statics[name] for name in names if name in statics}
         texts = self._texts(taken)
@@ -120,7 +126,7 @@ class _Export:
             text = (
                 f"def constant():\n    return {literal(function)}"
                 if not callable(function)
-                else text_of(function, taken, what, instances=option == "choose")
+                else text_of(function, taken, what, option == "choose", defaults)
             )
             self._functions[option, texts] = Function(option, texts, text)
 
@@ -198,38 +204,89 @@ class _Export:
         )
 
 
-class _Element:
-    """An element type in a command-line signature, where ``float16[512, 512]`` is an array."""
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self.dtype = dtype
-
-    def __getitem__(self, shape: Any) -> ArrayType:
-        return ArrayType(shape if isinstance(shape, tuple) else (shape,), self.dtype)
-
-
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
     an array; `names` defines additional names.
 
-    Raises SpecError if the text is not a list of arguments.
+    The text is parsed and never executed: it may contain constants, names, sums and products of
+    numbers, members of enumerations, and dataclasses and named tuples with their fields. Raises
+    SpecError for anything else.
 
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
     """
-    elements = {element.name: _Element(element.dtype) for element in ELEMENTS.values()}
-
-    def arguments(*args: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, named
-
     why: object = "it is not a list of arguments"
     try:
-        call = ast.parse(f"np__arguments({text})", mode="eval")
-        if isinstance(call.body, ast.Call) and isinstance(call.body.func, ast.Name):
-            known = {**names, **elements, "np__arguments": arguments}
-            return eval(compile(call, text, "eval"), known)  # type: ignore[no-any-return]
-    except Exception as error:  # raised by whatever the text calls
+        call = ast.parse(f"f({text})", mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            return _arguments(call, names)
+    except Exception as error:  # also raised by a dataclass that refuses its arguments
         why = f"{type(error).__name__}: {error}"
     raise SpecError(
         f'signature {text!r}: {why}; write a call\'s arguments, e.g. "float16[64, 64], n=3"'
+    )
+
+
+_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.USub: operator.neg,
+}
+
+
+def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the values of a call's arguments."""
+    values = {str(each.arg): _value(each.value, names) for each in call.keywords}
+    return tuple(_value(each, names) for each in call.args), values
+
+
+def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Return the value of a part of a signature. Raises ValueError for what is not allowed there,
+    and whatever a dataclass raises."""
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Tuple(items):
+            return tuple(_value(item, names) for item in items)
+        case ast.Name(name) if name in ELEMENTS:
+            return ELEMENTS[name].dtype
+        case ast.Name(name) if name in names:
+            return names[name]
+        case ast.Name(name):
+            raise NameError(f"name {name!r} is not defined")
+        case ast.Subscript(element, shape) if isinstance(dtype := _value(element, names), np.dtype):
+            sizes = _value(shape, names)
+            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), dtype)
+        case ast.Attribute(owner, member) if not member.startswith("_"):
+            value = _value(owner, names)
+            if isinstance(value, enum.EnumMeta) or _is_record(type(value)):
+                return getattr(value, member)
+        case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
+            return _OPERATIONS[type(op)](_number(operand, names))
+        case ast.BinOp(left, op, right) if type(op) in _OPERATIONS:
+            return _OPERATIONS[type(op)](_number(left, names), _number(right, names))
+        case ast.Call(ast.Name(name)) if _is_record(names.get(name)):
+            values, named = _arguments(node, names)
+            return names[name](*values, **named)
+    raise ValueError(
+        f"{ast.unparse(node)} is neither a constant, an array, nor a name or dataclass of the "
+        "kernel's module"
+    )
+
+
+def _number(node: ast.AST, names: Mapping[str, Any]) -> int | float:
+    """Return the value of a number, and raise ValueError for anything else: ``(0,) * n`` may take
+    all memory."""
+    value = _value(node, names)
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{ast.unparse(node)} is not a number")
+    return value
+
+
+def _is_record(kind: Any) -> bool:
+    """Return whether a value is a dataclass or a class of named tuples."""
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
     )

@@ -145,6 +145,7 @@ class Kernel:
         /,
         *args: Any,
         seed: int | str | None = None,
+        schedule_seed: int | str | None = None,
         trace: Any = None,
         ctas: int | None = None,
         limit: float | None = None,
@@ -162,6 +163,7 @@ class Kernel:
                ends
                in a race or a deadlock
         ctas   number of CTAs of a `persistent` grid (default: 2)
+        schedule_seed  the same as `seed`, which goes to the kernel if it has a parameter `seed`
         limit  seconds that the run may take (default: one hour). SpecError is raised as soon as the
                control flow of the first CTA, or the time that finished CTAs took, shows that the
                whole
@@ -176,12 +178,16 @@ class Kernel:
             named["ctas"], ctas = ctas, None
         if limit is not None and self.takes("limit"):
             named["limit"], limit = limit, None
+        if seed is not None and self.takes("seed"):
+            named["seed"] = seed
+        elif seed is not None:
+            schedule_seed = seed
         with collecting(trace) as events:
             return self.judged(
                 Judge(ctas, limit=limit),
                 *args,
                 out=out,
-                seed=seed,
+                schedule_seed=schedule_seed,
                 trace=events,
                 mesh=mesh,
                 **named,
@@ -193,15 +199,18 @@ class Kernel:
         /,
         *args: Any,
         out: Any = None,
-        seed: Any = None,
+        schedule_seed: Any = None,
         trace: Any = None,
         mesh: Any = None,
         **named: Any,
     ) -> Any:
         """Run on the simulated SM under the checks of `judge`; `trace` is a Trace."""
         if mesh is not None:
-            return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)[0]
-        return self._run(args, named, out, "sim", None, seed, trace, judge)
+            ran = self._on_mesh.run(
+                mesh, args, named, out, "sim", None, schedule_seed, trace, judge
+            )
+            return ran[0]
+        return self._run(args, named, out, "sim", None, schedule_seed, trace, judge)
 
     def _run(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +183,7 @@ class Options:
             self.grid_names,
             least.wg_axis,
             least.num_compute_wgs,
-            least.memory_registers,
+            least.memory_share,
             warp_specialized=self.warp_specialized,
             **self.cluster,
         )
@@ -267,6 +267,15 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
             f"the parameter names of {function!r}, passed as {what}, cannot be inspected: write a "
             "lambda or a def"
         ) from None
+
+
+def bound_defaults(function: Callable[..., Any], known: Container[str]) -> dict[str, Any]:
+    """Return the defaults of parameters that a call does not know: n of ``lambda x, n=n: …``."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in known and parameter.default is not inspect.Parameter.empty
+    }
 
 
 def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:

@@ -146,9 +146,8 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
         own = [info.array for info in call.infos]
         for array in own[len(own) - call.fresh :]:
             array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-        if judge is None:
-            names = [array.name for array in variant.arrays]
-            launch.check_overlap(call.infos, names, call.outputs, definition.name)
+        check = launch.check_overlap if judge is None else launch.check_elements
+        check(call.infos, [array.name for array in variant.arrays], call.outputs, definition.name)
         if variant.workspace is not None:
             own.append(np.zeros(variant.workspace(grid, call.infos), np.float32))
         elif variant.gpus:

@@ -25,10 +25,9 @@ MAX_SIMULATED_ELEMENTS = 1 << 23
 """array elements that a call simulates if no target is named: about ten seconds of a GEMM"""
 
 
-def choose(
-    kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str
-) -> launch.Choice:
-    """Choose the GPU or the simulator for a call on these arrays, which are all at `place`.
+def choose(what: str, target: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
+    """Choose the GPU or the simulator for a call of `what` on these arrays, which are all at
+    `place`.
 
     Raises TargetError if the target cannot run the call, or if no target is named and the
     simulation would take too long."""
@@ -39,18 +38,17 @@ def choose(
             target, None if place == "host" or target == "sim" else infos[0].device
         )
     except TargetError as error:
-        raise TargetError(f"kernel {kernel}: {error}") from None
+        raise TargetError(f"{what}: {error}") from None
     if choice.fallback:
         _warn_once(choice.why)
     if choice.target == "sim" and place != "host":
         raise TargetError(
-            f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass "
-            "NumPy arrays"
+            f"{what}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays"
         )
     elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
     if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
         raise TargetError(
-            f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to "
+            f"{what}: {choice.why}, and {elements} array elements are too many to "
             f"simulate by default (at most {MAX_SIMULATED_ELEMENTS}): pass target='sim' to "
             "simulate them anyway, or pass smaller arrays"
         )

@@ -34,17 +34,19 @@ def text_of(
     statics: Mapping[str, Any],
     what: str,
     instances: bool = False,
+    defaults: Mapping[str, Any] = {},
 ) -> str:
     """Return the text of a function, in the form that `Expression` takes.
 
     statics    values of the parameters that are constants
     what       prefix of messages, such as "kernel k: grid"
+    defaults   values of the parameters that the text leaves out
     instances  whether it may return class instances, for the Statics that `choose` returns
 
     Raises SpecError at the user's line for anything that no text can hold.
     """
     text = _Text(f"{what} cannot be kept in a file", instances)
-    text.add(function, {}, statics)
+    text.add(function, dict(defaults), statics)
     whole = "\n".join(map(ast.unparse, text.functions.values()))
     try:
         _ = Expression(whole, what).__signature__

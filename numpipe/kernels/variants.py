@@ -96,7 +96,7 @@ class Variant:
                 options.grid_names,
                 split.wg_axis,
                 split.num_compute_wgs,
-                split.memory_registers,
+                split.memory_share,
                 options.compiler_params,
                 simulated=simulated,
                 obstacles=self.obstacles,
@@ -230,8 +230,10 @@ class Variant:
     def check_compiles(self) -> None:
         """Raise the errors of a compile, so that a simulated kernel is known to compile.
 
-        Does nothing if the toolchain is not installed or if NUMPIPE_COMPILE_CHECK=0."""
-        if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
+        Does nothing if the toolchain is not installed, if NUMPIPE_COMPILE_CHECK=0, and in a process
+        that cannot compile because it was forked during a compile."""
+        off = COMPILES.cut or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0"
+        if self._checked or off:
             return
         from ..compile.build import front_end, toolchain
         from ..plan.debug import SimulatedOnly

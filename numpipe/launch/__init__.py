@@ -66,7 +66,7 @@ from .device_array import DeviceArray
 from .host_calls import Staging, run
 from .launcher import Launch, Prepared
 from .output_arrays import check_writable, describe_fresh, empty_like_kind, maker
-from .overlapping_outputs import check_overlap
+from .overlapping_outputs import check_elements, check_overlap
 from .placement import to_device
 from .stream_handover import deliver, foreign, order, settle
 from .streams import as_stream, current_stream, follow
@@ -86,6 +86,7 @@ __all__ = [
     "Prepared",
     "Staging",
     "as_stream",
+    "check_elements",
     "check_overlap",
     "check_sizes",
     "check_writable",

@@ -69,6 +69,11 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
             f"{argument(name, kernel)}: masked arrays are not supported, because kernels do not "
             f"read masks: pass {name}.filled(0), or {name}.data and the mask as a separate array"
         )
+    if isinstance(obj, type):
+        raise SpecError(
+            f"{argument(name, kernel)}: the class {obj.__name__} is not an array; fix: pass an "
+            "instance of it"
+        )
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):
@@ -230,13 +235,13 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     Raises SpecError for devices and element types that CUDA does not have, and if cuda-core is
     missing."""
     where = argument(name, kernel)
-    device, ordinal = (int(number) for number in obj.__dlpack_device__())
-    if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        raise SpecError(
-            f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA "
-            "GPU or to the CPU"
-        )
     try:
+        device, ordinal = (int(number) for number in obj.__dlpack_device__())
+        if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
+            raise SpecError(
+                f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a "
+                "CUDA GPU or to the CPU"
+            )
         if device in (_CPU, _CUDA_HOST):
             array = np.from_dlpack(obj)
             dtype = element_type(array.dtype, name, kernel)

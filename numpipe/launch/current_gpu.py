@@ -109,12 +109,7 @@ def gpu_state() -> GpuState:
             for i, (name, cc, sm_count, smem, bandwidth) in enumerate(properties)
         )
     except driver.DriverMissing as error:
-        fix = (
-            'pip install "numba-cuda[cu13]"'
-            if "cuda-bindings" in str(error)
-            else "install NVIDIA's driver"
-        )
-        return GpuState("none", None, str(error), f"{fix}, or pass target='sim'")
+        return GpuState("none", None, error.reason, error.fix)
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..diagnostics.errors import LaunchError
+from ..diagnostics.errors import LaunchError, TargetError
 
 NOT_INITIALIZED = 3
 INVALID_CONTEXT = 201
@@ -85,9 +85,14 @@ _ADVICE: dict[int, str] = {
 }
 
 
-class DriverMissing(Exception):
-    """Raised if the machine has no CUDA driver, or no Python binding to it; the message says
-    which."""
+class DriverMissing(TargetError):
+    """A machine without a CUDA driver, or without the Python binding to it."""
+
+    def __init__(self, reason: str) -> None:
+        packages = 'pip install "numba-cuda[cu13]"'
+        driver = packages if "cuda-bindings" in reason else "install NVIDIA's driver"
+        self.reason, self.fix = reason, f"{driver}, or pass target='sim'"
+        super().__init__(f"{reason}; fix: {self.fix}")
 
 
 class DriverError(LaunchError):

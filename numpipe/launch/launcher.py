@@ -249,7 +249,9 @@ class Prepared:
                     f"{device}"
                 )
         except driver.DriverMissing as error:
-            raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
+            raise LaunchError(
+                f"kernel {self.name!r}: {error.reason}; run it with target='sim'"
+            ) from None
         except driver.DriverError as error:
             raise self.failed(error) from error
         return limit

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.errors import SpecError
+from ..diagnostics.errors import SpecError, TargetError
 from . import driver, jax_arrays, pinned, transfers
 from .array_info import ArrayInfo, argument
 from .arrays import describe, library
@@ -38,7 +38,13 @@ def empty_like_kind(
     if of == "jax":
         return jax_arrays.empty(info, shape, dtype)
     if info.kind == "host":
-        return pinned.empty_output(shape, dtype, transfers.PINNED)
+        try:
+            return pinned.empty_output(shape, dtype, transfers.PINNED)
+        except (MemoryError, ValueError) as error:  # ValueError: NumPy cannot address so many bytes
+            raise TargetError(
+                f"there is no memory for an output of type {dtype.name} and shape {shape} "
+                f"({error}); fix: pass smaller arrays, or memory of your own as out="
+            ) from error
     try:
         if of == "cupy":
             with sys.modules["cupy"].cuda.Device(info.device):

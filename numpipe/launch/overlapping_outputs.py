@@ -9,6 +9,9 @@ Calls refuse such arrays when they see them for the first time, so repeated call
 Columns 0, 2, 4 … and 1, 3, 5 … of a matrix are interleaved but share no byte. If the bounds of two
 arrays intersect, ``numpy.shares_memory`` decides exactly, on views of the same addresses that are
 never read.
+
+An output whose own elements share bytes, such as one with a stride of 0, has no correct result, and
+is refused by every call.
 """
 
 from __future__ import annotations
@@ -50,14 +53,15 @@ def byte_bounds(
 def check_overlap(
     infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
 ) -> None:
-    """Raise SpecError if one of the last `outputs` arrays overlaps another array, unless both are
-    the same view of the same memory.
+    """Raise SpecError if one of the last `outputs` arrays overlaps itself, or another array unless
+    both are the same view of the same memory.
 
     All arrays must be on the host, or all on one GPU.
     """
     first = len(infos) - outputs
-    if not outputs or len(infos) < 2:
+    if not outputs:
         return
+    check_elements(infos, names, outputs, kernel)
     bounds = [
         byte_bounds(info.address, info.shape, info.strides, info.dtype.itemsize) for info in infos
     ]
@@ -87,17 +91,36 @@ def check_overlap(
                 )
 
 
+def check_elements(
+    infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
+) -> None:
+    """Raise SpecError if elements of one of the last `outputs` arrays share bytes."""
+    first = len(infos) - outputs
+    for name, info in zip(names[first:], infos[first:], strict=False):
+        for axis in range(len(info.shape)) if 0 not in info.shape else ():
+            # two different elements have different indices in some dimension
+            view = _memory(info).swapaxes(0, axis)
+            if _share(view[:1], view[1:]):
+                raise SpecError(
+                    f"{argument(name, kernel)}: it is an output, and several of its elements are "
+                    f"at the same address: shape {info.shape}, strides {info.strides} bytes; fix: "
+                    f"pass an array without repeated elements, such as np.empty({info.shape}, "
+                    f"np.{info.dtype.name})"
+                )
+
+
 def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
     """Return whether two arrays whose bounds intersect share a byte without being the same view."""
-    if _view(one) == _view(other):
-        return False
-    # host or GPU memory, through arrays that are never read
-    first, second = [
-        memory(
-            each.address, each.shape, each.strides, np.dtype(f"V{each.dtype.itemsize}"), False, None
-        )
-        for each in (one, other)
-    ]
+    return _view(one) != _view(other) and _share(_memory(one), _memory(other))
+
+
+def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
+    """Return host or GPU memory as an array that must not be read."""
+    kind = np.dtype(f"V{info.dtype.itemsize}")
+    return memory(info.address, info.shape, info.strides, kind, False, None)
+
+
+def _share(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
     try:
         return np.shares_memory(first, second, max_work=_MOST_WORK)
     except np.exceptions.TooHardError:

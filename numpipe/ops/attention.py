@@ -227,8 +227,14 @@ def kernel(config: Config, form: Form) -> Kernel:
     return attend  # type: ignore[no-any-return]
 
 
-def _result(q: Any, k: Any, v: Any, layout: str) -> ArrayType:
-    """Return the shape and type of the result. Raises SpecError if the operands do not match."""
+def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) -> ArrayType:
+    """Return the shape and type of the result. Raises SpecError if the operands do not match, and
+    for an offset of a mask that is not used."""
+    if diagonal and not causal:
+        raise SpecError(
+            f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
+            "causal=True, or leave diagonal out"
+        )
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
     return ArrayType(q.shape, q.dtype)
 

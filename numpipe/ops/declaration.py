@@ -33,6 +33,7 @@ from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import Rule, require
 from ..diagnostics.errors import SpecError
+from ..kernels import run_target
 from ..kernels.arguments import MISSING
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, noting, taken
@@ -294,6 +295,7 @@ class Op(Generic[P]):
         infos = self.described(dict(zip(self.operands, arrays, strict=True)))
         wanted = self.result_types(infos, values)
         first = next(iter(infos.values()))
+        self.check_place(infos, wanted, target)
         if out is None:
             results = {
                 name: allocated(self.name, first._replace(dtype=kind.dtype), kind.shape, stream)
@@ -361,6 +363,23 @@ class Op(Generic[P]):
                 )
         launch.same_place(list(infos.values()), list(infos), self.name)
         return infos
+
+    def check_place(
+        self,
+        operands: Mapping[str, ArrayInfo],
+        results: Mapping[str, ArrayType],
+        target: str | None,
+    ) -> None:
+        """Raise SpecError for sizes that kernels cannot index, and TargetError for operands that
+        the target cannot run on, before anything is allocated or copied."""
+        if taken() is not None:
+            return
+        fresh = {
+            name: launch.info_of_zeros(kind.shape, kind.dtype) for name, kind in results.items()
+        }
+        launch.check_sizes({**operands, **fresh}, self.name)
+        place = launch.same_place([*operands.values()], [*operands], self.name)
+        run_target.choose(self.name, target, [*operands.values(), *fresh.values()], place)
 
     def check_types(
         self, infos: Mapping[str, Any], fix: str = "convert it, as {name}.astype(…) does"
@@ -449,6 +468,7 @@ class Op(Generic[P]):
                 )
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
+        launch.check_elements(list(found.values()), labels, len(found), self.name)
         for label, info in zip(labels, found.values(), strict=True):
             launch.check_writable(info, label, self.name)
         return found

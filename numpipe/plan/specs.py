@@ -121,7 +121,8 @@ class BlockSpec:
                    checks both).
     mode           what to do if the index map returns, for a squeezed dimension or an `Element`, a
                    position where the array has no element. None: report an error, in the simulator
-                   and with ``debug=True`` (`out-of-bounds`). "zero": the block reads as `oob_fill`
+                   and with ``debug=True`` (`out-of-bounds`); the simulator also reports a block
+                   index that was read from an array. "zero": the block reads as `oob_fill`
                    there, and is not stored. "clip": use the nearest position at which the block
                    lies inside.
 

@@ -57,7 +57,7 @@ from .peer_memory import SharedArrays
 from .progress import RunProgress
 from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .smem import SharedMemory
-from .state import SM
+from .state import HELD, SM
 from .warpgroup import Warpgroup
 from .wgmma_groups import Plan
 
@@ -273,6 +273,16 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
         sm.gpus.leave(warpgroup)
 
 
+def _release(peers: list[SM]) -> bool:
+    """Let the first warpgroup that has an error to report continue; return whether there is one."""
+    for sm in peers:
+        for warpgroup in sm.warpgroups:
+            if warpgroup.blocked is not None and warpgroup.blocked.kind == HELD:
+                warpgroup.wake(warpgroup.time)
+                return True
+    return False
+
+
 def _run(peers: list[SM]) -> None:
     """Run the CTAs of a cluster, or of all GPUs, to their ends. Raises what a warpgroup raises, or
     a deadlock or another SimulationError."""
@@ -282,8 +292,9 @@ def _run(peers: list[SM]) -> None:
             for warpgroup in sm.warpgroups:
                 warpgroup.greenlet.gr_context = sm.context.copy()
                 warpgroup.wake(0)
-        while (task := scheduler.pop()) is not None:
-            task[1](task[0])
+        while (task := scheduler.pop()) is not None or _release(peers):
+            if task is not None:
+                task[1](task[0])
         if not all(w.over for sm in peers for w in sm.warpgroups):
             raise deadlock_search.deadlock(peers[0])
         for sm in peers:

@@ -74,10 +74,13 @@ class Name:
 
 
 class _Task(NamedTuple):
+    """`deferred`: it tests a barrier unsuccessfully, and would do so again."""
+
     time: int
     run: Task
     ready: Ready | None
     maker: int
+    deferred: bool
 
 
 @dataclass(eq=False)
@@ -138,7 +141,8 @@ class Directed(InOrder):
             self._numbers[kind] += 1
             agent = *kind, self._numbers[kind]
         ready, self._ready = self._ready if agent == running else None, None
-        self._waiting[agent] = _Task(time, task, ready, len(self.steps) - 1)
+        deferred = ready is not None and self._now.deferred
+        self._waiting[agent] = _Task(time, task, ready, len(self.steps) - 1, deferred)
 
     def pop(self) -> tuple[int, Task] | None:
         tasks = self._waiting
@@ -149,8 +153,9 @@ class Directed(InOrder):
             [agent for agent, task in tasks.items() if task.ready is None or task.ready()]
         )
         stuck = not enabled
-        if stuck:  # each task reports what it waits for
-            enabled = (next(iter(tasks)),)
+        if stuck:  # a loop of tests may end by itself; then each task reports what it waits for
+            tests = [a for a, task in tasks.items() if task.deferred and a not in self._stuck]
+            enabled = (min(tests, default=next(iter(tasks))),)
         else:
             self._stuck.clear()
         again = stuck and enabled[0] in self._stuck  # it repeats an unsuccessful test

@@ -39,6 +39,10 @@ _VERBS = {
 }
 
 
+_HELD = ("read", "write"), ("write", "wgmma")
+"""Conflicts, as later and earlier access, whose fix depends on what the earlier agent does next."""
+
+
 class Finding(NamedTuple):
     """The hazard of a conflict, what is not ordered, and the fix."""
 
@@ -65,6 +69,8 @@ class Conflict(NamedTuple):
 
     def error(self) -> SimulationError:
         earlier, later, filled, span = self.earlier, self.later, self.filled, (self.lo, self.hi)
+        if earlier.agent is not later.agent and (later.kind, earlier.kind) in _HELD:
+            later.agent.hold()
         touches = f"{later.describe()} {_VERBS[later.kind]} SMEM[{self.lo}:{self.hi})"
         if "mbarrier" in (earlier.kind, later.kind):
             return race_report.violation(
@@ -214,6 +220,12 @@ def _finding(this: Conflict) -> Finding:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
             "the tile",
         )
+    if later.kind == "wgmma" and _overtaken(this):
+        return Finding(
+            "refilled-while-read",
+            f"nothing tells {earlier.agent.title} that {later.agent.title} has read what was there",
+            _read_first(later, earlier),
+        )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
         return (
@@ -221,8 +233,10 @@ def _finding(this: Conflict) -> Finding:
             or _read_when_free(this, earlier, later)
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
-    fix = (
-        "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
+    fix = _wait_for(this) or (
+        f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
+        if getattr(this.sm.unit, "tokens", ()) and earlier.agent is not later.agent
+        else "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
         "barrier_wait from one to another"
     )
     if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
@@ -230,6 +244,13 @@ def _finding(this: Conflict) -> Finding:
             "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
         )
     return Finding("unordered-accesses", cause, fix)
+
+
+def _wait_for(this: Conflict) -> str:
+    """Return the fix of a read that does not wait for the barrier on which the bytes' writer has
+    arrived since; "" if there is none."""
+    mbar = mbarriers.telling(this.sm, this.earlier) if this.later.kind == "read" else None
+    return "" if mbar is None else mbarriers.await_next(this.later, mbar)
 
 
 def _hand_over(read: Access, fill: Access) -> str:
@@ -245,6 +266,14 @@ def _sent(this: Conflict) -> Finding:
     """Find the hazard of a store that fills bytes that may still be read, or whose bytes are
     accessed while it may be in flight."""
     earlier, later = this.earlier, this.later
+    if earlier.kind == later.kind and earlier.agent is not later.agent:
+        return Finding(
+            "unordered-accesses",
+            f"{earlier.agent.title} and {later.agent.title} send to the same bytes of CTA "
+            f"{this.sm.cta}, and nothing orders the two",
+            "a place of its own for each sender: a part of the receiving tile that depends on "
+            "numpipe.axis_index of the cluster's axis",
+        )
     if later.kind == "st.async":
         return Finding(
             "refilled-while-read",
@@ -306,6 +335,10 @@ def _not_landed(this: Conflict) -> Finding:
             cause,
             f"fill slot {slot} of {plan.name} again when {ready} has been waited for",
         )
+    if step is None and loaded and later.kind in ("read", "wgmma") and not _by_hand(plan):
+        stale = _read_when_free(this, later, fill)  # in a loop within the ring's step
+        if stale is not None:
+            return stale
     if loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
         return _outlived(this, later, step, loaded - plan.slots, loaded, cause)
     reads = "it is read" if loaded is None else f"step {loaded} reads slot {slot}"
@@ -393,6 +426,17 @@ def _from_abroad(this: Conflict) -> Finding:
             cause,
             asked,
         )
+    if (
+        stores.kind == "TMA load"
+        and stores.mbar is not None
+        and (
+            0
+            < stores.phase
+            <= this.known[stores.mbar.landed]  # it loads what the copy before brought
+            and not any(loads.repeats(read) for read in stores.readers)
+        )
+    ):
+        return Finding("refilled-while-read", cause, asked)
     # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
         return Finding(
@@ -466,6 +510,8 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
         plan, slot = this.slot
         loaded = plan.step_at(slot, fill.phase)
         return _outlived(this, reader, loaded - plan.slots, loaded - plan.slots, loaded, cause)
+    if reader.again or any(reader.repeats(read) for read in fill.readers):
+        return Finding("read-before-ready", *mbarriers.not_awaited(reader, fill.mbar))
     return Finding(
         "read-after-release",
         cause,
@@ -536,6 +582,8 @@ def _product_reads(this: Conflict) -> Finding:
             fix = f"delay_release={needed}{more} is needed: {leaves}; or {fix}"
         else:
             fix += f": {reads}"
+    elif later.agent is not product.agent and this.later.kind == "write" and _drained(product):
+        fix = f"{_read_first(product, later)}: {reads}"
     elif later.agent is not product.agent:
         fix = (
             "wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: "
@@ -550,6 +598,31 @@ def _product_reads(this: Conflict) -> Finding:
             "its own part of the product is over"
         )
     return Finding("refilled-while-read", cause, fix)
+
+
+def _read_first(product: Access, store: Access) -> str:
+    return (
+        f"barrier_arrive by {product.agent.name} behind its wgmma_wait, and barrier_wait by "
+        f"{store.agent.name} before the store"
+    )
+
+
+def _overtaken(this: Conflict) -> bool:
+    """Return whether a reader has waited for what was there before `earlier`, a store, and has not
+    read it yet."""
+    store, reader, over = this.earlier, this.later, this.earlier.over
+    return (
+        over is not None
+        and store.agent is not reader.agent
+        and all(this.known[index] >= value for index, value in over.async_needs)
+        and all((read.agent, read.waits) != (reader.agent, reader.waits) for read in store.readers)
+    )
+
+
+def _drained(product: Access) -> bool:
+    """Return whether its warpgroup has waited for a product."""
+    vectors = product.agent.vectors
+    return all(vectors[:, index].max() >= value for index, value in product.needs)
 
 
 def _newer_at_release(this: Conflict) -> int:

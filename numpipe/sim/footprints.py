@@ -12,7 +12,9 @@ ARRIVE     contributes to the end of a use (an mbarrier's phase, a named barrier
            next commute if there is `room` for the `amount` of both, and neither ends the use alone
 AWAIT      continues because a use has ended. Each arrival of this use comes before. Arrivals of
            other uses commute with it if nothing is wrong; otherwise the simulated SM reports the
-           wait, or the arrival, and a step that fails commutes with nothing (`failed`)
+           wait, or the arrival, and a step that fails commutes with nothing (`failed`). Whether the
+           arrival that ends the next use fails depends on the waits before it, so the waits for a
+           use are a thing of their own, which it tests (`state.Mbarrier.waits_of`)
 TEST       asks whether a use has ended: every arrival may change the answer
 WRITE      anything else
 =========  =========================================================================================

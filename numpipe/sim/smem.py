@@ -95,6 +95,9 @@ class SharedMemory:
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
+            if write is None and race_report.slot_of(self.sm, lo) is None:
+                access.agent.hold()
+                write = self._segments[self._split(lo)].write
             if write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
                 raise conflicts.unwritten(
@@ -107,6 +110,9 @@ class SharedMemory:
                     ).error()
             if segment.atomics:
                 self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
+            before = segment.reads.get(key)
+            if before is not None and access.repeats(before):
+                access.again, access.agent.stale = True, (access, write)
             segment.reads[key] = access
             if last:
                 segment.last = access
@@ -154,10 +160,11 @@ class SharedMemory:
                             self.sm, earlier, access, lo, hi, known, asynchronous, earlier
                         ).error()
             self._check_reads(segment, access, lo, hi, known, asynchronous)
-        if access.mbar is not None:
-            access.over = self._segments[i].write
-            if access.over is not None:
-                access.over.over = None  # one is enough, and a chain of all would never be freed
+        over = self._segments[i].write
+        if over is not access:
+            access.over, access.readers = over, tuple(self._segments[i].reads.values())
+            if over is not None:  # one is enough, and a chain of all would never be freed
+                over.over, over.readers = None, ()
         self._segments[i:j] = [Segment(access, {})]
         self._starts[i:j] = [lo]
         self._merge(i + 1, access)

@@ -18,7 +18,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from ..core.machine import TensorMap
 from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
-from .clocks import Clocks, Need, Release, Warps
+from .clocks import WAITED, Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
 
@@ -38,6 +38,7 @@ class Access:
     """
 
     __slots__ = (
+        "again",
         "agent",
         "async_needs",
         "box",
@@ -49,7 +50,9 @@ class Access:
         "needs",
         "over",
         "phase",
+        "readers",
         "site",
+        "waits",
         "what",
         "where",
     )
@@ -82,6 +85,18 @@ class Access:
         self.over: Access | None = None
         """For a TMA load: the access that had written the bytes before it."""
         self.where: tuple[int, ...] = ()
+        self.readers: Sequence[Access] = ()
+        """For what arrives on an mbarrier: the reads of the bytes that were there before."""
+        self.waits = int(agent.counters[WAITED][0])
+        self.again = False
+        """Whether it reads what it has read before (`repeats`)."""
+
+    def repeats(self, read: Access) -> bool:
+        """Return whether its warp, at the same line, has made `read` before, and has released
+        something since, but has not waited: it expects the next tile."""
+        return (read.agent, read.site, read.waits) == (self.agent, self.site, self.waits) and (
+            read.needs[0][1] < self.needs[0][1]
+        )
 
     def describe(self) -> str:
         return f"{self.kind} ({self.what})" if self.what else self.kind
@@ -146,6 +161,11 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
+    def waits_of(self, phase: int) -> tuple[Any, ...]:
+        """Return the thing that a wait for a phase touches, and the end of the next phase, which
+        fails if it does not know that the wait is over."""
+        return "waits", self.sm.place, self.address, phase
+
     def blocks(self, phase: int) -> bool:
         """Return whether a wait for a phase blocks, which depends on the parity."""
         return self.phase <= phase and bool((self.phase - 1 ^ phase) & 1)
@@ -192,6 +212,10 @@ class Reached:
         for index, (value, who, what, site) in self._last.items():
             if known[index] < value:
                 yield who, what, site
+
+
+HELD = "held"
+"""`WaitReason.kind` of a warpgroup that will report an error (`Warpgroup.hold`)."""
 
 
 class WaitReason:
@@ -304,6 +328,8 @@ class Warpgroup(Warps):
         self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None
         self.recent: dict[tuple[str, int], Access] = {}
+        self.stale: tuple[Access, Access] | None = None
+        """Its newest read that repeats another one, and what wrote the bytes."""
         self.greenlet: greenlet = greenlet(functools.partial(body, self))
 
     # ---- identity, for reports
@@ -363,6 +389,11 @@ class Warpgroup(Warps):
             raise
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
+
+    def hold(self) -> None:
+        """Let all others run as far as they can: what they do explains an error that is certain."""
+        if getcurrent() is self.greenlet:
+            self.block(WaitReason(HELD))
 
     def breathe(self, ready: Ready | None = None) -> None:
         """Let the scheduler run others here, although this warpgroup could continue; unless

@@ -65,14 +65,19 @@ NEEDED = {
 
 
 def file_of(path: Any) -> Path:
-    """Return the path of a trace's file. Raises SpecError for anything that is not a path, and for
-    an unknown format."""
+    """Return the path of a trace's file. Raises SpecError for anything that is not a path, for an
+    unknown format, and for a folder that does not exist."""
     if not PATH.holds(path):
         raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
     file = Path(path)
     if file.suffix not in (".json", ".txt"):
         raise SpecError(
             f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)"
+        )
+    if not file.parent.is_dir():
+        raise SpecError(
+            f"trace: {str(file)!r}: there is no folder {str(file.parent)!r}; fix: "
+            f"os.makedirs({str(file.parent)!r})"
         )
     return file
 
@@ -113,7 +118,8 @@ def save(trace: Recording, file: Path) -> None:
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
-    file.write_text(content + "\n", encoding="utf8")
+    # a failure may hold characters that are no text, such as half of a surrogate pair
+    file.write_text(content + "\n", encoding="utf8", errors="backslashreplace")
 
 
 def load(trace: Recording, path: Any) -> None:
@@ -151,7 +157,11 @@ def load(trace: Recording, path: Any) -> None:
                 f"{KEY}.gpus has {len(packed['gpus'])} numbers for {len(who)} warpgroups"
             )
         gpus = packed["gpus"] or [None] * len(who)
-        trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
+        trace.clock, trace.failure, trace.lost = (
+            packed["clock"],
+            packed.get("failure"),
+            packed["lost"],
+        )
         trace.tell_rings(
             Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"]
         )

@@ -159,7 +159,12 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
             {"alpha": 3.0},
             "argument 'alpha' is given by position and by name: pass it once",
         ),
-        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' after it is given"),
+        (
+            (A,),
+            {"alpha": 3.0, "c": A},
+            "argument 'b' is missing, but 'c' after it is given: a call may leave out the last "
+            "arrays only, which it allocates; fix: pass b= too, or put 'c' before it in def",
+        ),
         (
             (A, B),
             {"gamma": 3.0},

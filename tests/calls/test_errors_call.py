@@ -137,7 +137,7 @@ def test_a_default_is_a_scalar(default: Any, said_of_it: str) -> None:
     [
         ("def k(a, target): pass", "target"),
         ("def k(a, stream=3): pass", "stream"),
-        ("def k(a, *, seed: S = 3): pass", "seed"),
+        ("def k(a, *, trace: S = 3): pass", "trace"),
         ("def k(a, trace): pass", "trace"),
         ("def k(a, out=3): pass", "out"),
     ],

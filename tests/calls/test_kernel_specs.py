@@ -239,7 +239,7 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
         (
             BlockSpec((64, 64), lambda i: (i, 0), delay_release=1),
             np.zeros((64, 64), np.float16),
-            "out_specs[0]: delay_release=1 is for inputs",
+            "out_specs[0]: delay_release=1 is only for inputs",
         ),
         (
             BlockSpec((64, 64), lambda i: i),

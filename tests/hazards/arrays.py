@@ -460,6 +460,98 @@ def a_plane_that_is_copied_from_behind_the_last_one(x, y, *, fixed: numpipe.Stat
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
+# A block that data chooses: a grid's last blocks may lie outside, those of a wrong table may not.
+POOL, PAGES = integers(192, 64), np.array([9, -1], np.int32)
+SAYS = r"along dimension 0 starts at a number that was read from an array, and lies outside the "
+
+
+@kernel(
+    POOL,
+    PAGES,
+    zeros(64, 64),
+    hazard="out-of-bounds",
+    says=r"in_specs\[0\] for 'x': index_map returned block 9 from an array for dimension 0, of "
+    r"which the array has 3: all 64 .* return 0…2, or say what it means, "
+    r"BlockSpec\(…, mode=\"zero\"\)",
+    gives=POOL[:64],
+    error=SimulationError,
+)
+def a_block_that_a_table_lacks(x, pages, y, *, fixed: numpipe.Static):
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(BlockSpec((64, 64), lambda k: (pages[k] % 3 if fixed else pages[k], 0)),),
+    )
+    for _, (x_tile,) in pipe(x):
+        y[ds(0, 64), ds(0, 64)] = x_tile[...]
+
+
+@kernel(
+    POOL,
+    PAGES,
+    zeros(64, 64),
+    hazard="out-of-bounds",
+    says=r"in_specs\[0\] for 'x': index_map returned block -1 from an array for dimension 0",
+    gives=zeros(64, 64),
+    error=SimulationError,
+)
+def a_block_before_the_first_one_that_is_meant(x, pages, y, *, fixed: numpipe.Static):
+    page = min(pages[1], pages.shape[0])
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(BlockSpec((64, 64), lambda k: (page, 0), mode="zero" if fixed else None),),
+    )
+    for _, (x_tile,) in pipe(x):
+        y[ds(0, 64), ds(0, 64)] = x_tile[...]
+
+
+@kernel(
+    POOL,
+    PAGES,
+    zeros(64, 64),
+    hazard="out-of-bounds",
+    says=r"'x\[…\]': ds\(-64, 64\) " + SAYS + r"array's 192.* a start in -63…191, or "
+    r"ds\(numpipe.index\(start, mode=\"zero\"\), 64\) where it is meant",
+    gives=zeros(64, 64),
+    error=SimulationError,
+)
+def a_tile_that_a_table_lacks(x, pages, y, *, fixed: numpipe.Static):
+    start = 64 * pages[1]
+    y[ds(0, 64), ds(0, 64)] = x[ds(numpipe.index(start, "zero") if fixed else start, 64), ds(0, 64)]
+
+
+@kernel(
+    POOL,
+    PAGES.astype(np.int64),
+    zeros(64, 64),
+    hazard="out-of-bounds",
+    says=r"copy_gmem_to_smem: x.at\[…\]: ds\(576, 64\) " + SAYS + "array's 192",
+    gives=zeros(64, 64),
+    error=SimulationError,
+)
+def a_copy_of_a_page_that_a_table_lacks(x, pages, y, *, fixed: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), numpipe.Barrier()))
+    start = 64 * pages[0]
+    numpipe.copy_gmem_to_smem(
+        x.at[ds(numpipe.index(start, "zero") if fixed else start, 64), ds(0, 64)], tile, landed
+    )
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+@kernel(
+    POOL,
+    PAGES,
+    zeros(64, 64),
+    hazard="out-of-bounds",
+    says=r"'y\[…\] = tile': ds\(576, 64\) " + SAYS + "array's 64",
+    gives=POOL[:64],
+    error=SimulationError,
+)
+def a_tile_stored_where_a_table_lacks_a_page(x, pages, y, *, fixed: numpipe.Static):
+    page = pages[0] % 9 if fixed else pages[0]
+    y[ds(64 * page, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+
+
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="out-of-bounds",

@@ -150,6 +150,10 @@ TWINS = (
     (r"cluster_arrive first", r"\+.*cluster.arrive"),
     (r"by those who have waited for it", r"\+.*smem_read"),
     (r"the same start for all CTAs along collective_axes", r"\+.*(\(0, k\)|ds\(0, 64\)\])"),
+    (r"barrier_wait for .*, phase \d, before the bytes are read", r"\+.*barrier_wait"),
+    (r"barrier_arrive by .* behind its wgmma_wait", r"\+.*barrier_arrive\(read\)"),
+    (r"a place of its own for each sender", r"\+.*row = 64 \* rank"),
+    (r"both inside with numpipe.turn", r"\+.*with numpipe.turn"),
     (
         r"wait for .* phase 0.*(?:before the bytes are touched|before step 0)",
         r"\+.*(barrier_wait|mbarrier.wait)|^$",
@@ -172,7 +176,10 @@ TWINS = (
         r"\+.*(commit_smem|barrier_arrive|barrier.sync|compiler_params|wg \* 64)",
     ),
     (r"store (?:to them|what atomics begin with)", r"\+.*\[\.\.\.\] = "),
-    (r"read (?:the tile of step 0|before the arrival)", r"\+.*(tile\[\.\.\.\]|delay_release=1)"),
+    (
+        r"read (?:the tile of step 0|before the arrival)",
+        r"\+.*(tile\[\.\.\.\]|delay_release=1|barrier_arrive\(free\))",
+    ),
     (r"write all of an output tile in every block", r"\+.*y_tile"),
     (
         r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally "

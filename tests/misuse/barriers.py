@@ -149,7 +149,7 @@ refused(
 
     emit(body, grid=(2,), manual_produced_barriers=True, in_specs=(spec,))(a)  # called
 """,
-    "a ready barrier has no value: it is passed to numpipe.barrier_wait(…)",
+    "a ready barrier has no value; fix: pass it to numpipe.barrier_wait(…)",
 )
 
 # ---- detected only in a run
@@ -163,8 +163,8 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     simulated=(
-        "warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] "
-        "'a' of a @ {file}:{line} for step 0: the memory role would wait for ever; with "
+        "warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' "
+        "of a @ {file}:{line} for step 0: the memory role would wait forever; with "
         "manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier "
         "of a step"
     ),
@@ -205,7 +205,7 @@ refused(
     #              ^^^^^^^
         pass
 """,
-    ", pipeline at {file}:{line-1}: the loop unpacks 2 groups, but each step has 3: write "
+    ", pipeline at {file}:{line-1}: the loop unpacks 2 groups, but each step has 3; fix: write "
     "`for (indices), (tiles), (ready barriers) in pipe(arrays):`; barriers come with "
     "manual_produced_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
@@ -219,7 +219,7 @@ refused(
     #                          ^^^^^^^
         numpipe.barrier_wait(x_ready)
 """,
-    ", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2: write "
+    ", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2; fix: write "
     "`for (indices), (tiles) in pipe(arrays):`; barriers come with "
     "manual_produced_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
@@ -267,8 +267,8 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (_, (x,), "
-    "*barriers)`",
+    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (_, "
+    "(x,), *barriers)`",
 )
 refused(
     "a_barrier_that_outlives_its_loop",
@@ -279,9 +279,8 @@ refused(
     numpipe.barrier_wait(x_ready)
     #                    ^^^^^^^
 """,
-    "'x_ready' belongs to a step of the pipeline loop at line {line-2} but is used after the "
-    "loop, where its slot is filled again; fix: use it, or load it with <??{name}>[...], in "
-    "the loop",
+    "'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
+    "where its slot is filled again: take what is needed of it in the loop",
     fix={"\n    numpipe.barrier_wait(x_ready)": ""},
 )
 refused(
@@ -293,8 +292,8 @@ refused(
         numpipe.barrier_arrive(x_consumed)
 """,
     ", pipeline at {file}:{line}: manual_consumed_barriers=True in a single-stream pipeline, "
-    "whose warpgroup loads its tiles itself, all of a step at once: leave it out, or let a "
-    "memory role load (warp_specialized=True)",
+    "whose warpgroup loads all tiles of a step itself; fix: leave it out, or use a memory role, "
+    "warp_specialized=True",
     kind=SpecError,
     warp_specialized=False,
     fixed_options={"warp_specialized": True},
@@ -308,8 +307,8 @@ refused(
         pass
 """,
     simulated=(
-        "warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] "
-        "'a' of a @ {file}:{line-1} for step 0: the memory role would wait for ever; with "
+        "warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' "
+        "of a @ {file}:{line-1} for step 0: the memory role would wait forever; with "
         "manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier "
         "of a step"
     ),

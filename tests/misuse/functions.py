@@ -36,7 +36,7 @@ refused(
     x = np.round(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.round' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
+    "'np.round' takes tiles of float32 or int32, got a mask; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
@@ -55,7 +55,7 @@ refused(
     x = (numpipe.iota(64) < 3) // 2
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'//' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
+    "'//' takes tiles of float32 or int32, got a mask; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"< 3)": "< 3).astype(np.int32)"},
 )
@@ -97,7 +97,7 @@ refused(
     x = numpipe.scan(lambda p, q: p + q, b[ds(0, 64), ds(0, 64)], axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "scan takes tiles of float32 or int32, got float16 (64, 64); fix:  use .astype(np.float32) "
+    "scan takes tiles of float32 or int32, got float16 (64, 64); fix: use .astype(np.float32) "
     "first",
     kind=SpecError,
     fix={"b[ds(0, 64), ds(0, 64)]": "b[ds(0, 64), ds(0, 64)].astype(np.float32)"},
@@ -156,7 +156,7 @@ refused(
     x = np.maximum.accumulate(b[ds(0, 64), ds(0, 64)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "np.maximum.accumulate takes tiles of float32 or int32, got float16 (64, 64); fix:  use "
+    "np.maximum.accumulate takes tiles of float32 or int32, got float16 (64, 64); fix: use "
     ".astype(np.float32) first",
     kind=SpecError,
     fix={"ds(0, 64)])": "ds(0, 64)].astype(np.float32))"},

@@ -301,7 +301,7 @@ refused(
     #             ^^^^
 """,
     "'tile' belongs to a step of the pipeline loop at line {line-2} but is used after the "
-    "loop, where its slot is filled again; fix: use it, or load it with <??{name}>[...], in "
+    "loop, where its slot is filled again; fix: use it, or load it with tile[...], in "
     "the loop",
     fix={"        pass\n    c[": "        c["},
 )

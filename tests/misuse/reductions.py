@@ -9,6 +9,11 @@ from numpipe import SimulationError, SpecError
 from numpipe.core.inert import REASON
 from tests.kernels.refusals import A, B, C, Cases
 
+DECIDES = (
+    "{} decides {}, but the memory role, which issues the loads, has no such value; fix: move that "
+    "out of the 'if', and leave stores, atomics and arrivals in it"
+)
+
 LOADED = "; tile[...] loads a shared-memory tile to registers"
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 # stores of vectors to arrays, atomics, gathered blocks
@@ -22,7 +27,7 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "sum: a float16 tile would be rounded at each step; fix:  use .astype(np.float32) first",
+    "sum: a float16 tile would be rounded at each step; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={".sum(": ".astype(np.float32).sum("},
 )
@@ -121,7 +126,7 @@ refused(
     m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "cumsum takes tiles of float32 or int32, got float16 (64, 64); fix:  use .astype(np.float32) "
+    "cumsum takes tiles of float32 or int32, got float16 (64, 64); fix: use .astype(np.float32) "
     "first",
     kind=SpecError,
     fix={".cumsum(": ".astype(np.float32).cumsum("},
@@ -152,7 +157,7 @@ refused(
     m = np.floor(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'np.floor' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
+    "'np.floor' takes tiles of float32 or int32, got a mask; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
@@ -275,9 +280,31 @@ refused(
         for (k,), (y,) in pipe(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 """,
-    "'np.any(numpipe.iota(64) < 3)' steers loads: the contents of a tile decide whether "
-    "something is loaded or copied, but tiles have no values in the memory role; fix: move the "
-    "pipeline, or the copy, out of the 'if'",
+    DECIDES.format("a reduction of a register tile", "what is loaded at line {line+2}"),
+)
+refused(
+    "a_warpgroup_that_steers_loads",
+    """
+    wg = numpipe.axis_index("wg")
+    if a.shape[0] > 0 and wg == 0:
+     # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in pipe(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+""",
+    DECIDES.format("the warpgroup axis", "what is loaded at line {line+2}"),
+    fix={"if a.shape[0] > 0 and wg == 0:": "if a.shape[0] > 0:", " c[": " if wg == 0: c["},
+)
+refused(
+    "a_warpgroup_that_leaves_a_loop",
+    """
+    for i in range(2):
+        if numpipe.axis_index("wg") == i:
+         # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            break
+        for (k,), (y,) in pipe(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+""",
+    DECIDES.format("the warpgroup axis", "the 'break' of line {line+2}"),
 )
 refused(
     "a_vote_that_a_loop_asks",
@@ -311,7 +338,7 @@ refused(
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 """,
-    f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}",
+    f", pipeline at {{file}}:{{line}}: grid: a number that an 'if' may have changed {REASON}",
 )
 refused(
     "a_wait_with_too_many_groups",

@@ -82,7 +82,7 @@ refused(
     x = (numpipe.iota(64) < 3) + 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' takes tiles of float32 or int32, got a mask; fix:  use .astype(np.float32) first",
+    "'+' takes tiles of float32 or int32, got a mask; fix: use .astype(np.float32) first",
     kind=SpecError,
     fix={"< 3)": "< 3).astype(np.float32)"},
 )

@@ -713,7 +713,7 @@ refused(
     x = a[ds(0, 64), ds(0, 64)] + 1.0
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "'+' takes tiles of float32 or int32, got float8_e4m3fn; fix:  use .astype(np.float32) first",
+    "'+' takes tiles of float32 or int32, got float8_e4m3fn; fix: use .astype(np.float32) first",
     kind=SpecError,
     args=NARROW,
     fix={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"},

@@ -97,6 +97,15 @@ def test_the_default_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> N
     assert split(kernel(), A, cfg=Config(emits=False)) == (1, "wg", 40)
 
 
+@pytest.mark.parametrize(("warpgroups", "compute"), [(1, 256), (2, 232), (3, 160), (4, 112)])
+def test_the_memory_role_leaves_the_most_that_the_compute_warpgroups_can_have(
+    warpgroups: int, compute: int
+) -> None:
+    unit = kernel(num_compute_wgs=warpgroups).variant((A,), {"cfg": Config(emits=False)}).unit()
+    assert unit.compute_registers == compute
+    assert unit.memory_registers == (32 if warpgroups > 2 else 40)
+
+
 @pytest.mark.thorough
 def test_both_may_set_the_same_options_or_each_some() -> None:
     assert split(kernel(wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (

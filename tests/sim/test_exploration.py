@@ -164,6 +164,21 @@ programs = st.lists(
 # the other's reduction is not the newest, and of another kind
 @example(((("add", 0), ("max", 0)), (("add", 0),)), (1, 1))
 @example(((("add", 0),), (("add", 0), ("max", 0))), (1, 1))
+# the second arrival fails after the wait, and the wait after the second arrival
+@example(((("arrive", 0), ("test", 0), ("arrive", 0)), (("wait", 0, 0),)), (1, 1))
+# two waits for one phase may be missed: the report is of the same one in every order
+@example(
+    (
+        (("arrive", 0), ("wait", 0, 0), ("test", 0), ("arrive", 0)),
+        (("wait", 0, 0), ("wait", 0, 1)),
+    ),
+    (1, 1),
+)
+# tests that fail, and then an arrival, although everybody else waits
+@example(
+    ((("test", 0), ("test", 0), ("arrive", 0)), (("arrive", 0), ("arrive", 0), ("wait", 0, 0))),
+    (3, 1),
+)
 def test_it_finds_what_every_order_finds_and_no_class_twice(
     program: Any, counts: tuple[int, ...]
 ) -> None:

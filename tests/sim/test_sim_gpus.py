@@ -241,7 +241,7 @@ def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
 
     for body, says in (
         (of_tile, "array must be an array parameter of the kernel, got"),
-        (of_semaphores, "are signalled, numpipe.signal"),
+        (of_semaphores, "can only be signaled; fix: numpipe.signal"),
         (to_array, r"ready.at\[i\], got"),
         (to_all, r"ready.at\[i\], got"),
         (by_float, "rank must be an integer"),

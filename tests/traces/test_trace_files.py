@@ -4,6 +4,7 @@ fail."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import defaultdict
@@ -332,13 +333,23 @@ def test_a_trace_object_gets_the_error() -> None:
     reason="exceptions have notes since Python 3.11: before, it is a warning",
 )
 def test_a_file_that_cannot_be_written_does_not_hide_the_report(tmp_path: Path) -> None:
-    file = tmp_path / "nowhere" / "run.json"
+    file = tmp_path / "run.json"
+    file.mkdir()
     with pytest.raises(PipelineRace, match="release") as caught:
         late.simulate(A, B, C, trace=file)
     [note] = caught.value.__notes__
     assert note.startswith("the trace of this run was not written: ") and str(file) in note
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(IsADirectoryError, match=r"run\.json"):
         gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "run.json"
+    with pytest.raises(SpecError, match="there is no folder") as caught:
+        late.simulate(A, B, C, trace=file)
+    exec(str(caught.value).partition("fix: ")[2], {"os": os})
+    gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
+    assert Trace.load(file).events
 
 
 # ---- files that are not trace files of numpipe -----------------------------------------------

@@ -13,7 +13,7 @@ import enum
 import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from ...core import arith
 from ...core.functions import Function
 from ...core.op import Op
+from ...core.static_range import static_range
 from ...diagnostics.argument_checks import told
 from ...diagnostics.errors import SpecError
 from ...plan import context, specs
@@ -86,8 +87,8 @@ _PURE = {
     np.prod,
     *(f for f in vars(math).values() if callable(f)),
 }
-_SEQUENCES = {zip, enumerate, reversed, sorted}
-"""Builtins that iterate over constants; their result is a tuple here."""
+_SEQUENCES = {zip, enumerate, reversed, sorted, static_range}
+"""Functions that iterate over constants; their result is a tuple here."""
 
 
 class StaticArray:
@@ -258,7 +259,9 @@ class Constants:
         """Return the result of a call with constants, if it is a constant; MISSING for calls that
         need a kernel."""
         if any(value is MISSING for value in (*args, *named.values())) or (
-            named and not _evaluated(function)
+            named
+            and not _evaluated(function)
+            and not any(function is sequence for sequence in _SEQUENCES)
         ):
             return MISSING
         if _evaluated(function):
@@ -280,7 +283,7 @@ class Constants:
             return int(arith.cdiv(*args))
         try:
             if function in _SEQUENCES:
-                return tuple(function(*args))
+                return tuple(function(*args, **named))
             return (
                 function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING
             )
@@ -329,7 +332,13 @@ def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
     bound: list[tuple[str, ast.AST]] = [
         (a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)
     ]
-    for node in own(statements(function)):
+    return bound + bindings(statements(function))
+
+
+def bindings(body: Iterable[ast.AST]) -> list[tuple[str, ast.AST]]:
+    """Return the names that statements bind, each with the node that binds it."""
+    bound: list[tuple[str, ast.AST]] = []
+    for node in own(body):
         if isinstance(node, ast.FunctionDef):
             bound.append((node.name, node))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

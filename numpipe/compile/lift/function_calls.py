@@ -119,7 +119,8 @@ class Functions(Nested):
                 self.error(
                     node,
                     f"function '{function.__name__}' calls itself ({chain}): recursion cannot be "  # type: ignore[attr-defined]
-                    "compiled",
+                    "compiled, except in a call whose arguments are all constants or Statics; fix: "
+                    "write a loop, or pass constants",
                 )
             active.append(function)
             try:

@@ -12,6 +12,7 @@ The pass keeps file names and line numbers, and rewrites
   on (`calls_and_slices`);
 * ``for (k,), (a_tile, b_tile) in pipe(a, b)``: it becomes a loop over the ring's iterator, then a
   wait for accumulators carried out (`loops`);
+* loops over constants: they become a copy of their body for each value (`unrolled_loops`);
 * ``for m, n in numpipe.tiles(…)``: it becomes a counted loop over this CTA's tiles (`tile_loops`);
 * nested functions and lambdas: they become module-level functions bound to what they captured
   (`nested`, `core.closure`);
@@ -65,6 +66,7 @@ from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT, Rewriter, Session
 from .statements import Statements
+from .unrolled_loops import UnrolledLoops
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Uni
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
-class _Lift(LaneCode, Statements, Reductions, Bodies):
+class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
     """The pass over one function, with all of its parts."""
 
     of_every_node = (
@@ -183,7 +185,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         # a known test drops an arm unseen; so do the next rules
         ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),
         ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
-        ast.If: (Rewriter.known_branch, Reductions.voted_branch),
+        ast.If: (Rewriter.known_branch, Reductions.branch),
         ast.Assign: (Rewriter.known_names, Arithmetic.assignment),
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
@@ -191,7 +193,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.Expr: (Bodies.not_called, Calls.unused_product, Calls.predicated),
         ast.Assert: (Statements.assertion,),
         ast.With: (Statements.with_block,),
-        ast.For: (Loops.own_loop, Loops.plain_loop),
+        ast.For: (Loops.own_loop, UnrolledLoops.unrolled_loop, Loops.plain_loop),
         ast.FunctionDef: (Nested.nested_function,),
         ast.Lambda: (Nested.nested_lambda,),
     }

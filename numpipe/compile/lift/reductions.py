@@ -4,9 +4,9 @@
 An operation that needs the context and is a method of tiles takes a tile, then options, which have
 defaults and are compile-time constants.
 
-A reduction to a number, and a vote, have no value in the memory role. The memory role skips an `if`
-that depends on one of them. That is correct only if nothing in the `if` loads anything, which is
-checked here. A number that the `if` may have changed has no value in the memory role either.
+The memory role has no value of a reduction to a number, of a vote, or of a warpgroup's number. It
+skips an `if` that depends on one of them (`language.tiles.branches`). That is correct only if
+nothing in the `if` loads anything, which is checked here.
 """
 
 from __future__ import annotations
@@ -15,33 +15,25 @@ import ast
 import inspect
 from typing import Any
 
-from ...core.op import Op
-from ...language.memory import copies
-from ...language.pipeline import body_form, operand_barriers, pipelines
-from ...language.tiles import reduce
+from ...language.grid import tile_scheduler
+from ...language.memory import semaphores
+from ...language.pipeline import body_form, pipelines
+from ...language.tiles import branches
 from .arithmetic import Arithmetic
 from .constants import MISSING, literal_node, truth
-from .nodes import assign, load, located, names, operation, walk
+from .nodes import assign, load, located, names, running, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
+from .turn_placement import leaves
 
 _LOADS = (
     pipelines.steps,
     pipelines.make_pipeline,
     body_form.emitted,
-    copies.copy_gmem_to_smem,
-    copies.copy_smem_to_gmem,
-    copies.commit_smem,
-    copies.commit_smem_to_gmem_group,
-    copies.wait_smem_to_gmem,
-    copies.async_prefetch,
-    operand_barriers.barrier_arrive,
-    operand_barriers.barrier_wait,
+    semaphores.wait,
+    tile_scheduler.scheduler,
 )
-
-
-def _of_tiles(operation: object) -> bool:
-    return isinstance(operation, Op) and operation.context and bool(operation.method)
+"""What the memory role takes part in."""
 
 
 class Reductions(Arithmetic):
@@ -76,60 +68,45 @@ class Reductions(Arithmetic):
             constants.append(literal_node(int(truth(value)) if flag else value, node))
         return self.call(operation, [self.visit(args[0]), *constants], node)
 
-    # ---- branches that a vote decides
-    def voted_branch(self, node: ast.If) -> Any:
-        votes, written = self._voted(node.test), ast.unparse(node.test)
-        node.test = self.visit(node.test)
+    # ---- branches
+    def branch(self, node: ast.If) -> Any:
+        """Rewrite an `if` so that the memory role skips it where the condition has no value."""
+        test = node.test
+        if isinstance(test, ast.BoolOp):  # one condition at a time: each may have no value
+            first, *others = test.values
+            cond = self.temporary("condition").removeprefix("__")
+            rest: ast.stmt = assign(cond, ast.BoolOp(test.op, others) if others[1:] else others[0])
+            arms = [[rest], []] if isinstance(test.op, ast.And) else [[ast.Pass()], [rest]]
+            new = [assign(cond, first), ast.If(load(cond), *arms)]
+            self.scopes[-1][1][cond] = [new[0], rest]
+            node.test = load(cond)
+            return self._block([located(s, test) for s in (*new, node)])
+        name = self.temporary("test")
+        decided = located(assign(name, self.visit(test)), test)
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        if not votes:
-            return node
-        # nothing may be loaded under a condition that the memory role does not know
-        for part in walk(*node.body, *node.orelse):
-            facts = getattr(part, "facts", None)
-            if operation(part) in _LOADS or (facts is not None and facts.pipelines):
-                self.error(
-                    node.test,
-                    f"'{written}' steers loads: the contents of a tile decide whether something "
-                    "is loaded or copied, but tiles have no values in the memory role; fix: move "
-                    "the pipeline, or the copy, out of the 'if'",
-                )
-        node.test = self.call(reduce.chosen, [node.test], node)
-        return [
-            node,
-            *[
-                located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
-                for name in self._changed(node)
-            ],
+        facts = (literal_node(fact, test) for fact in self._not_skipped(node))
+        node.test = self.call(branches.chosen, [located(load(name), test), *facts], test)
+        after = [
+            assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
+            for each in self._changed(node)
         ]
+        return [decided, node, *(located(statement, node) for statement in after)]
 
-    def _voted(self, test: ast.expr) -> bool:
-        """Return whether an expression that is not rewritten yet depends on a vote or on a
-        reduction to a number."""
-        voted: set[str] = set()
-        scope = self.scopes[-1][0]
-
-        def made(node: ast.AST) -> bool:
-            return any(
-                (isinstance(part, ast.Name) and part.id in voted)
-                or _of_tiles(operation(part))
-                or (
-                    isinstance(part, ast.Call)
-                    and _of_tiles(self.meant(part, self.value(part.func)))
-                )
-                for part in walk(node)
+    def _not_skipped(self, node: ast.If) -> tuple[str, int]:
+        """Return what in a rewritten `if` the memory role cannot skip, "" for nothing, and whether
+        it may store to an array."""
+        arms = [*node.body, *node.orelse]
+        for part in running(_LOADS, "pipelines", *arms):
+            return f"what is loaded at line {part.lineno}", 1  # type: ignore[attr-defined]
+        for word, left in leaves(arms, ast.Break, ast.Continue):
+            return f"the '{word}' of line {left.lineno}", 1
+        return "", int(
+            any(
+                getattr(part, "facts", None)
+                or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store))
+                for part in walk(*arms)
             )
-
-        while True:  # names that are bound to one, through others
-            more = {
-                target.id
-                for node in walk(scope)
-                if isinstance(node, ast.Assign) and made(node.value)
-                for target in node.targets
-                if isinstance(target, ast.Name)
-            } - voted
-            if not more:
-                return made(test)
-            voted |= more
+        )
 
     def _changed(self, new: ast.If) -> list[str]:
         """Return the names that both arms bind, or that one arm and an earlier statement bind."""

@@ -26,7 +26,7 @@ from .constants import (
     stores,
     truth,
 )
-from .nodes import load, located
+from .nodes import load, located, walk
 from .positions import Positions, Source
 from .subset import refusal
 
@@ -83,6 +83,8 @@ class Known(ast.NodeTransformer):
         self.source, self.constants = source, constants
         self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
         self.scopes: list[tuple[ast.FunctionDef | ast.Lambda, dict[str, list[ast.AST]]]] = []
+        self.once: dict[ast.AST, bool] = {}
+        """of the names that a round of an unrolled loop binds: whether that is the only place"""
 
     @property
     def local(self) -> set[str]:
@@ -144,14 +146,14 @@ class Known(ast.NodeTransformer):
 
     def known_names(self, node: ast.Assign) -> Any:
         """Record the names of constants; drop an assignment whose constant is not a literal."""
-        target = node.targets[0]
+        target, value = node.targets[0], self.value(node.value)
+        for part in walk(*node.targets):
+            if part in self.once:  # it may have been a constant in the round before
+                self.constants.known.pop(part.id, None)  # type: ignore[attr-defined]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
-            if self._known(target, self.value(node.value)) and not is_literal(
-                self.constants.known[target.id]
-            ):
+            if self._known(target, value) and not is_literal(self.constants.known[target.id]):
                 return None
         elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
-            value = self.value(node.value)
             parts = (
                 [self.value(part) for part in node.value.elts]
                 if isinstance(node.value, ast.Tuple)
@@ -169,7 +171,7 @@ class Known(ast.NodeTransformer):
         whether it was recorded."""
         if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
             return False
-        once = len(self.scopes[-1][1].get(target.id, [])) == 1
+        once = self.once.get(target, len(self.scopes[-1][1].get(target.id, [])) == 1)
         if once:
             self.constants.known[target.id] = value
         return once

@@ -37,7 +37,7 @@ from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.specs import axis_names
 from ...plan.unit import Unit
-from ..tiles.array_views import GmemView, check_inside
+from ..tiles.array_views import GmemView, check_inside, check_read
 from ..tiles.fence_order import before_async
 from ..tiles.tma import Copy
 from .scratch import one_barrier
@@ -279,7 +279,7 @@ class Transfer(Copy):
         sharing: Sharing | None = None,
     ) -> None:
         super().__init__(plan, view.ref, view.start, address, arrival)
-        self.nbytes, self.axes, self.sharing = nbytes, view.axes, sharing
+        self.nbytes, self.view, self.sharing = nbytes, view, sharing
 
     def prefetch(self) -> None:
         unit = 16 // self.ref.dtype.itemsize
@@ -298,12 +298,14 @@ def issue(transfer: Transfer, how: str) -> None:
     """Issue one TMA instruction for each box. `how` is "load", "store" (which may be a reduction)
     or "prefetch"."""
     if how != "prefetch":
-        load = how == "load"
+        load, view = how == "load", transfer.view
+        what = f"{LOAD if load else STORE}: {view.ref.name}.at[…]"
+        check_read(view.ref, view.start, view.axes, view.shape, what)
         check_inside(
             transfer.ref,
             transfer.start,
-            transfer.axes,
-            f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]",
+            view.axes,
+            what,
             *(
                 ("the TMA reads 0", "the TMA reads 0", "loads from")
                 if load

@@ -233,9 +233,9 @@ def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
     In pipelines with ``manual_produced_barriers=True`` (`pipeline`,
-    `emit_pipeline_warp_specialized`), all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
-    costs a test and has no effect. Using a tile without waiting for it is a race, which the
-    simulator reports (PTX ISA, "mbarrier.try_wait").
+    `emit_pipeline_warp_specialized`), all lanes of every compute warpgroup that uses the tile call
+    it. Waiting again for the same tile costs a test and has no effect. Using a tile without waiting
+    for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
 
     With a `numpipe.Barrier` it waits for the next phase: the n-th call waits for phase n (from 0).
     Then this warpgroup sees what the arriving warpgroups did before, and the data of copies. Some

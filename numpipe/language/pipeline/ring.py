@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arith import is_read
 from ...core.machine import current, failure
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
@@ -344,7 +345,14 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
     start = (
         start
         if index_map is None
-        else bounded(block, start, ring.refs[number].array.shape, what, ring.plan.written)
+        else bounded(
+            block,
+            start,
+            ring.refs[number].array.shape,
+            what,
+            ring.plan.written,
+            [axis for axis, part in enumerate(block_indices) if is_read(part)],
+        )
     )
     if block.elements:
         block.check_start(start[block.contiguous], what)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.arith import is_integer
+from ...core.arith import is_integer, is_read
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
@@ -100,6 +100,35 @@ def check_inside(
                 f"an index in 0…{size - 1}",
                 f"{does} '{ref.name}'",
             )
+
+
+def check_read(
+    ref: GmemRef, start: Sequence[Any], axes: Sequence[int], shape: Sequence[int], what: str
+) -> None:
+    """Raise SimulationError for a block that starts at a number that was read from an array, and
+    lies wholly outside: it is not the last one of a grid, but wrong data."""
+    for axis, side in zip(axes, shape, strict=True):
+        size = ref.array.shape[axis]
+        if is_read(start[axis]) and size and not -side < start[axis] < size:
+            fix = (
+                f'a start in {1 - side}…{size - 1}, or ds(numpipe.index(start, mode="zero"), '
+                f"{side}) where it is meant"
+            )
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"{what}: ds({start[axis]}, {side}) along dimension {axis} starts at a number that "
+                f"was read from an array, and lies outside the array's {size}; the GPU reads zeros "
+                f"there, and writes nothing: {fix}",
+                fix,
+                f"takes a block of '{ref.name}'",
+            )
+
+
+def check_parts(ref: GmemRef, parts: Sequence[Any], what: str) -> None:
+    """`check_read` of the parts of an index. The stop of a `ds` already says what lies outside."""
+    axes = [n for n, part in enumerate(parts) if isinstance(part, Ds) and not part.limited]
+    check_read(ref, starts(parts), axes, [parts[axis].size for axis in axes], what)
 
 
 def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False) -> tuple[int, ...]:

@@ -19,20 +19,10 @@ from ...core.machine import failure
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.specs import check_mode
-from .refs import GmemRef
+from .refs import GmemRef, Index
 from .tile import Tile, TileLike
 
 __all__ = ["index"]
-
-
-class Index:
-    """An index with a mode, or the Numba type of one, whose `value` is a type."""
-
-    def __init__(self, value: Any, mode: str) -> None:
-        self.value, self.mode = value, mode
-
-    def __repr__(self) -> str:
-        return f"index({self.value!r}, {self.mode!r})"
 
 
 @op

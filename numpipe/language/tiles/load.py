@@ -40,13 +40,13 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import INT32, packing
-from ...core.arith import INT64
+from ...core.arith import INT64, as_read
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
-from .array_views import GmemView, block_axes, check_inside, ends, starts
+from .array_views import GmemView, block_axes, check_inside, check_parts, check_read, ends, starts
 from .indices import check_gathered, plain, settled
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
@@ -181,6 +181,7 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     if not current().role.computes:
         return Tile(None, form)
     value = np.zeros(form.shape, form.dtype)
+    check_read(view.ref, view.start, view.axes, view.shape, f"load_tile: {view.ref.name}.at[…]")
     _read_block(view.ref, view.axes, view.start, value)
     return Tile(value, form)
 
@@ -202,9 +203,12 @@ def load(ref: GmemRef, index: Any) -> Any:
         ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from"
     )
     if form is None:
-        return machine.gmem_read(
-            array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
-        ).reshape(-1)[0]
+        return as_read(
+            machine.gmem_read(
+                array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
+            ).reshape(-1)[0]
+        )
+    check_parts(ref, parts, f"'{ref.name}[…]'")
     value = np.zeros(form.shape, form.dtype)
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None

@@ -56,7 +56,6 @@ from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, GROUP, ROW, Form, only_accumulator
@@ -65,7 +64,7 @@ from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
 
-REDUCED, VOTED = "a reduction of a register tile", "a number that a vote decides"
+REDUCED = "a reduction of a register tile"
 VOTES = "any", "all"
 INDICES = "argmax", "argmin"
 SPREADS = "var", "std"
@@ -280,22 +279,3 @@ partial_min = _partial(
     "partial_min", np.min, "Minima of every eighth column; NaN where one is NaN."
 )
 PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "min": partial_min}
-
-
-# ---- a vote in an `if`
-@op(context=True)
-def chosen(np_: Context, test: Any) -> Any:
-    """Return the condition of an `if` that depends on a vote. The memory role skips such an `if`,
-    which contains no loads."""
-    return False if not np_.computes and isinstance(test, Inert) else bool(test)
-
-
-@op(context=True)
-def behind_choice(np_: Context, value: Any) -> Any:
-    """Return a value that an `if` decided by a vote may have changed. In the memory role a number
-    becomes an inert value."""
-    parts = (
-        Inert(VOTED) if not np_.computes and not isinstance(part, Tile) else part
-        for part in leaves(value)
-    )
-    return tree_of(value).build(parts, made)

@@ -13,9 +13,8 @@ from ...arch.dtypes import FLOAT32, HALVES, INTEGERS, UINT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
-from ...core.inert_cuda import InertType, steers
+from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
-from ...plan import nested_tuples_cuda as trees
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
@@ -24,7 +23,6 @@ from .fence_order_cuda import own_barrier
 from .layouts import COLUMN, EITHER, GROUP, ROW, places
 from .mathematics_cuda import extreme
 from .row_layouts import word_of
-from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import REGISTERS, load_words, store_words
 
@@ -315,40 +313,3 @@ def _partial(name: str, _context: Any, tile: Any) -> Any:
 for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.PARTIALS)):
     for _name, _operation in _operations.items():
         cuda_meaning(_operation)(functools.partial(_typer, _name))
-
-
-# ---- a vote in an `if`
-@cuda_meaning(source.chosen)
-def _chosen(_context: Any, np_: Any, test: Any) -> Any:
-    if isinstance(test, InertType) and not np_.computes:
-        return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
-    steers(test)
-    if not isinstance(test, nb.types.Boolean):
-        return None
-    return nb.types.boolean(np_, test), lambda context, builder, sig, args: args[1]
-
-
-@cuda_meaning(source.behind_choice)
-def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
-    before = trees.leaves(value)
-    behind = [
-        nb.unliteral(ty)
-        if np_.computes
-        else ty
-        if isinstance(ty, TileLike)
-        else InertType(source.VOTED)
-        for ty in before
-    ]
-    result = trees.tree_of(value).build(iter(behind), trees.made)
-    context, builder, args = yield result(np_, value)
-    values = [
-        part
-        if have == want
-        else nb.nothing(context)
-        if isinstance(want, InertType)
-        else context.cast(builder, part, have, want)
-        for part, have, want in zip(
-            trees.leaf_values(builder, value, args[1]), before, behind, strict=True
-        )
-    ]
-    return trees.build_value(context, builder, result, iter(values))

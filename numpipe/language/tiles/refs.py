@@ -72,21 +72,36 @@ class Ds:
         return f"ds({self.start}, {self.size}{f', stop={self.stop}' * self.limited})"
 
 
+class Index:
+    """An index with a mode (`indices.index`), or the Numba type of one, whose `value` is a type."""
+
+    def __init__(self, value: Any, mode: str) -> None:
+        self.value, self.mode = value, mode
+
+    def __repr__(self) -> str:
+        return f"index({self.value!r}, {self.mode!r})"
+
+
 @op
 def ds(start: Any, size: int, stop: Any = None) -> Ds:
     """Select `size` elements from `start`: `start` may be a run-time value, `size` is a
     compile-time constant.
 
-    stop  None, or a run-time integer, in a load from an array or a store to one. Elements of the
-          array from `stop` on are treated like elements past its end: they are loaded as zeros, and
-          not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that ends
-          in the middle of a tile.
+    start  ``numpipe.index(i, "zero")`` if a block that starts at a number read from an array may
+           lie wholly outside: it reads as zeros, and is not written. Otherwise the simulator
+           reports it (`out-of-bounds`)
+    stop   None, or a run-time integer, in a load from an array or a store to one. Elements of the
+           array from `stop` on are treated like elements past its end: they are loaded as zeros,
+           and not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that
+           ends in the middle of a tile.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
     """
     if stop is not None and not isinstance(stop, Inert) and not arith.is_integer(stop):
         raise no_stop(stop)
+    if isinstance(start, Index) and start.mode == "zero":  # no longer one that was read
+        start = start.value if isinstance(start.value, Inert) else int(start.value)
     if not isinstance(start, (int, np.integer, Inert)):
         try:
             as_index(start)  # tiles raise an error of their own here

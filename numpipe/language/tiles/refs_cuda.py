@@ -197,6 +197,9 @@ gmem_value = nb.fields
 
 @cuda_meaning(refs.ds)
 def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
+    given = start
+    if isinstance(start, refs.Index) and start.mode == "zero":
+        start = start.value
     if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
         if not isinstance(stop, (nb.types.Integer, nb.types.Boolean, InertType)):
             steers(stop)
@@ -204,19 +207,37 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
         context, builder, args = yield limited(
-            *([start, size, stop] if inert else [I32, size, I32])
+            *([given, size, stop] if inert else [_started(given), size, I32])
         )
-        first, last = (nb.const(0), nb.const(0)) if inert else (args[0], args[2])
+        first, last = (
+            (nb.const(0), nb.const(0))
+            if inert
+            else (_start(context, builder, given, args[0]), args[2])
+        )
         return nb.struct(context, builder, limited, start=first, stop=last)
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
         steers(start)
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
-    _, _, args = yield value(
-        *([start, size] if value.inert else [I32, size]), nb.types.none if stop is None else stop
+    context, builder, args = yield value(
+        given if value.inert else _started(given),
+        size,
+        nb.types.none if stop is None else stop,
     )
-    return nb.const(0) if value.inert else args[0]
+    return nb.const(0) if value.inert else _start(context, builder, given, args[0])
+
+
+def _started(given: Any) -> Any:
+    """Return the type as which the start of a `ds` is passed."""
+    return given if isinstance(given, refs.Index) else I32
+
+
+def _start(context: Any, builder: Any, given: Any, value: Any) -> Any:
+    """Return the start as int32, without its mode."""
+    if not isinstance(given, refs.Index):
+        return value
+    return context.cast(builder, nb.fields(context, builder, given, value).value, given.value, I32)
 
 
 @cuda_meaning(refs.span)

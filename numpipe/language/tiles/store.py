@@ -47,7 +47,7 @@ from ...core.machine import failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
-from .array_views import block_axes, check_inside, check_placed, ends, placed, starts
+from .array_views import block_axes, check_inside, check_parts, check_placed, ends, placed, starts
 from .elements import check_number, is_element, is_number, write_element
 from .indices import Index, plain, settled
 from .layouts import ACCUMULATOR, Form
@@ -181,6 +181,7 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
     if (along := scattered(parts)) is not None:
         scatter(ref, axes, parts, tile, stored(ref.name), isinstance(given[along], Index))
     else:
+        check_parts(ref, parts, stored(ref.name))
         write_out(ref, axes, starts(parts), tile, stored(ref.name), last=ends(ref, parts))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ... import launch
-from ...compile.cache import VARIABLE, folder
+from ...compile.cache import VARIABLE, created, folder
 from ...core.records import parsed, record
 from ...diagnostics.errors import SpecError
 from ...diagnostics.regular_files import content, put
@@ -164,6 +164,8 @@ def save(file: Path, answer: Answer) -> bool:
     Returns False, with a warning, if the folder is not writable.
     """
     try:
+        if file.parent == directory():
+            created("tuning")
         file.parent.mkdir(parents=True, exist_ok=True)
         put(file, json.dumps(asdict(answer), indent=1).encode() + b"\n", 0o600)
     except OSError as error:

@@ -115,6 +115,20 @@ class Arguments:
         return copies
 
 
+def first_seed(
+    what: str, kernel: Kernel, named: dict[str, Any], seed: int | None, schedule_seed: int
+) -> int:
+    """Return the seed of the first random schedule: `seed`, unless that is an argument of the
+    kernel, to whose `named` arguments it is then added."""
+    check_kernel(what, kernel)
+    if seed is None:
+        return schedule_seed
+    if not kernel.takes("seed"):
+        return seed
+    named["seed"] = seed
+    return schedule_seed
+
+
 def duplicates(arrays: Sequence[Array]) -> list[Array]:
     """Return copies of arrays that have the same layout in memory, including overlaps.
 

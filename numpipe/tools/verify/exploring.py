@@ -135,7 +135,8 @@ class All:
 
     def _run(self, guide: Guide) -> tuple[Arrays, Judge]:
         judge = self.judge()
-        return self.arguments.run(functools.partial(self.kernel.judged, judge), seed=guide), judge
+        run = functools.partial(self.kernel.judged, judge)
+        return self.arguments.run(run, schedule_seed=guide), judge
 
     def shortest(self, found: Class) -> Class:
         """Return a class that shows the same report in fewer steps, with fewer switches between

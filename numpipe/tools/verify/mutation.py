@@ -31,7 +31,7 @@ from ...diagnostics.argument_checks import require, whole
 from ...diagnostics.errors import SimulationError
 from ...intrinsics import barrier
 from ...sim.warpgroup import Warpgroup
-from .argument_copies import Arguments, Arrays
+from .argument_copies import Arguments, Arrays, first_seed
 
 if TYPE_CHECKING:
     from ...kernels.kernel import Kernel
@@ -389,7 +389,8 @@ def mutate(
     /,
     *args: Any,
     schedules: int = 3,
-    seed: int = 0,
+    seed: int | None = None,
+    schedule_seed: int = 0,
     out: Any = None,
     mesh: Mesh | None = None,
     **named: Any,
@@ -400,7 +401,7 @@ def mutate(
     args, out, named  arguments of a call of the kernel: host arrays, which are not changed
     schedules         most schedules to simulate for each mutant, at least 1: the usual one first,
                       then random ones
-    seed              seed of the first random schedule
+    seed, schedule_seed  as for `verify`: seed of the first random schedule
     mesh              a `numpipe.Mesh.simulated` for a kernel with semaphores; arguments are then
                       lists with one array per GPU
 
@@ -433,6 +434,7 @@ def mutate(
     ... }
     True
     """
+    seed = first_seed("mutate", kernel, named, seed, schedule_seed)
     arguments = Arguments("mutate", kernel, args, named, out, ("schedules",), mesh)
     require(f"kernel {kernel.name}: mutate", locals(), schedules=whole(1, 10**6), seed=whole(0))
     seeds = (None, *range(seed, seed + schedules - 1))
@@ -442,7 +444,7 @@ def mutate(
         places.setdefault(place_of(operation, frame), line_of(frame))
 
     with watched(seen, (*SYNCHRONISES, *COUNTED)):
-        wanted = {s: arguments.run(kernel.simulate, seed=s) for s in seeds}
+        wanted = {s: arguments.run(kernel.simulate, schedule_seed=s) for s in seeds}
     products = any(place.operation == "wgmma_commit" for place in places)
     mutants, rules = [], REDUNDANT | ({} if products else {"wgmma_wait": _NO_PRODUCTS})
     for place, line in places.items():
@@ -481,7 +483,7 @@ def _told(
     for seed, arrays in wanted.items():
         try:
             with watched(seen, (*SYNCHRONISES, *COUNTED)):
-                got = arguments.run(kernel.simulate, seed=seed)
+                got = arguments.run(kernel.simulate, schedule_seed=seed)
         except SimulationError as error:
             return error.report.hazard if error.report else type(error).__name__
         if any(array.tobytes() != arrays[name].tobytes() for name, array in got.items()):

@@ -20,7 +20,7 @@ from ...diagnostics.argument_checks import FLAG, NONE, element_type, finite, req
 from ...diagnostics.errors import SimulationError, SpecError
 from ...kernels.simulation_checks import of_gpu
 from ...launch.array_info import ArrayInfo
-from .argument_copies import Arguments, Array, Arrays
+from .argument_copies import Arguments, Array, Arrays, first_seed
 from .mutation import Mutant, Mutation, Place, mutate
 from .verification import Verification, verified
 
@@ -50,7 +50,8 @@ def check(
     *args: Any,
     reference: Any,
     schedules: int = 10,
-    seed: int = 0,
+    seed: int | None = None,
+    schedule_seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
     gpu: bool | None = None,
@@ -65,7 +66,7 @@ def check(
     reference          a function of the arguments that its parameters name
                        (``lambda a, b: a @ b.T``), with float arrays as float64, that returns the
                        expected output or a tuple of outputs; or the expected array or arrays
-    schedules, seed    as for `numpipe.verify`
+    schedules, seed, schedule_seed  as for `numpipe.verify`
     rtol, atol         every element must satisfy ``|got - expected| <= atol + rtol * |expected|``.
                        By default, rtol is two units in the last place of the output's type, at
                        least 2e-5 (float64: 1e-12), and atol is rtol times the root mean square of
@@ -95,6 +96,7 @@ def check(
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # so that pytest shows the test's line
+    seed = first_seed("check", kernel, named, seed, schedule_seed)
     arguments = Arguments(
         "check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"), mesh
     )

@@ -28,7 +28,7 @@ from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
 from ...kernels.simulation_checks import Judge
 from ...plan.specs import Persistent
-from .argument_copies import Arguments, Array, Arrays
+from .argument_copies import Arguments, Array, Arrays, first_seed
 from .exploring import All, Class, Coverage
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class Verification:
     coverage: Coverage | None = None
     """for ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is
     then empty"""
+    seed_option: str = "seed"
+    """the option of ``kernel.simulate`` that takes a seed"""
 
     @property
     def schedules(self) -> int:
@@ -180,7 +182,7 @@ class Verification:
         """Return the call that runs one of the schedules again, as text."""
         options = "".join(
             f", {name}={value!r}"
-            for name, value in (("seed", seed), ("ctas", ctas))
+            for name, value in ((self.seed_option, seed), ("ctas", ctas))
             if value is not None
         )
         return f"{self.kernel}.simulate(…{options})"
@@ -256,7 +258,8 @@ def verify(
     /,
     *args: Any,
     schedules: int | Literal["all"] = 20,
-    seed: int = 0,
+    seed: int | None = None,
+    schedule_seed: int = 0,
     ctas: int | None = None,
     partial: str | Sequence[str] = (),
     limit: float = 60.0,
@@ -276,6 +279,7 @@ def verify(
                        whether they are all
     seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s
                        again, and fails again
+    schedule_seed      the same for a kernel that has a parameter `seed`, which then gets `seed`
     ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no
                        schedule fails, the virtual-time order once more with as many CTAs as an H100
                        or H200 has SMs, 132, which some conflicts need (on more than two GPUs, as
@@ -301,6 +305,7 @@ def verify(
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
+    seed = first_seed("verify", kernel, named, seed, schedule_seed)
     arguments = Arguments(
         "verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"), mesh
     )
@@ -351,7 +356,7 @@ def _seeded(
         try:
             yield (
                 seed,
-                arguments.run(functools.partial(kernel.judged, own_judge), seed=seed),
+                arguments.run(functools.partial(kernel.judged, own_judge), schedule_seed=seed),
                 None,
                 own_judge,
                 None,
@@ -445,8 +450,9 @@ def verified(
     )
     seconds = time.perf_counter() - begun
     coverage = None if every is None else every.coverage
+    seed_option = "schedule_seed" if kernel.takes("seed") else "seed"
     return Verification(
-        kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage
+        kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage, seed_option
     ), first
 
 
@@ -498,7 +504,7 @@ def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
     from ...sim import Trace
 
     trace = Trace()
-    arrays = arguments.run(kernel.simulate, seed=seed, trace=trace)
+    arrays = arguments.run(kernel.simulate, schedule_seed=seed, trace=trace)
     names = {
         event.details["tensor"]
         for event in trace.of("store")

@@ -185,7 +185,7 @@ def test_reading_an_accumulator_in_flight_is_a_race_on_the_simulator(kernel: Any
 def test_reading_an_accumulator_in_flight_does_not_compile(kernel: Any) -> None:
     with pytest.raises(
         CompileError,
-        match=r"the accumulator is in flight, .*; fix: write acc =  numpipe.wgmma_wait\(acc, 0\)",
+        match=r"the accumulator is in flight, .*; fix: write acc = numpipe.wgmma_wait\(acc, 0\)",
     ) as caught:
         kernel.compiled(A, B, C)
     assert str(caught.value).startswith(f"{marked(kernel)}: kernel {kernel.name}")

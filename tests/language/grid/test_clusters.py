@@ -373,7 +373,7 @@ def unknown_axis(a, b, c):
             "collective_axes has 'cluster', which is not an axis of the cluster: the cluster's "
             "axes are 'pair'",
         ),
-        (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is for inputs"),
+        (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is only for inputs"),
         (
             alone,
             r"in_specs\[0\]: collective_axes needs a memory role that loads for the CTAs, but the "

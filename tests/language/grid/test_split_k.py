@@ -316,12 +316,12 @@ def test_a_part_that_another_one_has_handed_over_already_is_reported() -> None:
     [
         (
             {"slots": 1},
-            r"slot 1, but the workspace has 1 slots:  for split_tiles\(split=n\) a workspace has "
+            r"slot 1, but the workspace has 1 slots: for split_tiles\(split=n\) a workspace has "
             "n slots",
         ),
         (
             {"tile": (64, 32)},
-            r"a tile of 4096 elements, but the workspace has room for 2048:  Workspace\(\(64, "
+            r"a tile of 4096 elements, but the workspace has room for 2048: Workspace\(\(64, "
             r"64\), …\)",
         ),
     ],

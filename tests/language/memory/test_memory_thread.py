@@ -58,6 +58,7 @@ def test_two_pipelines_with_different_numbers_are_refused() -> None:
 
     with pytest.raises(
         SpecError,
-        match=r"has memory_thread_idx=1, but the call at line \d+ has 0: a CTA has only one split into",
+        match=r"has memory_thread_idx=1, but the call at line \d+ has 0: a CTA has only one "
+        r"split into",
     ):
         two.compiled(*ARGS)

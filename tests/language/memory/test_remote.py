@@ -202,7 +202,10 @@ def sums_of_columns(x):
             "async_store_smem: src is \\(64, 16\\), but dst is \\(64, 32\\): they must have the "
             "same shape",
         ),
-        (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
+        (
+            sent(dtype=np.int32),
+            r"src is float32, but dst is int32; fix: send src.astype\(dst.dtype\)",
+        ),
         (
             sent(along="cluster"),
             "cluster_dim has 'cluster', which is not an axis of the cluster: the cluster's axes "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, SpecError, ds
+from numpipe import ArrayType, SpecError
 from numpipe.compile.check import gate
 from tests.kernels.compilers import compiles
 

@@ -1,0 +1,44 @@
+"""Conditions of an ``if`` on the GPU, and the values that an `if` may have changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.inert_cuda import InertType
+from ...core.op import constant, cuda_meaning
+from ...plan import nested_tuples_cuda as trees
+from . import branches as source
+from .tile import TileLike
+
+
+@cuda_meaning(source.chosen)
+def _chosen(_context: Any, np_: Any, test: Any, why: Any, stores: Any) -> Any:
+    if np_.computes or not isinstance(test, InertType):
+        result = nb.unliteral(test)
+        return result(np_, test, why, stores), lambda context, builder, sig, args: context.cast(
+            builder, args[1], test, result
+        )
+    facts = constant("if", "why", why), constant("if", "stores", stores)
+    source.check_skipped(np_, test, *facts)
+    return nb.types.boolean(np_, test, why, stores), lambda *_: nb.const(0, nb.i1)
+
+
+@cuda_meaning(source.behind_choice)
+def _behind_choice(_context: Any, np_: Any, test: Any, value: Any) -> Any:
+    if np_.computes or not isinstance(test, InertType):
+        result = nb.unliteral(value)
+        return result(np_, test, value), lambda context, builder, sig, args: context.cast(
+            builder, args[2], value, result
+        )
+    before = trees.leaves(value)
+    behind = [ty if isinstance(ty, TileLike) else InertType(source.CHANGED) for ty in before]
+    result = trees.tree_of(value).build(iter(behind), trees.made)
+    context, builder, args = yield result(np_, test, value)
+    values = [
+        part if have == want else nb.nothing(context)
+        for part, have, want in zip(
+            trees.leaf_values(builder, value, args[2]), before, behind, strict=True
+        )
+    ]
+    return trees.build_value(context, builder, result, iter(values))
