@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from numpipe.plan.protocol import BARRIERS
 from tests.fuzz.case import Case
 from tests.fuzz.pipeline_plans import Plan
 from tests.fuzz.sources import indented
@@ -253,7 +254,7 @@ class Writer:
             f"delay_release={plan.delay}",
             f"in_specs={self.tree(specs)}",
             *[f"out_specs=({outputs},)"] * bool(outputs),
-            *(f"manual_{kind}_barriers=True" for kind in self.manual),
+            *(f"{BARRIERS[kind].option}=True" for kind in self.manual),
             *["steps_of=lambda wg: 2 * wg + 1"] * (plan.steps == "unequal"),
             *["memory_thread_idx=0"] * (plan.memory == "first"),
         ]

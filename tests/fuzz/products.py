@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from numpipe.plan.protocol import BARRIERS
 from tests.fuzz.case import Case
 from tests.fuzz.programs import Program
 from tests.fuzz.sources import POISON, Tile, indented, name_of
@@ -157,7 +158,7 @@ class Product(Program):
         for axis, sides, index in blocks:
             shared = ', collective_axes="pair"' * (self.along not in ("", "k", axis))
             specs += f"BlockSpec({sides}, lambda k: ({', '.join(index)}){shared}), "
-        manual = "".join(f", manual_{kind}_barriers=True" for kind in self.manual.split())
+        manual = "".join(f", {BARRIERS[kind].option}=True" for kind in self.manual.split())
         return (
             f"grid=({steps},), max_concurrent_steps={self.slots}, delay_release={self.delay}, "
             f"in_specs=({specs}){manual}"
