@@ -31,7 +31,7 @@ refused(
         pass
 
     emit(body, grid=(2,), in_specs=(spec,), manual_produced_barriers=True,
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
          manual_consumed_barriers=True)(a)
 """,
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 4: "
@@ -64,7 +64,7 @@ refused(
         pass
 
     emit(body, grid=(2,), manual_produced_barriers=1, in_specs=(spec,))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: manual_produced_barriers must be True or False, got 1",
     kind=SpecError,
@@ -267,7 +267,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^
         pass
 """,
-    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (_, "
+    "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for (_, "
     "(x,), *barriers)`",
 )
 refused(
@@ -279,8 +279,8 @@ refused(
     numpipe.barrier_wait(x_ready)
     #                    ^^^^^^^
 """,
-    "'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
-    "where its slot is filled again: take what is needed of it in the loop",
+    "'x_ready' belongs to a step of the pipeline loop at line {line-2} but is used after the loop, "
+    "where its slot is filled again; fix: use it, or load it with x_ready[...], in the loop",
     fix={"\n    numpipe.barrier_wait(x_ready)": ""},
 )
 refused(
@@ -325,6 +325,10 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
          manual_produced_barriers=True)(a)
 """,
-    "argument 'manual_produced_barriers' given twice",
+    "emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), "
+    "max_concurrent_steps=None, delay_release=None, compute_context=None, carry_coroutine=None, "
+    "num_compute_wgs=None, wg_axis=None, memory_registers=None, manual_produced_barriers=False, "
+    "manual_consumed_barriers=False, pipeline_state=None, memory_thread_idx=None, "
+    "steps_of=None): argument 'manual_produced_barriers' given twice",
     fix={"manual_ready_barriers=True,": ""},
 )

@@ -166,7 +166,7 @@ refused(
         pass
 
     emit(body, grid=(1,), manual_produced_barriers=True, in_specs=(spec,))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and "
     "arrive on, but with " + OPTION + " it is per-lane code; fix: use LoweringSemantics.Warpgroup",

@@ -253,7 +253,7 @@ refused(
 """,
     compiled=(
         "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
     fix={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'},
@@ -271,7 +271,7 @@ refused(
 """,
     compiled=(
         "`m = x.max(axis=1) + m.sum()` cannot be compiled: 'm' has two layouts here, tile (64,) "
-        "float32 (row layout) and tile (64,) float32 (column layout): cast one: "
+        "float32 (row layout) and tile (64,) float32 (column layout); fix: cast one: "
         'numpipe.layout_cast(m, "column")'
     ),
     fix={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'},
@@ -290,7 +290,7 @@ refused(
 """,
     compiled=(
         "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
     fix={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
@@ -325,7 +325,7 @@ refused(
     compiled=(
         "`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, "
         "tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 (accumulator "
-        'layout): cast one: numpipe.layout_cast(x, "accumulator")'
+        'layout); fix: cast one: numpipe.layout_cast(x, "accumulator")'
     ),
 )
 refused(
@@ -341,7 +341,7 @@ refused(
 """,
     compiled=(
         "`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(x, "
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(x, "
         '"column")'
     ),
 )

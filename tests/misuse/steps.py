@@ -231,7 +231,7 @@ refused(
     shared = emit(body, grid=(c.shape[0],), in_specs=specs).get_allocations(a)
     each = c.shape[0]
     emit(waits, grid=(each,), in_specs=specs, manual_produced_barriers=True)(a, allocations=shared)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other barriers, "
     "which the body uses itself (ready, consumed), than this pipeline, a @ {file}:{line}: "

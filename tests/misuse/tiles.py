@@ -450,7 +450,7 @@ refused(
 """,
     "'np.arcsin' takes constants only in a kernel; of tiles and numbers there are np.abs, "
     "ceil, clip, cos, exp, exp2, floor, isfinite, isinf, isnan, log, log2, maximum, minimum, "
-    "round, sign, sin, sqrt, square, tan, tanh, trunc, where, numpipe.fma, rsqrt, sigmoid: "
+    "round, sign, sin, sqrt, square, tan, tanh, trunc, where, numpipe.fma, mulhi, rsqrt, sigmoid: "
     "compute it before the call and pass the result",
 )
 refused(

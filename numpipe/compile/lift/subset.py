@@ -175,7 +175,8 @@ def mismatch(signature: Any, positional: int, keywords: list[str]) -> str | None
         return f"it has no argument {', '.join(map(repr, unknown))}"
     if positional > len(fixed) and not variadic:
         return f"{positional} positional arguments given, it takes {len(fixed)}"
-    twice = [k for k in keywords if k in fixed[:positional]]
+    given = [*fixed[:positional], *keywords]
+    twice = [k for k in keywords if given.count(k) > 1]
     if twice:
         return f"argument {twice[0]!r} given twice"
     missing = [

@@ -204,7 +204,7 @@ def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
     fixes in its error."""
     with pytest.raises(
         SerializedWgmma,
-        match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps",
+        match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number",
     ):
         tiles_of_steps(1, known=True).compiled(F16, F16, F32)
     for delay, known in ((0, True), (1, False)):

@@ -346,7 +346,7 @@ def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
     for wrong, text in (({"wave": 5}, "wave 5 of 5"), ({"ctas": 0}, "ctas must be an int")):
         with pytest.raises(SpecError, match=text):
             Snake(2).plot((4, 6), **{"ctas": 5, **wrong})
-    with pytest.raises(SpecError, match="two dimensions"):
+    with pytest.raises(SpecError, match="two-dimensional"):
         Row().plot((2, 4, 6))
 
 
