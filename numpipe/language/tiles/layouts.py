@@ -400,6 +400,8 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
             "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], "
             "x[64:128, :], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a "
             "dimension; elements are those of a tile in shared memory, or of an array"
+            + f"; fix: .reshape(-1) makes a vector of a tile {form.shape}"
+            * (1 in form.shape)
         )
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
