@@ -218,7 +218,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     Raises SpecError if the text is not a list of arguments.
 
     >>> signature("float16[512, 512], n=3", {})
-    ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
+    ((ArrayType(shape=(512, 512), dtype=dtype('float16'), order='C'),), {'n': 3})
     """
     elements = {element.name: _Element(element.dtype) for element in ELEMENTS.values()}
 
