@@ -86,11 +86,10 @@ class UnrolledLoops(Loops):
             if isinstance(statement, (ast.Assign, ast.AnnAssign))
             for part in walk(statement)
         }
-        here: dict[str, list[ast.AST]] = {name: [] for name in outside}
-        for name, place in bindings(body):
-            here[name].append(place)
-        for name, places in here.items():
-            self.scopes[-1][1][name] = outside[name] + places
+        bound = bindings(body)
+        for name, before in outside.items():
+            places = [place for other, place in bound if other == name]
+            self.scopes[-1][1][name] = before + places
             self.once.update((place, len(places) == 1 and place in sure) for place in places)
 
     def _round(self, node: ast.For, body: list[ast.stmt]) -> tuple[list[ast.stmt], bool]:
