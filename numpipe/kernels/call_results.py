@@ -80,7 +80,7 @@ class Results:
             )
         arrays = dict(call.arrays)
         for name, each in zip(call.missing, types, strict=True):
-            info = launch.info_of_zeros(each.shape, each.dtype)
+            info = launch.info_of_zeros(each.shape, each.dtype, each.order)
             arrays[name] = (
                 info if first is None else info._replace(kind=first.kind, device=first.device)
             )

@@ -103,8 +103,7 @@ class Calls:
         if missing and not results:
             handle = None if stream is None else launch.as_stream(stream)
             results = [
-                launch.empty_like_kind(infos[0], output.shape, output.dtype, handle)
-                for output in plan.allocated
+                launch.output_like_kind(infos[0], output, handle) for output in plan.allocated
             ]
             fresh = len(results)
             infos += [

@@ -372,7 +372,7 @@ def ends_whole(info: launch.ArrayInfo) -> bool:
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
     """Describe an array, or the array that an ArrayType describes."""
     return (
-        launch.info_of_zeros(value.shape, value.dtype)
+        launch.info_of_zeros(value.shape, value.dtype, value.order)
         if isinstance(value, ArrayType)
         else launch.describe(value, name, kernel)
     )

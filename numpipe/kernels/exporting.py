@@ -213,7 +213,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     SpecError for anything else.
 
     >>> signature("float16[512, 512], n=3", {})
-    ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
+    ((ArrayType(shape=(512, 512), dtype=dtype('float16'), order='C'),), {'n': 3})
     """
     why: object = "it is not a list of arguments"
     try:

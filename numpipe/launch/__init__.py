@@ -65,7 +65,13 @@ from .current_gpu import Choice, Device, choose_target, gpu_state
 from .device_array import DeviceArray
 from .host_calls import Staging, run
 from .launcher import Launch, Prepared
-from .output_arrays import check_writable, describe_fresh, empty_like_kind, maker
+from .output_arrays import (
+    check_writable,
+    describe_fresh,
+    empty_like_kind,
+    maker,
+    output_like_kind,
+)
 from .overlapping_outputs import check_elements, check_overlap
 from .placement import to_device
 from .stream_handover import deliver, foreign, order, settle
@@ -108,6 +114,7 @@ __all__ = [
     "not_addressable",
     "obstacle_in_place",
     "order",
+    "output_like_kind",
     "run",
     "same_place",
     "settle",

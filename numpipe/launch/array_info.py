@@ -53,12 +53,12 @@ class ArrayInfo(NamedTuple):
         return self.ptr if self.array is None else int(self.array.__array_interface__["data"][0])
 
 
-def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
-    """Describe a C-contiguous array of zeros that is not allocated."""
+def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any], order: str = "C") -> ArrayInfo:
+    """Describe an array of zeros that is not allocated; `order` is NumPy's."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
-    return ArrayInfo(
-        "host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros
-    )
+    along = -1 if order == "F" else 1
+    strides = dense_strides(shape[::along], dtype.itemsize)[::along]
+    return ArrayInfo("host", 0, shape, strides, dtype, -1, True, zeros, zeros)
 
 
 def argument(name: str, kernel: str) -> str:

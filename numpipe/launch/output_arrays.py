@@ -11,7 +11,7 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver, jax_arrays, pinned, transfers
-from .array_info import ArrayInfo, argument
+from .array_info import ArrayInfo, argument, major_order
 from .arrays import describe, library
 from .device_array import DeviceArray
 from .streams import current_stream
@@ -68,9 +68,25 @@ def empty_like_kind(
     return DeviceArray(shape, dtype, stream, info.device)
 
 
+def output_like_kind(info: ArrayInfo, output: ArrayInfo, stream: int | None = None) -> Any:
+    """Return an uninitialized array of the same kind as `info`, as `output` describes it. Raises
+    SpecError for a column-major JAX array."""
+    if major_order(output) == "row":
+        return empty_like_kind(info, output.shape, output.dtype, stream)
+    if library(type(info.owner)) == "jax":
+        raise SpecError(
+            "ArrayType(…, order='F'): JAX arrays are row-major; fix: leave order out, or pass "
+            "arrays of another library"
+        )
+    array = empty_like_kind(info, output.shape[::-1], output.dtype, stream)
+    return array.permute(*range(array.ndim)[::-1]) if hasattr(array, "permute") else array.T
+
+
 def maker(output: ArrayInfo) -> Callable[[], Any] | None:
     """Return a function that makes arrays like `output` as fast as its library can, or None if
     there is none."""
+    if major_order(output) == "col":
+        return None
     if output.kind == "torch" and output.shape:
         torch = sys.modules["torch"]
         pattern = _element(output.owner.dtype, output.device).expand(output.shape)

@@ -342,12 +342,25 @@ SYMBOLIC: list[type] = []
 
 @dataclass(frozen=True)
 class ArrayType:
-    """Shape and dtype of an output that the call allocates (`out_type=` of a kernel)."""
+    """Shape and dtype of an output that the call allocates (`out_type=` of a kernel).
+
+    order  "C": row-major, the last dimension is contiguous; "F": column-major, the first one is, as
+           in an array from ``np.empty(shape, dtype, order="F")``. JAX has no such arrays.
+
+    Raises SpecError for sizes that are not ints of at least 0, for element types that kernels do
+    not have, and for other orders.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
+    order: str = "C"
 
     def __post_init__(self) -> None:
+        if self.order not in ("C", "F"):
+            raise SpecError(
+                'ArrayType: order must be "C" (row-major) or "F" (column-major), got '
+                f"{self.order!r}"
+            )
         shape, symbols = self.shape, tuple(SYMBOLIC)
         if not isinstance(shape, (tuple, list)) or not all(
             isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape

@@ -75,11 +75,20 @@ class Arithmetic(Rewriter):
 
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:
+        if isinstance(node.op, ast.MatMult):
+            left, right = ast.unparse(node.left), ast.unparse(node.right)
+            self.error(
+                node,
+                f"'{left} @ {right}': a product of tiles says where it adds to, and its right "
+                f"operand is in shared memory; fix: acc = numpipe.wgmma(acc, {left}, {right}), "
+                "with acc = numpipe.zeros((rows, columns), np.float32) before",
+            )
+        # of specs, for example
+        if isinstance(node.left, ast.Tuple) and isinstance(count := self.value(node.right), int):
+            parts = [copy.deepcopy(part) for _ in range(count) for part in node.left.elts]
+            return self.visit(ast.copy_location(ast.Tuple(parts, ast.Load()), node))
         self.generic_visit(node)
-        operation = OPERATIONS.get(type(node.op))
-        return (
-            node if operation is None else self._compute(operation, [node.left, node.right], node)
-        )
+        return self._compute(OPERATIONS[type(node.op)], [node.left, node.right], node)
 
     def unary_operator(self, node: ast.UnaryOp) -> Any:
         self.generic_visit(node)
@@ -92,7 +101,7 @@ class Arithmetic(Rewriter):
 
     def in_place(self, node: ast.AugAssign) -> Any:
         """Rewrite ``x += y`` as ``x = x + y``: no value of a kernel changes in place."""
-        if not isinstance(node.target, ast.Name) or type(node.op) not in OPERATIONS:
+        if not isinstance(node.target, ast.Name):
             return self.generic_visit(node)
         value = ast.BinOp(located(load(node.target.id), node.target), node.op, node.value)
         return self.visit(located(ast.Assign([node.target], value), node))

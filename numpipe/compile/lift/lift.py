@@ -40,6 +40,7 @@ from ...core.closure import binder
 from ...core.functions import Function
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
+from ...language.memory import copies  # noqa: F401  # atomics of tiles in shared memory
 from ...language.pipeline import warpgroup_order
 from ...language.tiles import (  # noqa: F401  # they give tiles and references their methods
     array_views,

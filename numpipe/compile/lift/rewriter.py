@@ -150,25 +150,20 @@ class Known(ast.NodeTransformer):
         for part in walk(*node.targets):
             if part in self.once:  # it may have been a constant in the round before
                 self.constants.known.pop(part.id, None)  # type: ignore[attr-defined]
-        if len(node.targets) == 1 and isinstance(target, ast.Name):
-            if self._known(target, value) and not is_literal(self.constants.known[target.id]):
-                return None
-        elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
-            parts = (
-                [self.value(part) for part in node.value.elts]
-                if isinstance(node.value, ast.Tuple)
-                else value
-                if isinstance(value, tuple)
-                else ()
-            )
-            if len(parts) == len(target.elts):
-                for name, part in zip(target.elts, parts, strict=True):
-                    self._known(name, part)
+        if len(node.targets) == 1:
+            if self._known(target, value):
+                return NOT_MINE if is_literal(value) else None
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                for name, part in zip(target.elts, node.value.elts, strict=False):
+                    self._known(name, self.value(part))
         return NOT_MINE
 
     def _known(self, target: ast.expr, value: Any) -> bool:
-        """Record the constant that a name stands for, if the name is bound nowhere else; return
-        whether it was recorded."""
+        """Record the constants that names stand for, if they are bound nowhere else; return whether
+        all were recorded."""
+        if isinstance(target, ast.Tuple) and isinstance(value, tuple):
+            pairs = zip(target.elts, value, strict=False)
+            return len(target.elts) == len(value) and all([self._known(*pair) for pair in pairs])
         if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
             return False
         once = self.once.get(target, len(self.scopes[-1][1].get(target.id, [])) == 1)

@@ -42,17 +42,19 @@ class UnrolledLoops(Loops):
                 )
             return NOT_MINE
         self._check_size(node, len(values))
-        bound = self.scopes[-1][1]
+        names = self.scopes[-1][1]
         inside = {id(part) for part in walk(node)}
         outside = {
-            name: [place for place in bound[name] if id(place) not in inside]
+            name: [place for place in names[name] if id(place) not in inside]
             for name, _ in bindings([node])
         }
         items, result, ended = self.temporary("items"), list[ast.stmt](), False
         self.constants.known[items] = values
         body, node.body = node.body, []
         for number in range(len(values)):
-            new = [*self._bound_to(node.target, _part(load(items), number)), *copy.deepcopy(body)]
+            item = ast.Subscript(load(items), ast.Constant(number), ast.Load())
+            bound = located(ast.Assign([copy.deepcopy(node.target)], item), node.target)
+            new = [bound, *copy.deepcopy(body)]
             node.body += new
             self._bind_round(new, outside)
             rewritten, ended = self._round(node, new)
@@ -84,11 +86,10 @@ class UnrolledLoops(Loops):
             if isinstance(statement, (ast.Assign, ast.AnnAssign))
             for part in walk(statement)
         }
-        here: dict[str, list[ast.AST]] = {name: [] for name in outside}
-        for name, place in bindings(body):
-            here[name].append(place)
-        for name, places in here.items():
-            self.scopes[-1][1][name] = outside[name] + places
+        bound = bindings(body)
+        for name, before in outside.items():
+            places = [place for other, place in bound if other == name]
+            self.scopes[-1][1][name] = before + places
             self.once.update((place, len(places) == 1 and place in sure) for place in places)
 
     def _round(self, node: ast.For, body: list[ast.stmt]) -> tuple[list[ast.stmt], bool]:
@@ -110,25 +111,3 @@ class UnrolledLoops(Loops):
                         )
                 result.append(new)
         return result, False
-
-    def _bound_to(self, target: ast.expr, item: ast.expr) -> list[ast.stmt]:
-        """Return the statements that bind a loop's names to a constant."""
-        if not isinstance(target, ast.Tuple):
-            return [located(ast.Assign([copy.deepcopy(target)], item), target)]
-        value = self.value(item)
-        count = len(value) if isinstance(value, (tuple, list)) else 1
-        if count != len(target.elts):
-            self.error(
-                target,
-                f"the loop unpacks {len(target.elts)} names, {ast.unparse(target)}, but a value is "
-                f"{value!r}",
-            )
-        return [
-            statement
-            for number, name in enumerate(target.elts)
-            for statement in self._bound_to(name, _part(item, number))
-        ]
-
-
-def _part(of: ast.expr, number: int) -> ast.expr:
-    return ast.Subscript(copy.deepcopy(of), ast.Constant(number), ast.Load())

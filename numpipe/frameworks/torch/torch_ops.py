@@ -357,6 +357,10 @@ class TorchOp:
         first = next(iter(given.values()))
         made = tuple(
             first.new_empty(kind.shape, dtype=torch_type(kind.dtype))
+            if kind.order == "C"
+            else first.new_empty(kind.shape[::-1], dtype=torch_type(kind.dtype)).permute(
+                *range(len(kind.shape))[::-1]
+            )
             for kind in self.declared.result_types(infos, values).values()
         )
         return self._whole(made if len(made) > 1 else next(iter(made), None), first)

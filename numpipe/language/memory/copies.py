@@ -38,6 +38,7 @@ from ...plan.plans import ArrayArg
 from ...plan.specs import axis_names
 from ...plan.unit import Unit
 from ..tiles.array_views import GmemView, check_inside, check_read
+from ..tiles.atomics import COPIES
 from ..tiles.fence_order import before_async
 from ..tiles.tma import Copy
 from .scratch import one_barrier
@@ -438,6 +439,9 @@ def copy_smem_to_gmem(
     if np_.computes:
         before_async(src)
         one_lane(store, Transfer(plan, dst, src.address), bool(predicate), commit_group)
+
+
+COPIES.append(copy_smem_to_gmem)
 
 
 @op(context=True)

@@ -64,6 +64,16 @@ _RESULTS = {
 }
 
 
+COPIES: list[Op[..., Any]] = []
+"""the copy of a tile in shared memory to an array, by TMA (`memory.copies`)"""
+
+
+def from_shared(dst: Any, tile: Any) -> bool:
+    """Return whether an atomic adds a tile in shared memory to a view of an array; also of
+    types."""
+    return isinstance(dst, GmemView) and isinstance(tile, SmemLike)
+
+
 def in_shared(dst: Any) -> bool:
     """Return whether the destination of an atomic, or its type, is in shared memory."""
     return isinstance(dst, (IndexedLike, SmemLike))
@@ -88,7 +98,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
         return
     if form is None:
         raise SpecError(
-            f"{name}(dst, tile): the second argument must be a register tile, got {called(tile)}"
+            f"{name}(dst, tile): the second argument must be a register tile, or a tile in shared "
+            f"memory that the kernel has allocated, got {called(tile)}"
         )
     array = ref.arg
     ref.unit.check_output(
@@ -139,6 +150,9 @@ def _atomic(reduction: str) -> Op[..., Any]:
         if of_lane(dst):
             dst.update(name, tile)
             return
+        if from_shared(dst, tile):
+            COPIES[0](dst.ref.np, tile, dst, True, True, reduction)
+            return
         if in_shared(dst):
             update_shared(name, dst, tile, check_shared(name, dst, tile))
             return
@@ -161,7 +175,9 @@ def _atomic(reduction: str) -> Op[..., Any]:
           integer along each other dimension. Elements outside the array are left out; starts are
           not negative. ``array.at[i, j]`` is a single element
     tile  a register tile of that shape and of the array's type; for a single element a number (see
-          `elements`)
+          `elements`). Or a tile in shared memory that the kernel has allocated: the TMA adds it
+          while the kernel goes on, as `copy_smem_to_gmem` with ``reduction_op="add"`` does, and the
+          tile may be written again after `wait_smem_to_gmem`
 
     All lanes of a warpgroup call it. With more than one compute warpgroup each of them does so:
     give them rows of their own, or pass num_compute_wgs=1. Other CTAs may do the same to the same

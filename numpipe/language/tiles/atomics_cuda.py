@@ -20,6 +20,15 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
     if source.of_lane(dst):
         yield from dst.update(name, tile)
         return
+    if source.from_shared(dst, tile):
+        options = (True, True, name.removeprefix("atomic_"))
+        given = (dst.ref.np, tile, dst, *map(nb.types.literal, options))
+        copy = source.COPIES[0]._numba_type_
+        nb.returns(typing_context, copy, given)
+        context, builder, args = yield nb.types.void(dst, tile)
+        constants = [nb.nothing(context)] * 3  # their types have the values
+        nb.call(context, builder, copy, given, [constants[0], args[1], args[0], *constants])
+        return
     if source.in_shared(dst):
         yield from shared_atomic(name, dst, tile)
         return

@@ -14,31 +14,26 @@ from .tile import TileLike
 
 @cuda_meaning(source.chosen)
 def _chosen(_context: Any, np_: Any, test: Any, why: Any, stores: Any) -> Any:
-    if np_.computes or not isinstance(test, InertType):
-        result = nb.unliteral(test)
-        return result(np_, test, why, stores), lambda context, builder, sig, args: context.cast(
-            builder, args[1], test, result
-        )
-    facts = constant("if", "why", why), constant("if", "stores", stores)
-    source.check_skipped(np_, test, *facts)
-    return nb.types.boolean(np_, test, why, stores), lambda *_: nb.const(0, nb.i1)
+    inert = isinstance(test, InertType) and not np_.computes
+    if inert:
+        source.check_skipped(np_, test, constant("if", "why", why), constant("if", "", stores))
+    result = nb.types.boolean if inert else nb.unliteral(test)
+    context, builder, args = yield result(np_, test, why, stores)
+    return nb.const(0, nb.i1) if inert else context.cast(builder, args[1], test, result)
 
 
 @cuda_meaning(source.behind_choice)
 def _behind_choice(_context: Any, np_: Any, test: Any, value: Any) -> Any:
     if np_.computes or not isinstance(test, InertType):
         result = nb.unliteral(value)
-        return result(np_, test, value), lambda context, builder, sig, args: context.cast(
-            builder, args[2], value, result
-        )
+        context, builder, args = yield result(np_, test, value)
+        return context.cast(builder, args[2], value, result)
     before = trees.leaves(value)
     behind = [ty if isinstance(ty, TileLike) else InertType(source.CHANGED) for ty in before]
     result = trees.tree_of(value).build(iter(behind), trees.made)
     context, builder, args = yield result(np_, test, value)
     values = [
-        part if have == want else nb.nothing(context)
-        for part, have, want in zip(
-            trees.leaf_values(builder, value, args[2]), before, behind, strict=True
-        )
+        part if isinstance(ty, TileLike) else nb.nothing(context)
+        for part, ty in zip(trees.leaf_values(builder, value, args[2]), before, strict=True)
     ]
     return trees.build_value(context, builder, result, iter(values))

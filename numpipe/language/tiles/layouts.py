@@ -382,6 +382,8 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
             "x[64:128, :], v[ds(8, 16)]; or it adds a dimension to a vector, v[:, None], v[None, "
             ":]. Single elements can be read from arrays and, in per-lane code, from tiles in "
             "shared memory"
+            + f"; fix: .reshape(-1) makes a vector of a tile {form.shape}"
+            * (1 in form.shape)
         )
     if len(form.shape) != 1:
         raise SpecError(

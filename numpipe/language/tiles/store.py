@@ -109,7 +109,8 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     if form is None:
         sizes = sizes_of(parts, axes)
         fix = (
-            f": numpipe.full({sizes}, value, {name}.dtype) is one"
+            f": numpipe.full({sizes}, value, {name}.dtype) is one; fix for a sum that began with a "
+            f"number, as 0 + tile: begin with numpipe.zeros({sizes}, np.float32)"
             if sizes and is_number(tile)
             else ""
         )
