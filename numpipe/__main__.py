@@ -165,7 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     changes.set_defaults(run=mutate_kernel)
     options = parser.parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names and help may hold other than its characters
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # names and help may hold other than its characters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(options.run(options))
