@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import io
 import math
 import platform
 import sys
@@ -164,6 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     changes.set_defaults(run=mutate_kernel)
     options = parser.parse_args(arguments)
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # names and help may hold other than its characters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(options.run(options))
     except (NumpipeError, OSError) as error:

@@ -56,8 +56,9 @@ def sass(image: Image) -> str:
         return nb.disassemble(image.cubin)
     except RuntimeError as error:
         raise TargetError(
-            f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip "
-            "install nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)"
+            f"kernel {image.name}: inspect('sass') and inspect('gate') need nvdisasm, which was "
+            "not found; fix: pip install nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' "
+            "needs neither)"
         ) from error
 
 

@@ -3,12 +3,15 @@ disagree, and the fix."""
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import sys
 import tokenize
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .reports import Report
@@ -28,8 +31,26 @@ __all__ = [
 ]
 
 
+def printable(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Decorate a ``__str__`` whose text is printed: characters that standard output cannot encode,
+    such as "…" in ASCII, are replaced."""
+
+    @functools.wraps(show)
+    def shown(self: Any) -> str:
+        text, encoding = show(self), getattr(sys.stdout, "encoding", None) or "utf8"
+        try:
+            text.encode(encoding)
+        except UnicodeError:
+            text = text.replace("…", "...").encode(encoding, "backslashreplace").decode(encoding)
+        return text
+
+    return shown
+
+
 class NumpipeError(Exception):
     """Base class of all errors that numpipe raises on purpose."""
+
+    __str__ = printable(Exception.__str__)
 
 
 class SpecError(NumpipeError, ValueError):

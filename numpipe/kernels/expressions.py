@@ -133,7 +133,8 @@ def _shown(node: ast.AST) -> str:
 class Expression:
     """A function of shapes from a file; it is called with the arguments that its signature names.
 
-    It returns, or raises, what the user's function does.
+    It returns what the user's function does, and raises what the function raises on purpose. Raises
+    SpecError for an operation that fails in it, such as a division by zero.
 
     >>> half = Expression("def half(a):\\n    return (a.shape[0] // 2,)", "k.numpipe: grid")
     >>> half(a=HostView(ArrayType((10,), np.float16)))
@@ -183,6 +184,11 @@ class Expression:
             raise ImageError(
                 f"{self.what} cannot be used: it exceeds the budget of a function of shapes"
             ) from None
+        except (ArithmeticError, AttributeError, KeyError, NameError, TypeError) as error:
+            given = ", ".join(f"{name}={told(value)}" for name, value in known.items())
+            raise SpecError(
+                f"{self.what} fails for {given}: {type(error).__name__}: {error}"
+            ) from error
 
 
 # ---- constants

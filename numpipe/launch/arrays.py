@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,21 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
     reader = READERS.get(type(obj))
-    if reader is None:
-        reader = READERS[type(obj)] = _choose(obj, name, kernel)
-    return reader(obj, name, kernel)
+    if reader is not None:
+        return reader(obj, name, kernel)
+    reader = _choose(obj, name, kernel)
+    try:
+        info = reader(obj, name, kernel)
+    except SpecError:
+        raise
+    except Exception as error:  # an object that only resembles an array
+        raise SpecError(
+            f"{argument(name, kernel)}: a {type(obj).__name__} cannot be read as an array "
+            f"({type(error).__name__}: {error}); fix: pass a NumPy array, a PyTorch tensor, or a "
+            "CuPy or JAX array"
+        ) from error
+    READERS[type(obj)] = reader
+    return info
 
 
 _LIBRARIES = {
@@ -170,8 +183,9 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
     try:
         interface = obj.__cuda_array_interface__
         ptr, readonly = interface["data"]
-        shape = tuple(interface["shape"])
+        ptr, shape = index(ptr or 0), tuple(map(index, interface["shape"]))
         strides, typestr = interface.get("strides"), interface["typestr"]
+        strides = None if strides is None else tuple(map(index, strides))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpecError(
             f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be "
@@ -185,8 +199,7 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
     dtype = _typestr(obj, typestr, name, kernel)
     if strides is None:
         strides = dense_strides(shape, dtype.itemsize)
-    ptr = ptr or 0
-    return ArrayInfo("cuda", ptr, shape, tuple(strides), dtype, _device_of(ptr), not readonly, obj)
+    return ArrayInfo("cuda", ptr, shape, strides, dtype, _device_of(ptr), not readonly, obj)
 
 
 _typestrs: dict[str, np.dtype[Any]] = {}

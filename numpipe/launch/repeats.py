@@ -221,7 +221,9 @@ def handles(streams: Any) -> tuple[int, ...]:
 # ---- of ops
 def recorded(array: Any) -> bool:
     """Return whether PyTorch would record a computation on this array for autograd."""
-    return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
+    torch = sys.modules.get("torch")
+    asked = bool(getattr(array, "requires_grad", False))
+    return asked and torch is not None and torch.is_grad_enabled()
 
 
 class OpRepeats(Repeats):

@@ -163,8 +163,9 @@ class Shards:
         listed = type(value) in (list, tuple) and self.mesh.rank is None
         if not listed and self.single:
             return [value]
-        if not listed or len(value) != self.mesh.size:
-            got = f"{len(value)} of them" if listed else told(value)
+        if not listed or len(value) != self.mesh.size or any(each is None for each in value):
+            lacking = sum(each is None for each in value) if listed else 0
+            got = f"{len(value) - lacking} of them" if listed else told(value)
             raise SpecError(
                 f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} "
                 f"arrays, one for each GPU, got {got}"

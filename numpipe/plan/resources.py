@@ -67,7 +67,9 @@ class Resources:
         return "\n".join(f"{what:<18}{value}" for what, value in self._rows())
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        roles = f", then {self.compute_registers} (compute)" if self.memory_registers else ""
+        # setmaxnreg takes 256, but an instruction cannot name more than 255 registers
+        compute = min(self.compute_registers, 255)
+        roles = f", then {compute} (compute)" if self.memory_registers else ""
         roles += f" and {self.memory_registers} (memory)" if self.memory_registers else ""
         yield "threads", f"{self.threads} a CTA"
         yield "registers", f"{self.registers} a lane at entry{roles}"

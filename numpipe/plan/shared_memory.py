@@ -135,10 +135,10 @@ class SharedMemory(KernelShape):
             raise SpecError(
                 "\n".join(
                     [
-                        f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but "
+                        f"kernel {self.kernel}: shared memory: {total} B, but "
                         f"a CTA has {self.target.smem_bytes} B: use fewer slots "
                         "(max_concurrent_steps, buffer_count), smaller blocks or fewer "
-                        f"store_slots{scratch}",
+                        f"store_slots{scratch}{self._two_types()}",
                         *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found),
                     ]
                 )
@@ -152,14 +152,19 @@ class SharedMemory(KernelShape):
             return getattr(self.target.product.operand(array.dtype), "family", None)
 
         for plan in self.load_rings:
-            arrays = [self.arrays[number] for number in plan.args if family(self.arrays[number])]
+            # integers beside floats are packed numbers, which are unpacked in registers
+            arrays = [
+                array
+                for number in plan.args
+                if family(array := self.arrays[number]) and array.dtype.kind not in "iu"
+            ]
             other = next((array for array in arrays if family(array) != family(arrays[0])), None)
             if other is not None:
                 narrow, wide = sorted((arrays[0], other), key=lambda array: array.dtype.itemsize)
                 return (
-                    f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma "
-                    f"multiplies two of one type: pass {wide.name}.astype('{narrow.dtype}') if "
-                    "they are multiplied; "
+                    f"; '{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and "
+                    f"wgmma multiplies two of one type: pass {wide.name}.astype('{narrow.dtype}') if "
+                    "they are multiplied"
                 )
         return ""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..diagnostics.errors import printable
 from ..plan.protocol import COMPUTING
 from .events import Event, Place, Recording, cta_name, of_ctas, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
@@ -94,6 +95,7 @@ class Summary:
         ]
         return {**vars(self), "ctas": [list(cta) for cta in self.ctas], "rows": rows}
 
+    @printable
     def __str__(self) -> str:
         if not self.rows:
             return "no events"

@@ -106,13 +106,37 @@ def test_operands_of_two_types_are_named_before_the_sizes_and_the_fix_fits(execu
     c = np.zeros((64, 256), np.float32)
     with pytest.raises(
         SpecError,
-        match="product: 'b' is float32 and 'a' float16, and wgmma multiplies two of one type",
+        match="product: shared memory: 295936 B, but",
     ) as caught:
         EXECUTIONS[execution](product, a, b, c)
-    assert "pass b.astype('float16') if they are multiplied; shared memory: 295936 B, but" in str(
-        caught.value
+    assert (
+        "; 'b' is float32 and 'a' float16, and wgmma multiplies two of one type: pass "
+        "b.astype('float16') if they are multiplied\n" in str(caught.value)
     )
     EXECUTIONS[execution](product, a, b.astype("float16"), c)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_packed_weights_that_do_not_fit_are_not_taken_for_operands(execution: str) -> None:
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def product(a, w, c):
+        pipe = numpipe.pipeline(
+            grid=(8,),
+            max_concurrent_steps=8,
+            in_specs=(
+                BlockSpec((64, 64), lambda k: (0, k)),
+                BlockSpec((256, 128), lambda k: (0, k)),
+            ),
+        )
+        acc = numpipe.zeros((64, 64), np.float32)
+        for (k,), (x, y) in pipe(a, w):
+            acc = numpipe.wgmma(acc, x, x.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, w = np.ones((64, 512), np.float16), np.ones((256, 1024), np.uint8)
+    with pytest.raises(SpecError, match="product: shared memory") as caught:
+        EXECUTIONS[execution](product, a, w, np.zeros((64, 64), np.float32))
+    assert "multiplies" not in str(caught.value) and "fewer slots" in str(caught.value)
 
 
 def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None:

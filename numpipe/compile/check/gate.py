@@ -193,10 +193,17 @@ def entry_registers(built: Built) -> Iterator[str]:
         )
 
 
+SHOWN = 10
+"""Number of accesses to local memory that are listed; a kernel that spills may have thousands."""
+
+
 def local_memory(sass: Sass) -> Iterator[str]:
     """Check that a kernel neither loads from local memory nor stores to it."""
-    for instruction in sass.find(r"(STL|LDL)\b"):
+    found = sass.find(r"(STL|LDL)\b")
+    for instruction in found[:SHOWN]:
         yield f"local memory: {instruction}"
+    if len(found) > SHOWN:
+        yield f"local memory: {len(found) - SHOWN} more instructions, {len(found)} in total"
 
 
 BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"

@@ -26,7 +26,7 @@ from ...arch.dtypes import ELEMENTS
 from ...arch.products import WGMMA
 from ...core.records import parsed
 from ...diagnostics.argument_checks import MAPPING, PATH, STRING, a, each, finite, require, told
-from ...diagnostics.errors import SpecError
+from ...diagnostics.errors import SpecError, printable
 from ...diagnostics.regular_files import content, put
 from .protocols import AGAIN, Sample
 
@@ -53,6 +53,7 @@ class Figure:
         """Return whether the interval's upper end reaches a required ratio."""
         return (self.median if self.high is None else self.high) >= target
 
+    @printable
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return f"{self.median:.3f} [one process]"

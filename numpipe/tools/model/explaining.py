@@ -18,7 +18,7 @@ from ... import launch
 from ...compile.build import toolchain
 from ...compile.check import error_lines
 from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require
-from ...diagnostics.errors import SpecError
+from ...diagnostics.errors import SpecError, printable
 from ...diagnostics.frames import brief
 from ...kernels import noted_calls, run_target
 from ...kernels.arguments import scalar_values
@@ -200,6 +200,7 @@ class Explanation:
         )
         return figures | {name: getattr(self, name) for name in derived}
 
+    @printable
     def __str__(self) -> str:
         def rates(seconds: float) -> str:
             tflops = f"{1e-12 * self.flop / seconds:>9.0f} TFLOPS" if self.flop else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import launch
-from ...diagnostics.errors import SpecError
+from ...diagnostics.errors import SpecError, printable
 from ...kernels.noted_calls import imagined, noting
 from ...plan.specs import ArrayType
 
@@ -50,6 +50,7 @@ class OpExplanation:
             "predicted_seconds": self.predicted_seconds,
         }
 
+    @printable
     def __str__(self) -> str:
         lines = [
             f"op {self.op}: {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}, predicted "

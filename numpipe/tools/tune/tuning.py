@@ -14,7 +14,7 @@ from typing import Any, cast
 from ... import launch
 from ...compile.build import toolchain
 from ...diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, whole
-from ...diagnostics.errors import SpecError, TargetError
+from ...diagnostics.errors import SpecError, TargetError, printable
 from ...diagnostics.frames import brief
 from ...diagnostics.progress_bar import progress_bar
 from ...kernels.kernel import Kernel
@@ -45,6 +45,7 @@ class Tuned:
     file: Path | None
     measured: bool
 
+    @printable
     def __str__(self) -> str:
         count = f"{len(self.seconds)} measured" + (
             f", {len(self.skipped)} skipped" if self.skipped else ""

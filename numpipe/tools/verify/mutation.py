@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import intrinsics
 from ...diagnostics.argument_checks import require, whole
-from ...diagnostics.errors import SimulationError
+from ...diagnostics.errors import SimulationError, printable
 from ...intrinsics import barrier
 from ...sim.warpgroup import Warpgroup
 from .argument_copies import Arguments, Arrays, first_seed
@@ -196,6 +196,7 @@ class Place:
     operation: str
     calls: tuple[str, ...]
 
+    @printable
     def __str__(self) -> str:
         return " < ".join((self.operation, *self.calls))
 
@@ -330,6 +331,7 @@ class Mutant:
     def survived(self) -> bool:
         return not self.by
 
+    @printable
     def __str__(self) -> str:
         outcome = self.by or (
             f"survived; redundant: {self.rule}"
@@ -367,6 +369,7 @@ class Mutation:
     def __bool__(self) -> bool:
         return not self.survivors
 
+    @printable
     def __str__(self) -> str:
         reported = len(self.mutants) - len(self.survivors) - len(self.redundant)
         return "\n".join(

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...arch.targets import DEFAULT
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
-from ...diagnostics.errors import SimulationError, SpecError
+from ...diagnostics.errors import SimulationError, SpecError, printable
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
 from ...kernels.simulation_checks import Judge
@@ -106,6 +106,7 @@ class Difference:
     index: tuple[int, ...]
     summed: bool
 
+    @printable
     def __str__(self) -> str:
         return (
             f"{self.array}: {self.elements} of {self.size} elements differ, by up to "
@@ -204,6 +205,7 @@ class Verification:
             ],
         }
 
+    @printable
     def __str__(self) -> str:
         from ...sim.schedule import kind
 
