@@ -175,8 +175,6 @@ def a_stored_tile_that_is_not_waited_for(x, y, *, fixed: numpipe.Static):
     if wg == 0:
         tile[...] = x[ds(0, 64), ds(0, 64)]
         numpipe.barrier_arrive(there)
-        if not fixed:
-            numpipe.barrier_wait(there)
     else:
         if fixed:
             numpipe.barrier_wait(there)
@@ -197,8 +195,6 @@ def a_copied_tile_that_is_not_waited_for(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     if wg == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-        if not fixed:
-            numpipe.barrier_wait(landed)
     else:
         if fixed:
             numpipe.barrier_wait(landed)
