@@ -300,6 +300,7 @@ NUMPY = SimpleNamespace(
     emit_pipeline=Emitted,
     emit_pipeline_warp_specialized=Emitted,
     wgmma=wgmma,
+    mma=wgmma,
     wgmma_wait=lambda acc, n=0: acc,
     barrier_wait=nothing,
     barrier_arrive=nothing,

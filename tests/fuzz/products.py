@@ -43,6 +43,7 @@ FACTORS: Factors = {
     "threads": (1, 2, 3),  # warpgroups
     "cluster": (1, 1, 1, 2, 4),
     "dtype": tuple(KINDS),
+    "product": ("wgmma", "wgmma", "mma.sync"),
     "split": ("", "", "stream", "2", "3", "pair"),  # along K; "pair": between the CTAs of a cluster
     "along": ("", "m", "n", "k"),  # the axis of a cluster
     "used": (True, False),  # by statements of a program
@@ -60,6 +61,7 @@ FACTORS: Factors = {
     "dynamic": OFTEN_NOT,
     "order": ('"row"', '"column"', '"grouped", group=2', '"snake", group=2', '"hilbert"', "places"),
     "skips": OFTEN_NOT,
+    "store_role": OFTEN_NOT,
     "m_tiles": (2, 1, 3),
     "n_tiles": (2, 1, 3),
 }
@@ -99,8 +101,18 @@ NEEDS: Needs = {
         "tn": (64, 32, 96, 128, 192),
     },
     ("split", ""): {"along": ("", "m", "n")},
-    **{("split", n): {**WHOLE, "along": ("", "m", "n")} for n in ("stream", "2", "3")},
-    ("split", "pair"): {**WHOLE, "along": ("k",), "used": (False,), "tn": (64,)},
+    **{
+        ("split", n): {**WHOLE, "along": ("", "m", "n"), "store_role": (False,)}
+        for n in ("stream", "2", "3")
+    },
+    ("split", "pair"): {
+        **WHOLE,
+        "along": ("k",),
+        "used": (False,),
+        "tn": (64,),
+        "store_role": (False,),
+    },
+    ("dynamic", True): {"store_role": (False,)},
     ("dtype", "int8"): INTEGER,
     ("dtype", "uint8"): INTEGER,
     ("dtype", "float32"): MOVED,
@@ -146,6 +158,10 @@ class Product(Program):
     def steps(self) -> str:
         return "part.steps" if self.split else self.trips or "steps"
 
+    @property
+    def multiply(self) -> str:
+        return "wgmma" if self.product == "wgmma" else "mma"
+
     def options(self, steps: str, step: str) -> str:
         """Return a pipeline's options; blocks that the CTAs of a cluster share are loaded
         together."""
@@ -167,7 +183,8 @@ class Product(Program):
     def step(self) -> list[str]:
         where = f"[ds(wg * {self.rows}, {self.rows}), :]"
         left = f"a_tile{'' if self.registers else '.at'}{where}"
-        lines = [f"acc = numpipe.wgmma(acc, {left}, b_tile{'' if self.transposed else '.T'})"]
+        right = f"b_tile{'' if self.transposed else '.T'}"
+        lines = [f"acc = numpipe.{self.multiply}(acc, {left}, {right})"]
         if self.turns:
             lines = ['with numpipe.turn("products"):', *indented(lines)]
         if "ready" in self.manual:
@@ -205,7 +222,7 @@ class Product(Program):
             "for k in range(steps_here):",
             f"    slot = k % {self.slots}",
             "    numpipe.barrier_wait(landed.at[slot])",
-            "    acc = numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T)",
+            f"    acc = numpipe.{self.multiply}(acc, a_slots.at[slot], b_slots.at[slot].T)",
             "    acc = numpipe.wgmma_wait(acc, 0)",
             f"    if k + {self.slots} < steps_here:",
             f"        load(k + {self.slots})",
@@ -312,8 +329,11 @@ class Product(Program):
             options.append(f"workspace=Workspace(({self.tm}, {self.tn}){parts})")
         left = MOST - self.ring - self.wgs * EXCHANGED * self.used
         slots = self.rng.choice([1, 2, 3])
+        chosen = [f"product={self.product!r}"] * (self.product != "wgmma")
+        chosen += ["store_role=True"] * self.store_role
         if slots * self.tm * PANEL <= left and self.chance(30):
-            options.append(f"compiler_params=CompilerParams(store_slots={slots})")
+            chosen.append(f"store_slots={slots}")
+        options.append(f"compiler_params=CompilerParams({', '.join(chosen)})")
         parameters = [*(name for name, _ in arguments), *["work"] * work]
         text = self.text("product", ", ".join(options), parameters)
         features = *self.drawn, *self.features
