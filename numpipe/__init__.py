@@ -156,6 +156,7 @@ replace ``numpipe.pipeline``.
 if TYPE_CHECKING:
     from .core.arith import *
     from .core.functions import *
+    from .core.static_range import *
     from .diagnostics.errors import *
     from .kernels.decorator import *
     from .kernels.jit import *

@@ -1,5 +1,5 @@
 """Livelocks: endless `while` loops. In simulated code each iteration reports its beginning
-(`compile.lift.while_loops`).
+(`compile.lift.simulated_source`).
 
 A warpgroup whose loop executes no operation never yields, so no other warpgroup can end the loop:
 only its own iterations are counted. A loop that waits and arrives may exchange barrier arrivals

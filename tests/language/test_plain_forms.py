@@ -85,6 +85,24 @@ def test_a_barrier_counts_the_warpgroups_that_reach_the_arrival(arrivals: int) -
     assert {failure.hazard for failure in result.failures} <= {"too-few-arrivals", "deadlock"}
 
 
+def test_a_name_that_no_arm_has_bound_yet_stays_unbound() -> None:
+    @numpipe.kernel
+    def bands(y, n):
+        for i in range(4):
+            if i % 2:
+                for j in range(n):
+                    t = numpipe.full((64, 8), i, np.float32)
+                    y[ds(0, 64), ds(16 * i + 8 * j, 8)] = t
+            else:
+                for j in range(n - 1):
+                    t = numpipe.full((64, 8), -i, np.float32)
+                    y[ds(0, 64), ds(16 * i + 8 * j, 8)] = t
+
+    y = Y.copy()
+    bands.simulate(y, 1)
+    assert (y[:, 16:24] == 1).all() and (y[:, 48:56] == 3).all() and y.sum() == 64 * 8 * 4
+
+
 def test_the_storing_role_stores_under_a_condition_that_it_has_and_refuses_any_other() -> None:
     def kernel(by_data: bool) -> Any:
         @numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(store_role=True))

@@ -52,7 +52,7 @@ from ...language.tiles import (  # noqa: F401  # they give tiles and references 
     tile_slices,
 )
 from ...plan.unit import Unit
-from . import while_loops
+from . import simulated_source
 from .arithmetic import Arithmetic
 from .bodies import Bodies
 from .calls_and_slices import Calls
@@ -276,12 +276,16 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))
         self.session.sources.append(self.source)
-        simulated = self._run(while_loops.counted(module), name)
+        simulated = self._run(simulated_source.for_simulation(module), name)
         return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
     def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
         """Run the rewritten module; return its function `name`."""
-        namespace = self.source.namespace | self.added | {while_loops.NAME: while_loops.begin_round}
+        namespace = (
+            self.source.namespace
+            | self.added
+            | {simulated_source.NAME: simulated_source.begin_round}
+        )
         exec(compile(module, self.source.filename, "exec"), namespace)
         for lifted, facts in self.binders.items():
             namespace[lifted].__facts__ = facts

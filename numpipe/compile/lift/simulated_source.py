@@ -1,0 +1,42 @@
+"""What the rewritten source has only when it is simulated.
+
+Each iteration of a `while` loop reports its beginning, so that an endless loop is found. A name
+that an `if` may have changed (`language.tiles.branches`) may be unbound after it. CPython would
+reject reading it there, and Numba does not; simulated, it stays unbound.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from typing import Any
+
+from ...core.machine import current
+from ...language.tiles import branches
+from .nodes import load, located, operation
+
+NAME = "__np_a_round_begins"
+"""No operation has this name; their names begin with __np_ too."""
+
+
+def begin_round() -> None:
+    """Report to the simulated SM that an iteration of a loop begins."""
+    current().round()
+
+
+def for_simulation(module: ast.Module) -> ast.Module:
+    """Return a copy of a rewritten module as it is simulated."""
+    return _Simulated().visit(copy.deepcopy(module))  # type: ignore[no-any-return]
+
+
+class _Simulated(ast.NodeTransformer):
+    def visit_While(self, node: ast.While) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), node.test))
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        if operation(node.value) is not branches.behind_choice:
+            return node
+        unbound = ast.ExceptHandler(load("UnboundLocalError"), None, [ast.Pass()])
+        return located(ast.Try([node], [unbound], [], []), node)
