@@ -464,10 +464,10 @@ def issue(
     return result
 
 
-def synchronous(who: Warpgroup, halves: int, product: Product) -> None:
-    """Let the tensor cores multiply for the warpgroup, which waits; `halves`: multiply-adds, as
-    many as of 16-bit elements would take this time."""
-    sm = who.sm
+def synchronous(who: Warpgroup, adds: int, dtype: np.dtype, product: Product) -> None:
+    """Let the tensor cores multiply for the warpgroup, which waits; `adds`: multiply-adds of
+    elements of a type."""
+    sm, halves = who.sm, adds * dtype.itemsize // 2
     end = sm.occupy("tensor core", who.time, sm.scheduler.takes(halves // product.multiply_adds))[1]
     who.elapse(end - who.time)
 

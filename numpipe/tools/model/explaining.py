@@ -505,6 +505,8 @@ def _count(
         )
         for info, array in zip(infos, known, strict=True)
     ]
+    for numbers, info in zip(arrays, infos, strict=True):
+        numbers.layout = info.strides
 
     def read(given: bool) -> list[str]:
         """Return the names of the arrays, `given` or not, whose numbers were read; numbers that the

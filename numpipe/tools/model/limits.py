@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...sim.work_count import Work
+from ...sim.inferred import Work
 from .gpu_figures import Clock, DeviceModel
 from .work import KernelWork
 
@@ -313,7 +313,7 @@ class Model:
         return {
             array: float(n)
             if fits
-            else max(float(n), self.work.distinct[array] * self.work.total["load", array])
+            else max(float(n), self.work.distinct.get(array, 1.0) * self.work.total["load", array])
             for array, n in footprint.items()
         }
 
@@ -330,7 +330,7 @@ class Model:
     def l2_bytes(self) -> float:
         """Return the bytes that L2 reads and writes."""
         loads = sum(
-            self.work.distinct_beside[array] * self.work.total["load", array]
+            self.work.distinct_beside.get(array, 1.0) * self.work.total["load", array]
             for array in self.work.footprint
         )
         return loads + _sum(self.work.total, "store")
