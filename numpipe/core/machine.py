@@ -129,8 +129,9 @@ class Machine(Protocol):
     @property
     def deal(self) -> WorkCounter: ...
 
-    def steps(self, count: int) -> Iterable[int]:
-        """Return the steps to run of a loop of `count` steps, in any order, then `count`."""
+    def steps(self, count: int, site: Any) -> Iterable[int]:
+        """Return the steps to run of a pipeline's loop of `count` steps, in any order, then
+        `count`. `site` says which loop it is."""
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:
         """Return the tile to run after `tile` in a loop that takes every `stride`-th, or one from

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 Work = collections.Counter[tuple[Any, ...]]
@@ -44,20 +44,24 @@ EVEN = 0.02
 """how far work may be from a line, as a fraction of the largest of the three positions"""
 
 
-def breaks(count: int) -> Generator[int, Work, dict[int, float]]:
+def breaks(
+    count: int, enough: Callable[[], bool] = lambda: False, most: int = 1000
+) -> Generator[int, Work, dict[int, float]]:
     """Choose the positions of 0 … count - 1 that determine the work at all of them.
 
     Yields a position and is sent its work, each once; returns the weight of each position in the
-    sum over all. The weights add up to `count`.
+    sum over all. The weights add up to `count`. Looks no further between positions when it has `most`,
+    or `enough`.
     """
     known: dict[int, Work] = {}
-    first = range(count) if count <= ALL else (0, 1, count // 2, count - 2, count - 1)
+    middle = () if enough() else (count // 2,)
+    first = range(count) if count <= ALL else (0, 1, *middle, count - 2, count - 1)
     for position in first:
         known[position] = yield position
     spans = list(itertools.pairwise(first))
     while spans:
-        low, high = spans.pop()
-        if high - low < 2:
+        low, high = spans.pop(0)
+        if high - low < 2 or len(known) >= most or enough():
             continue
         # not the middle: loops have periods of 2, 4 and 8
         between = low + max(1, (high - low) * 3 // 7)

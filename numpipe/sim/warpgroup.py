@@ -47,7 +47,7 @@ class Warpgroup(state.Warpgroup):
         self.bulk_groups = tma_copies.Groups(self)
         self.loops = livelocks.Rounds()
 
-    def steps(self, count: int) -> Iterable[int]:
+    def steps(self, count: int, site: Any) -> Iterable[int]:
         return range(count + 1)
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:

@@ -32,6 +32,8 @@ from ..plan.unit import Unit
 from .inferred import Work, breaks, weighted
 from .schedule import WorkCounter
 
+MOST = 9
+"""tiles of a loop that run at most, and half of the steps"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 """An array's name and its GPU, at the end of the name of an access."""
 
@@ -56,10 +58,10 @@ class TileLoop:
     """A loop over tiles of which only some run: its first tile and stride, the choice, what it
     counted, and the work outside of it."""
 
-    def __init__(self, before: int, stride: int, end: int, outer: Work) -> None:
+    def __init__(self, before: int, stride: int, end: int, outer: Work, most: int) -> None:
         self.before, self.stride, self.end, self.outer = before, stride, end, outer
         self.known: dict[int, Work] = {}
-        self.chosen = breaks(-(-(end - before) // stride) - 1)
+        self.chosen = breaks(-(-(end - before) // stride) - 1, most=most)
         self.weights: dict[int, float] | None = None
         self.running = self.following = before
         self.asked = False
@@ -124,6 +126,8 @@ class Counter:
         self.role = COMPUTE
         self.lanes: Lanes = "all"
         self.loops: list[TileLoop] = []
+        self.sites: set[Any] = set()
+        """loops of pipelines of which enough steps have run"""
         self.events = 0
         """what was counted, one by one; determines the time that counting takes"""
         self.live = self.accumulators = 0
@@ -153,9 +157,11 @@ class Counter:
         self.work["votes",] += 1
         return bool(values.any() if operation == "any" else values.all())
 
-    def steps(self, count: int) -> Iterator[int]:
-        """Run those steps of a loop that determine the others' work, and infer it."""
-        chosen, known = breaks(count), {}
+    def steps(self, count: int, site: Any) -> Iterator[int]:
+        """Run those steps of a loop that determine the others' work, and infer it. When a loop is
+        run again, its first and last steps do."""
+        again = site in self.sites
+        chosen, known = breaks(count, lambda: again, 2 * MOST), {}
         try:
             step = next(chosen)
             while True:
@@ -165,6 +171,8 @@ class Counter:
                 step = chosen.send(known[step])
         except StopIteration as done:
             self.work += weighted({at: (n, known[at]) for at, n in done.value.items()})
+            if count > MOST:
+                self.sites.add(site)
         yield count
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:
@@ -177,7 +185,9 @@ class Counter:
             self.work = Work()
             return loops[-1].running
         if tile < 0:
-            loops.append(TileLoop(tile, stride, end, self.work))
+            # tiles of several GPUs change with the GPU that they are for
+            most = 4 * MOST if self.unit.gpus else MOST
+            loops.append(TileLoop(tile, stride, end, self.work, most))
             loops[-1].goes_on(None)
         else:
             while (loops[-1].running, loops[-1].stride, loops[-1].end) != (tile, stride, end):
@@ -425,7 +435,7 @@ class Sampler(Counter):
         self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
         """How often each box was loaded: (array, coordinates, box, bytes)."""
 
-    def steps(self, count: int) -> Iterator[int]:
+    def steps(self, count: int, site: Any) -> Iterator[int]:
         yield from range(count + 1)
 
     def note(self, event: str, **details: Any) -> None:
@@ -468,7 +478,7 @@ class Tracer(Counter):
         self.accesses: list[Access] = []
         self.tiles = 0
 
-    def steps(self, count: int) -> Iterator[int]:
+    def steps(self, count: int, site: Any) -> Iterator[int]:
         outer, each = self.accesses, []
         for step in sorted({0, 1, count - 1} & set(range(count))):
             self.accesses = []

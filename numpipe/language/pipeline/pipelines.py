@@ -525,19 +525,19 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
     with running(
         loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))
     ):
-        machine = current()
+        machine, site = current(), tuple(ring.plan.name for ring in loop.rings)
         if loop.np.loads and not nested and not loop.single:
             if machine.moves:
                 produce(loop)
                 return
-            for k in map(np.int32, machine.steps(int(loop.total))):
+            for k in map(np.int32, machine.steps(int(loop.total), site)):
                 if k < loop.total:
                     fill_step(loop, k)
             finish_loads(loop)
             return
         if loop.single and loop.np.computes:
             begin_alone(loop)
-        for k in map(np.int32, machine.steps(int(loop.steps))):
+        for k in map(np.int32, machine.steps(int(loop.steps), site)):
             if not _comes(loop, k):
                 return
             given, barriers = tiles(loop, k), barriers_of(loop, k)

@@ -18,16 +18,16 @@ from ...sim.work_count import Counter, Sampler, Tracer, run
 
 Body = Callable[[Any], None]
 Counted = collections.Counter[tuple[str, str]]
-EVENTS = 2_500
+EVENTS = 4_000
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
 FEW = 100
 """if a warpgroup has at most this many steps, the other warpgroups of its CTA are always counted
 too"""
-CHECKED = 3
+CHECKED = 2
 """CTAs that are compared with what is inferred of them"""
 SAMPLES = 264
 """CTAs whose first loads are compared"""
-TRACED = 24
+TRACED = 12
 """CTAs whose accesses are compared"""
 GOLDEN = 0.6180339887
 CLOSE = 0.1
@@ -53,8 +53,9 @@ class KernelWork:
     """the same for two neighboring SMs"""
     again: dict[tuple[str, str], float] = field(default_factory=dict)
     """by kind and array: fraction of the bytes that all resident CTAs access, each in its first
-    tile, that are distinct; for those of one CTA see `own`"""
-    own: dict[tuple[str, str], float] = field(default_factory=dict)
+    tile, that are distinct"""
+    passes: dict[tuple[str, str], float] = field(default_factory=dict)
+    """how often a warpgroup comes by the same bytes, other than in successive steps"""
     wave_bytes: float = math.inf
     """distinct bytes that all resident CTAs access in their first tiles"""
     rate: float = 1.0
@@ -91,6 +92,7 @@ def count(
     work = KernelWork(ctas)
     events = 0
     movers: set[int] = set()
+    sites: dict[int, set[Any]] = collections.defaultdict(set)
     parts = any(array.workspace for array in unit.arrays)
     """whether CTAs compute parts of tiles, and so may differ irregularly"""
     seen: dict[frozenset[Any], Work] = {}
@@ -113,7 +115,7 @@ def count(
     def counted(warpgroup: int, number: int) -> Work:
         nonlocal events
         machine = Counter(Work(), unit, warpgroup, place(number, grid), grid)
-        machine.every_tile = steered()
+        machine.every_tile, machine.sites = steered(), sites[warpgroup]
         run(machine, body)
         events += machine.events
         work.accumulators = max(work.accumulators, machine.accumulators)
@@ -130,7 +132,9 @@ def count(
     most = 4 * EVENTS if parts or steered() else EVENTS
     if events * ctas <= most:
         work.total = weighted({number: (1, at(number)) for number in range(ctas)})
-    elif parts or steered() or not _infer(work, at, grid, unit.cluster):
+    elif parts or steered() or not _infer(
+        work, at, grid, unit.cluster, lambda: events > EVENTS
+    ):
         work.sampled = True
         while len(work.counted) < 8 or events < most:
             at(_irregular(len(work.counted), ctas))
@@ -156,6 +160,7 @@ def _infer(
     at: Callable[[int], Work],
     grid: tuple[int, int, int],
     cluster: tuple[int, int, int],
+    enough: Callable[[], bool],
 ) -> bool:
     """Set the total from the clusters that determine all others, and return whether it agrees with
     some others.
@@ -174,7 +179,7 @@ def _infer(
 
     weights = []
     for axis, size in enumerate(sizes):
-        chosen = breaks(size)
+        chosen = breaks(size, enough)
         try:
             position = next(chosen)
             while True:
@@ -190,7 +195,7 @@ def _infer(
         for where in itertools.product(*weights)
     }
     work.total = weighted(nodes)
-    for number in range(1, CHECKED + 1):
+    for number in range(1, 2 if enough() else CHECKED + 1):
         where = [n // of for n, of in zip(place(_irregular(number, work.ctas), grid), cluster)]
         near = [_between(list(of), n) for of, n in zip(weights, where, strict=True)]
         guess = weighted(
@@ -250,11 +255,14 @@ def _trace(
     numbers = sorted({int(n * resident / TRACED) for n in range(TRACED)} & set(range(resident)))
     moved: Counted = collections.Counter()
     own: Counted = collections.Counter()
+    steady: Counted = collections.Counter()
+    swept: Counted = collections.Counter()
     union: Counted = collections.Counter()
     known: set[tuple[Any, ...]] = set()
     for number in numbers:
         here: set[tuple[Any, ...]] = set()
         for warpgroup in movers:
+            mine: set[tuple[Any, ...]] = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
             for access in machine.accesses:
@@ -262,6 +270,9 @@ def _trace(
                 moved[key] += access.nbytes
                 own[key] += access.distinct * (what not in here)
                 union[key] += access.distinct * (what not in known)
+                steady[key] += access.distinct
+                swept[key] += access.distinct * (what not in mine)
+                mine.add(what)
                 here.add(what)
                 known.add(what)
     work.wave_bytes = 0.0
@@ -270,7 +281,7 @@ def _trace(
             alike = _groups(union[key] / own[key] * len(numbers), len(numbers), resident)
             distinct = min(alike * own[key] / len(numbers), work.footprint.get(key[1], 0))
             work.again[key] = distinct / (amount * resident / len(numbers))
-            work.own[key] = own[key] / amount
+            work.passes[key] = steady[key] / swept[key]
             work.wave_bytes += distinct
 
 
