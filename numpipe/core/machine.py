@@ -21,7 +21,7 @@ lanes     executed by                                                 entered by
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -128,6 +128,14 @@ class Machine(Protocol):
 
     @property
     def deal(self) -> WorkCounter: ...
+
+    def steps(self, count: int, site: Any) -> Iterable[int]:
+        """Return the steps to run of a pipeline's loop of `count` steps, in any order, then
+        `count`. `site` says which loop it is."""
+
+    def next_tile(self, tile: int, stride: int, end: int) -> int:
+        """Return the tile to run after `tile` in a loop that takes every `stride`-th, or one from
+        `end` on. A loop asks twice, before it ends a tile and before it begins the next."""
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run ``function(*args)`` in these lanes, which must be a subset of the executing ones
@@ -284,9 +292,9 @@ class Machine(Protocol):
         """Block until at most `pending` of this warpgroup's newest committed groups are in
         flight."""
 
-    def product_cycles(self, halves: int, product: Product) -> None:
-        """Let time pass as a product of warps takes it: of `halves` multiply-adds of 16-bit
-        elements, or as much work of others."""
+    def product_cycles(self, adds: int, dtype: np.dtype, product: Product) -> None:
+        """Let time pass as a product of warps takes it: of `adds` multiply-adds of elements of a
+        type."""
 
     # ---- generic proxy accesses by the warps of the warpgroup
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:

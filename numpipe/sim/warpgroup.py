@@ -7,7 +7,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,12 @@ class Warpgroup(state.Warpgroup):
         self.products = wgmma_groups.Products(self)
         self.bulk_groups = tma_copies.Groups(self)
         self.loops = livelocks.Rounds()
+
+    def steps(self, count: int, site: Any) -> Iterable[int]:
+        return range(count + 1)
+
+    def next_tile(self, tile: int, stride: int, end: int) -> int:
+        return tile + stride
 
     # ---- who executes
     collective = race_report.collective

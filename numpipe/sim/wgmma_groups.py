@@ -464,10 +464,10 @@ def issue(
     return result
 
 
-def synchronous(who: Warpgroup, halves: int, product: Product) -> None:
-    """Run products of the warpgroup on the tensor cores while the warpgroup waits. `halves` is
-    their duration, as a number of 16-bit multiply-adds."""
-    sm = who.sm
+def synchronous(who: Warpgroup, adds: int, dtype: np.dtype, product: Product) -> None:
+    """Run products of the warpgroup on the tensor cores while the warpgroup waits. `adds` is the
+    number of multiply-adds of elements of `dtype`."""
+    sm, halves = who.sm, adds * dtype.itemsize // 2
     end = sm.occupy("tensor core", who.time, sm.scheduler.takes(halves // product.multiply_adds))[1]
     who.elapse(end - who.time)
 

@@ -1,9 +1,10 @@
 """Work counts of one CTA: its control flow runs, but nothing is moved or multiplied.
 
 `Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups
-run to their ends alone, one after another, and their loads, stores and products are added up. Tiles
-are zeros. A single number that a kernel reads from a host array is the real one, or 0 if there is
-no data; `Numbers` records that it was read.
+run to their ends alone, one after another, and their loads, stores and products are added up. Of a
+pipeline's steps only some run, and the others are inferred from them (`inferred`). Tiles are zeros.
+A single number that a kernel reads from a host array is the real one, or 0 if there is no data;
+`Numbers` records that it was read.
 """
 
 from __future__ import annotations
@@ -12,55 +13,77 @@ import collections
 import contextlib
 import contextvars
 import io
+import itertools
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.products import Product
 from ..core import machine as _machine
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
 from ..plan.cluster_ranks import place_of, rank_of
 from ..plan.protocol import COMPUTING
 from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
+from .inferred import Work, breaks, weighted
 from .schedule import WorkCounter
 
-Work = collections.Counter[tuple[Any, ...]]
-"""The work of CTAs, by key::
-
-    ("load", array)      bytes that TMA loads from it, inside the array
-    ("copied",)          bytes that TMA brings to shared memory
-    ("store", array)     bytes that are stored to it
-    ("fetch", array), ("send", array)     the same for a peer's array, over the link
-    ("flop",)            of wgmma
-    ("tensor", wg)       cycles of the tensor cores for a warpgroup's products
-    ("products", wg)     wgmma instructions
-    ("read", wg), ("written", wg)     bytes of its ordinary shared-memory accesses
-    ("steps", wg)        slots that a warpgroup waited for
-    ("fills", ring)      slots that were filled
-    ("tiles",)           tiles of tile loops
-    ("handed",)          partial sums given to other CTAs and taken from them
-    ("sent", wg)         times that a warpgroup exchanges sums with another CTA of its cluster
-    ("votes",)           times that a kernel asks for any() or all() of a tile
-"""
-
-
+MOST = 9
+"""tiles of a loop that run at most, and half of the steps"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 """An array's name and its GPU, at the end of the name of an access."""
 
 
 class Numbers(np.ndarray):
     """An array, or zeros in place of one without data; `read`: whether a kernel took a number from
-    it, which may steer it."""
+    it, which may steer it; `strides`: those of the array that zeros replace."""
 
     read = False
+    layout: tuple[int, ...] | None = None
+
+    @property
+    def strides(self) -> Any:  # type: ignore[override]
+        return self.layout or np.ndarray.strides.__get__(self)
 
     def __getitem__(self, index: Any) -> Any:
         self.read = True
         return super().__getitem__(index)
+
+
+class TileLoop:
+    """A loop over tiles of which only some run: its first tile and stride, the choice, what it
+    counted, and the work outside of it."""
+
+    def __init__(self, before: int, stride: int, end: int, outer: Work, most: int) -> None:
+        self.before, self.stride, self.end, self.outer = before, stride, end, outer
+        self.known: dict[int, Work] = {}
+        self.chosen = breaks(-(-(end - before) // stride) - 1, most=most)
+        self.weights: dict[int, float] | None = None
+        self.running = self.following = before
+        self.asked = False
+
+    def goes_on(self, work: Work | None) -> None:
+        """Choose the next tile, after one of `work`; None: before the first."""
+        if self.weights is not None:
+            self.following = self.end
+            return
+        number = (self.running - self.before) // self.stride - 1
+        try:
+            if work is not None:
+                self.known[number] = work
+            number = next(self.chosen) if work is None else self.chosen.send(work)
+        except StopIteration as done:
+            self.weights = done.value
+            # the loop ends with its last tile, whose number code after it may use
+            if not self.known or number == max(self.known):
+                self.following = self.end
+                return
+            number = max(self.known)
+        self.following = self.before + (number + 1) * self.stride
 
 
 class Accumulator:
@@ -85,6 +108,10 @@ class Counter:
     gpu: int | None = None
 
     moves = False
+    every_tile = False
+    """whether all tiles of loops run, because data may make them differ"""
+    rate = 1.0
+    """multiply-adds of its products in a cycle, over those of the target's fastest product"""
 
     def __init__(
         self,
@@ -98,6 +125,11 @@ class Counter:
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role = COMPUTE
         self.lanes: Lanes = "all"
+        self.loops: list[TileLoop] = []
+        self.sites: set[Any] = set()
+        """loops of pipelines of which enough steps have run"""
+        self.events = 0
+        """what was counted, one by one; determines the time that counting takes"""
         self.live = self.accumulators = 0
         """Accumulator registers per lane, now and at most."""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
@@ -125,13 +157,64 @@ class Counter:
         self.work["votes",] += 1
         return bool(values.any() if operation == "any" else values.all())
 
+    def steps(self, count: int, site: Any) -> Iterator[int]:
+        """Run those steps of a loop that determine the others' work, and infer it. When a loop is
+        run again, its first and last steps do."""
+        again = site in self.sites
+        chosen, known = breaks(count, lambda: again, 2 * MOST), {}
+        try:
+            step = next(chosen)
+            while True:
+                outer, self.work = self.work, Work()
+                yield step
+                known[step], self.work = self.work, outer
+                step = chosen.send(known[step])
+        except StopIteration as done:
+            self.work += weighted({at: (n, known[at]) for at, n in done.value.items()})
+            if count > MOST:
+                self.sites.add(site)
+        yield count
+
+    def next_tile(self, tile: int, stride: int, end: int) -> int:
+        """Run those tiles of a loop that determine the others' work, and infer it."""
+        if self.every_tile or tile + stride >= end > tile < 0:
+            return tile + stride
+        loops = self.loops
+        if loops and loops[-1].asked:  # the second time
+            loops[-1].asked, loops[-1].running = False, loops[-1].following
+            self.work = Work()
+            return loops[-1].running
+        if tile < 0:
+            # tiles of several GPUs change with the GPU that they are for
+            most = 4 * MOST if self.unit.gpus else MOST
+            loops.append(TileLoop(tile, stride, end, self.work, most))
+            loops[-1].goes_on(None)
+        else:
+            while (loops[-1].running, loops[-1].stride, loops[-1].end) != (tile, stride, end):
+                self._leave()  # a loop that was left by `break`
+            loops[-1].goes_on(self.work)
+        loop = loops[-1]
+        loop.asked = loop.following < end
+        if not loop.asked:
+            assert loop.weights is not None
+            self.work = weighted({at: (n, loop.known[at]) for at, n in loop.weights.items()})
+            self._leave()
+        return loop.following
+
+    def _leave(self) -> None:
+        outer = self.loops.pop().outer
+        outer += self.work
+        self.work = outer
+
     # ---- operations that are counted
-    def _moved(self, kind: Literal["load", "store"], what: str, nbytes: int) -> None:
-        """Count bytes of an array, this GPU's or a peer's, whose name ends `what`."""
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+        """Count a "load", a "store" or a "reduce" of an array, this GPU's or a peer's, whose name
+        ends `what`. Accesses of the same bytes have equal places."""
+        self.events += 1
         found = _NAMED.search(what)
         array, gpu = found.groups() if found else (what, None)
         far = gpu is not None and int(gpu) != 0
-        self.work[{"load": "fetch", "store": "send"}[kind] if far else kind, array] += nbytes
+        self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
 
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
         """Return the bytes of a box that lie inside its array."""
@@ -147,7 +230,7 @@ class Counter:
         self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
     ) -> None:
         """Count a load; in a multicast, this CTA receives as much as it sends."""
-        self._moved("load", tensor.name, self._inside(tensor, coords))
+        self._moved("load", tensor.name, self._inside(tensor, coords), (*map(int, coords),))
         self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
     def tma_store(
@@ -158,7 +241,8 @@ class Counter:
         reduction: str = "",
         once: bool = False,
     ) -> None:
-        self._moved("store", tensor.name, self._inside(tensor, coords))
+        kind, place = "reduce" if reduction else "store", (*map(int, coords),)
+        self._moved(kind, tensor.name, self._inside(tensor, coords), place)
 
     def wgmma(
         self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
@@ -177,6 +261,12 @@ class Counter:
             self.live += result.registers
             self.accumulators = max(self.accumulators, self.live)
         return result
+
+    def product_cycles(self, adds: int, dtype: np.dtype, product: Product) -> None:
+        self.events += 1
+        self.rate = product.multiply_adds / self.unit.target.product.multiply_adds
+        self.work["flop",] += 2 * adds
+        self.work["tensor", self.warpgroup] += adds * dtype.itemsize // 2 // product.multiply_adds
 
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes
@@ -221,7 +311,7 @@ class Counter:
         reduction: str = "",
     ) -> None:
         if not self._in_l2(what):
-            self._moved("store", what, values.nbytes)
+            self._moved("reduce" if reduction else "store", what, values.nbytes, repr(index))
         self.work["written", self.warpgroup] += values.nbytes
 
     def gmem_scatter(
@@ -240,7 +330,7 @@ class Counter:
         if self._in_l2(what):
             self.work["read", self.warpgroup] += read.nbytes
         else:
-            self._moved("load", what, read.nbytes)
+            self._moved("load", what, read.nbytes, repr(index))
         return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
@@ -268,6 +358,7 @@ class Counter:
         """Begin an iteration of a `while` loop."""
 
     def note(self, event: str, **details: Any) -> None:
+        self.events += 1
         if event == COMPUTING:
             self.work["steps", self.warpgroup] += 1
         elif event == "fill":
@@ -310,7 +401,7 @@ class Lane:
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         """Count an element for each lane; neighboring lanes' elements are coalesced."""
-        self.who.work["load", what] += 128 * array.dtype.itemsize
+        self.who._moved("load", what, 128 * array.dtype.itemsize, repr(index))
         return array[index]
 
     def gmem_write(
@@ -321,7 +412,8 @@ class Lane:
         what: str,
         reduction: str = "",
     ) -> None:
-        self.who.work["store", what] += 128 * values.nbytes
+        kind = "reduce" if reduction else "store"
+        self.who._moved(kind, what, 128 * values.nbytes, repr(index))
 
     def round(self) -> None:
         """Begin an iteration of a `while` loop."""
@@ -336,11 +428,15 @@ class Sampler(Counter):
     """A warpgroup that stops after its first loads, and records their boxes."""
 
     LOADS, FILLS = 64, 2
+    every_tile = True
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
         """How often each box was loaded: (array, coordinates, box, bytes)."""
+
+    def steps(self, count: int, site: Any) -> Iterator[int]:
+        yield from range(count + 1)
 
     def note(self, event: str, **details: Any) -> None:
         super().note(event, **details)
@@ -355,6 +451,62 @@ class Sampler(Counter):
         self.boxes[
             tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)
         ] += 1
+
+
+class Access(NamedTuple):
+    """Accesses of an array: at one place, or at one in each step of a loop.
+
+    `kind` and `array` are as in keys of `Work`; `place` is equal for accesses of the same bytes.
+    """
+
+    kind: str
+    array: str
+    place: Any
+    nbytes: int
+    """moved in total"""
+    distinct: int
+
+
+class Tracer(Counter):
+    """A warpgroup that stops at its second tile, and records what it accesses. Of a loop's steps it
+    runs the first two and the last."""
+
+    every_tile = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.accesses: list[Access] = []
+        self.tiles = 0
+
+    def steps(self, count: int, site: Any) -> Iterator[int]:
+        outer, each = self.accesses, []
+        for step in sorted({0, 1, count - 1} & set(range(count))):
+            self.accesses = []
+            yield step
+            each.append(self.accesses)
+        self.accesses = outer
+        for access in itertools.zip_longest(*each):
+            if len(each) < 3 or None in access:
+                outer += filter(None, access)
+                continue
+            first, one, last = access
+            moves = not first.place == one.place == last.place
+            outer.append(
+                one._replace(
+                    place=(first.place, last.place),
+                    nbytes=count * one.nbytes,
+                    distinct=(count if moves else 1) * one.distinct,
+                )
+            )
+        yield count
+
+    def note(self, event: str, **details: Any) -> None:
+        self.tiles += event == "tile begin"
+        if self.tiles > 1:
+            raise Enough
+
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+        self.accesses.append(Access(kind, what, place, nbytes, nbytes))
 
 
 class Enough(Exception):

@@ -114,12 +114,14 @@ class TileLoops(SplitLoops, Turns):
             setup.append(assign(cta, own))
             before = self.call(pingpong.before_own, [before, load(cta)], node)
             own = self.call(pingpong.own_stride, [load(cta)], node)
-        step = [index, load(stride)]
+        step = arith.add, [index, load(stride)]
+        if (parts is None or parts.count is None) and not way.ahead:
+            step = tile_loop.next_tile, [index, load(stride), load(end)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
         advance: list[ast.stmt] = [
-            assign(t, self.call(arith.add, list(step), node)),
+            assign(t, self.call(*step, node)),
             ast.Expr(self.call(profiling.mark_tile, [index], node)),
         ]
         if parts is not None:
@@ -127,14 +129,14 @@ class TileLoops(SplitLoops, Turns):
         elif way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
             first, again = (
-                assign(entry, way.place(self.call(arith.add, list(step), node), load(end)))
+                assign(entry, way.place(self.call(*step, node), load(end)))
                 for _ in range(2)
             )
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]
         else:
             advance += placed(index, load(end))
-        test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
+        test = self.call(arith.lt, [self.call(*step, node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
         behind = (
             ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node))

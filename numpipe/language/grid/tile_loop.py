@@ -115,6 +115,12 @@ def tile_stride(np_: Context) -> Any:
     return x * (y * z)
 
 
+@op
+def next_tile(tile: Any, stride: Any, end: Any) -> Any:
+    """Return the tile after `tile` in a loop to `end`."""
+    return np.int32(current().next_tile(int(tile), int(stride), int(end)))
+
+
 @check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
     """Raise SpecError for an array that is not a host table with `columns` indices per tile, or

@@ -17,6 +17,12 @@ _ENTRY = (
 )
 
 
+@cuda_meaning(source.next_tile)
+def _next_tile(_context: Any, tile: Any, stride: Any, end: Any) -> Any:
+    _, builder, args = yield I32(I32, I32, I32)
+    return builder.add(args[0], args[1])
+
+
 @cuda_meaning(source.table_entry)
 def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)

@@ -51,7 +51,9 @@ from .steps import (
     Loop,
     advance,
     begin_alone,
+    fill_step,
     finish_following,
+    finish_loads,
     follow_step,
     grouped,
     produce,
@@ -524,13 +526,21 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
     with running(
         loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))
     ):
+        machine, site = current(), tuple(ring.plan.name for ring in loop.rings)
         if loop.np.loads and not nested and not loop.single:
-            produce(loop)
+            if machine.moves:
+                produce(loop)
+                return
+            for k in map(np.int32, machine.steps(int(loop.total), site)):
+                if k < loop.total:
+                    fill_step(loop, k)
+            finish_loads(loop)
             return
-        k = np.int32(0)
         if loop.single and loop.np.computes:
             begin_alone(loop)
-        while _comes(loop, k):
+        for k in map(np.int32, machine.steps(int(loop.steps), site)):
+            if not _comes(loop, k):
+                return
             given, barriers = tiles(loop, k), barriers_of(loop, k)
             groups = given, *by_kind(loop, barriers, made)
             groups = (
@@ -539,7 +549,6 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
                 else (tuple(part for group in groups for part in group),)
             )
             yield unravel(k, loop.grid), *groups
-            k = k + np.int32(1)
 
 
 def _comes(loop: Loop, k: Any) -> bool:

@@ -222,7 +222,7 @@ def check_released(ring: Ring, k: Any) -> None:
     the GPU, which would wait forever, this does nothing."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
-    if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
+    if "consumed" not in plan.manual or used < 0 or not ends(ring, used) or not current().moves:
         return
     step = step_of(ring, used, 0)
     for part in plan.parts_of("consumed"):

@@ -235,10 +235,12 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
     tiles = [tile for tile in (a, b) if isinstance(tile, SmemTile)]
     for tile in tiles:
         before_access(tile)
-    left = a.value if isinstance(a, Tile) else read(a.layout, a.address, a.dtype, "mma, a")
-    right = read_shared(b.layout, b.address, b.dtype, "mma, b")
-    found = product.computed(left) @ product.computed(right)
-    current().product_cycles(int(np.prod(form.shape)) * a.shape[1] * a.dtype.itemsize // 2, product)
+    machine, found = current(), np.zeros(form.shape, form.dtype)
+    if machine.moves:
+        left = a.value if isinstance(a, Tile) else read(a.layout, a.address, a.dtype, "mma, a")
+        right = read_shared(b.layout, b.address, b.dtype, "mma, b")
+        found = product.computed(left) @ product.computed(right)
+    machine.product_cycles(int(np.prod(form.shape)) * a.shape[1], a.dtype, product)
     if form.dtype.kind == "i":
         found = found.astype(np.int64).astype(form.dtype)
     return Tile(found if acc is None else acc.value + found, form)

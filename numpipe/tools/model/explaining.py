@@ -3,6 +3,7 @@ call, from its source and arguments alone."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
@@ -110,6 +111,8 @@ class Explanation:
     data                arrays that may control the kernel but whose contents are not known, and
                         count as zeros
     given               NumPy arrays whose contents may control the kernel, and are used
+    counted_ctas        CTAs that were run; the work of the others is inferred from theirs
+    sampled             whether these are a sample, because CTAs differ irregularly
     """
 
     kernel: str
@@ -142,6 +145,8 @@ class Explanation:
     given: tuple[str, ...] = ()
     fetched: dict[str, int] = dataclasses.field(default_factory=dict)
     sent: dict[str, int] = dataclasses.field(default_factory=dict)
+    counted_ctas: int = 0
+    sampled: bool = False
 
     @property
     def advice(self) -> str:
@@ -227,6 +232,12 @@ class Explanation:
                     f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} "
                     "copied to shared memory"
                 ),
+            ),
+            (
+                "",
+                f"CTAs differ irregularly: a sample of {self.counted_ctas} was counted"
+                if self.sampled
+                else "",
             ),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             (
@@ -421,9 +432,9 @@ def explain(
     slots += [
         Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()
     ]
-    loaded, stored, fetched, sent = (
-        {key[1]: n for key, n in work.total.items() if key[0] == kind}
-        for kind in ("load", "store", "fetch", "send")
+    loaded, stored, added, fetched, sent = (
+        collections.Counter({key[1]: n for key, n in work.total.items() if key[0] == kind})
+        for kind in ("load", "store", "reduce", "fetch", "send")
     )
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(
@@ -456,8 +467,8 @@ def explain(
         copied_bytes=work.total["copied",],
         l2_bytes=prediction.l2_bytes,
         hbm_bytes=prediction.hbm_bytes,
-        loaded=loaded,
-        stored=stored,
+        loaded=dict(loaded),
+        stored=dict(stored + added),
         smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
         smem_limit=unit.target.smem_bytes,
         registers=registers,
@@ -476,9 +487,11 @@ def explain(
         limiter=prediction.limiter,
         data=work.data,
         given=work.given,
-        fetched=fetched,
-        sent=sent,
+        fetched=dict(fetched),
+        sent=dict(sent),
         measured=run,
+        counted_ctas=len(work.counted),
+        sampled=work.sampled,
     )
 
 
@@ -506,6 +519,8 @@ def _count(
         )
         for info, array in zip(infos, known, strict=True)
     ]
+    for numbers, info in zip(arrays, infos, strict=True):
+        numbers.layout = info.strides
 
     def read(given: bool) -> list[str]:
         """Return the names of the arrays, `given` or not, whose numbers were read; numbers that the

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from ...sim.work_count import Work
+from ...sim.inferred import Work
 from .gpu_figures import Clock, DeviceModel
 from .work import KernelWork
 
@@ -33,6 +34,7 @@ lower, because there are steps and stores between products"""
 STORES = 0.75
 """fraction of stores in the HBM bytes above which the limiter is stores rather than memory
 bandwidth"""
+STORED = "store", "reduce"
 _SERIALISED = 100
 """cycles between one product and the next if each is waited for"""
 
@@ -146,7 +148,7 @@ def predict(
     resting, busy = 1e6 * device.resting_clock(clock), 1e6 * device.tensor_busy_clock(clock)
     model = Model(work, facts, device, resting)
     for _ in range(4):  # iterate: the clock and the load of the tensor cores depend on each other
-        share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
+        share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7) * work.rate
         model.hertz = resting + (busy - resting) * share
     total = model.seconds()
     limits = {name: model.limit(name) for name in LIMITS}
@@ -168,7 +170,7 @@ def predict(
             limiter = max(alone, key=alone.__getitem__)
         elif (
             limiter == "memory bandwidth"
-            and _sum(work.total, "store") >= STORES * model.hbm_bytes()
+            and model.stored() >= STORES * model.hbm_bytes()
         ):
             limiter = "stores"
     return Prediction(
@@ -235,7 +237,7 @@ class Model:
     @staticmethod
     def tiles(work: Work) -> float:
         """Return the number of output tiles; a CTA without a tile loop has one."""
-        return work["tiles",] or float(any(key[0] == "store" for key in work))
+        return work["tiles",] or float(any(key[0] in STORED for key in work))
 
     def ring(self, work: Work, without: str = "") -> float:
         """Return the cycles that the slowest ring needs to deliver all its fills."""
@@ -285,7 +287,7 @@ class Model:
             sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate
             + self.latency()
         )
-        return first + (self.device.latency if any(key[0] == "store" for key in work) else 0)
+        return first + (self.device.latency if any(key[0] in STORED for key in work) else 0)
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
@@ -306,21 +308,44 @@ class Model:
         return self.waves * max(map(of, self.work.counted.values())) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes from HBM: counted once if all arrays fit in half of L2, else
-        once for each group of SMs that load together."""
-        footprint = self.work.footprint
-        fits = sum(footprint.values()) <= self.device.l2_bytes / 2
-        return {
-            array: float(n)
-            if fits
-            else max(float(n), self.work.distinct[array] * self.work.total["load", array])
-            for array, n in footprint.items()
-        }
+        """Return each array's bytes that are loaded from HBM: see `missed`."""
+        return {key[1]: self.missed(key) for key in self.work.total if key[0] == "load"}
+
+    def missed(self, key: tuple[Any, ...]) -> float:
+        """Return the bytes of an array that are not in L2 when they are loaded or added to, for
+        ``("load", array)`` or ``("reduce", array)``.
+
+        L2 keeps what is accessed again for as long as no more than half of its size is accessed
+        between. So the bytes of an array come from HBM
+
+        1. once, if all arrays fit;
+        2. else once for the CTAs that run at a time, if what these access in a tile fits;
+        3. else once for the CTAs that access it in the same step.
+        """
+        work, room = self.work, self.device.l2_bytes / 2
+        once = float(work.footprint.get(key[1], 0))
+        if sum(work.footprint.values()) <= room:
+            return once
+        share = work.distinct.get(key[1], 1.0) if key[0] == "load" else 1.0
+        passes = 1.0 if work.wave_bytes <= room else work.passes.get(key, 1.0)
+        share = min(share, passes * work.again.get(key, 1.0))
+        return max(once, share * work.total[key])
 
     def hbm_bytes(self) -> float:
         """Return the bytes that HBM reads and writes, including those that other GPUs load and
-        store here, assumed equal to what this GPU does there."""
-        return sum(self.hbm_loads().values()) + _sum(self.work.total, "store") + self.link_bytes()
+        store here, assumed equal to what this GPU does there. What is added to is read and
+        written."""
+        added = sum(2 * self.missed(key) for key in self.work.total if key[0] == "reduce")
+        return (
+            sum(self.hbm_loads().values())
+            + added
+            + _sum(self.work.total, "store")
+            + self.link_bytes()
+        )
+
+    def stored(self) -> int:
+        """Return the bytes that are stored and added to."""
+        return _sum(self.work.total, "store") + _sum(self.work.total, "reduce")
 
     def link_bytes(self) -> int:
         """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both
@@ -330,10 +355,10 @@ class Model:
     def l2_bytes(self) -> float:
         """Return the bytes that L2 reads and writes."""
         loads = sum(
-            self.work.distinct_beside[array] * self.work.total["load", array]
+            self.work.distinct_beside.get(array, 1.0) * self.work.total["load", array]
             for array in self.work.footprint
         )
-        return loads + _sum(self.work.total, "store")
+        return loads + self.stored()
 
     def seconds(self, without: str = "") -> float:
         """Return the seconds of the whole kernel, with the cost named by `without` removed."""

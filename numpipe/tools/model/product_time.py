@@ -20,7 +20,7 @@ from ...language.grid.orders import Grouped, Order
 from ...language.grid.split_k import STREAM, no_split
 from ...plan.budget import HEADER, PANEL_BYTES
 from ...plan.layout import ATOM
-from ...sim.work_count import Work
+from ...sim.inferred import Work
 from .gpu_figures import H200, Clock, DeviceModel
 from .limits import Facts, Prediction, RingFacts, predict
 from .work import NEIGHBOURS, SAMPLES, KernelWork

@@ -13,19 +13,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...plan.unit import Unit
-from ...sim.work_count import Counter, Sampler, Work, run
+from ...sim.inferred import Work, breaks, structure, weighted
+from ...sim.work_count import Counter, Sampler, Tracer, run
 
 Body = Callable[[Any], None]
-EVENTS = 300_000
-"""pipeline steps of all warpgroups to count before CTAs are interpolated over larger distances;
-about ten seconds"""
+Counted = collections.Counter[tuple[str, str]]
+EVENTS = 4_000
+"""events to count: loads, stores, products and waits of all warpgroups; about a second"""
 FEW = 100
 """if a warpgroup has at most this many steps, the other warpgroups of its CTA are always counted
 too"""
+CHECKED = 2
+"""CTAs that are compared with what is inferred of them"""
 SAMPLES = 264
 """CTAs whose first loads are compared"""
-ALL = 3000
-"""if a kernel has at most this many steps, all its CTAs are counted"""
+TRACED = 12
+"""CTAs whose accesses are compared"""
+GOLDEN = 0.6180339887
+CLOSE = 0.1
+"""how far a CTA's work may be from what is inferred, as a fraction"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
 
@@ -45,6 +51,17 @@ class KernelWork:
     """by array: fraction (0…1) of the bytes which all SMs load at one time that are distinct"""
     distinct_beside: dict[str, float] = field(default_factory=dict)
     """the same for two neighboring SMs"""
+    again: dict[tuple[str, str], float] = field(default_factory=dict)
+    """by kind and array: fraction of the bytes that all resident CTAs access, each in its first
+    tile, that are distinct"""
+    passes: dict[tuple[str, str], float] = field(default_factory=dict)
+    """how often a warpgroup comes by the same bytes, other than in successive steps"""
+    wave_bytes: float = math.inf
+    """distinct bytes that all resident CTAs access in their first tiles"""
+    rate: float = 1.0
+    """see `numpipe.sim.work_count.Counter`"""
+    sampled: bool = False
+    """whether CTAs differ irregularly, and the total is that of some times their number"""
     data: tuple[str, ...] = ()
     """what controls the kernel but is not known, and was counted as zeros"""
     given: tuple[str, ...] = ()
@@ -74,6 +91,8 @@ def count(
     ctas = math.prod(grid)
     work = KernelWork(ctas)
     events = 0
+    movers: set[int] = set()
+    sites: dict[int, set[Any]] = collections.defaultdict(set)
     parts = any(array.workspace for array in unit.arrays)
     """whether CTAs compute parts of tiles, and so may differ irregularly"""
     seen: dict[frozenset[Any], Work] = {}
@@ -81,63 +100,124 @@ def count(
     the others are assumed to do the same"""
 
     def at(number: int) -> Work:
-        nonlocal events
         if number not in work.counted:
             first, *others = _order(unit)
-            own = counted(Work(), first, number)
-            alike = frozenset(own.items()) if _cost(own) <= FEW else _structure(own)
+            own = counted(first, number)
+            alike = frozenset(own.items()) if _cost(own) <= FEW else structure(own)
             # in these cases the first warpgroup does not determine the others
             if not alike or alike not in seen or seen[alike]["copied",] or parts:
                 seen[alike] = Work()
                 for warpgroup in others:
-                    counted(seen[alike], warpgroup, number)
+                    seen[alike] += counted(warpgroup, number)
             work.counted[number] = own + seen[alike]
-            events += _cost(own)
         return work.counted[number]
 
-    def counted(sum_: Work, warpgroup: int, number: int) -> Work:
-        machine = Counter(sum_, unit, warpgroup, place(number, grid), grid)
+    def counted(warpgroup: int, number: int) -> Work:
+        nonlocal events
+        machine = Counter(Work(), unit, warpgroup, place(number, grid), grid)
+        machine.every_tile, machine.sites = steered(), sites[warpgroup]
         run(machine, body)
+        events += machine.events
         work.accumulators = max(work.accumulators, machine.accumulators)
-        return sum_
+        work.rate = min(work.rate, machine.rate)
+        if any(key[0] in ("load", "reduce") for key in machine.work):
+            movers.add(warpgroup)
+        return machine.work
 
-    def between(lo: int, hi: int) -> None:
-        """Add the work of the CTAs between two that have been counted."""
-        if (inner := hi - lo - 1) <= 0:
-            return
-        first, last, middle = at(lo), at(hi), (lo + hi) // 2
-        if _structure(first) != _structure(last) and events < EVENTS:
-            work.total.update(at(middle))
-            between(lo, middle)
-            between(middle, hi)
-            return
-        for key in first.keys() | last.keys():
-            work.total[key] += round(inner * (first[key] + last[key]) / 2)
-
-    # the first and the last CTA, and some at irregular positions between them, because CTAs may
-    # differ irregularly
-    cost = _cost(at(0))
-    most = EVENTS // 10 if parts or steered() else ALL
-    chosen = set(range(ctas)) if cost * ctas <= most else {0, ctas - 1}
-    if cost <= EVENTS // 100:
-        chosen |= {ctas * n // 7 for n in range(1, 7)}
-    for number in sorted(chosen):
-        work.total.update(at(number))
-    for lo, hi in itertools.pairwise(sorted(chosen)):
-        between(lo, hi)
+    at(0)
+    if steered():
+        work.counted.clear()
+        seen.clear()
+        at(0)
+    most = 4 * EVENTS if parts or steered() else EVENTS
+    if events * ctas <= most:
+        work.total = weighted({number: (1, at(number)) for number in range(ctas)})
+    elif parts or steered() or not _infer(
+        work, at, grid, unit.cluster, lambda: events > EVENTS
+    ):
+        work.sampled = True
+        while len(work.counted) < 8 or events < most:
+            at(_irregular(len(work.counted), ctas))
+        each = ctas / len(work.counted)
+        work.total = weighted({n: (each, one) for n, one in work.counted.items()})
     for key, n in work.total.items():
-        if key[0] == "load":
+        if key[0] in ("load", "reduce"):
             work.footprint[key[1]] = min(n, nbytes.get(key[1], n))
-    _share(work, unit, body, grid, min(ctas, resident(), SAMPLES))
+    together = min(ctas, resident())
+    if unit.load_rings:
+        _share(work, unit, body, grid, min(together, SAMPLES))
+    _trace(work, unit, body, grid, together, sorted(movers))
     return work
 
 
-def _structure(work: Work) -> frozenset[Any]:
-    """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block
-    is inside its array."""
-    return frozenset(
-        item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send")
-    )
+def _irregular(number: int, ctas: int) -> int:
+    """Return the CTA that is looked at as the `number`-th, anywhere in the grid."""
+    return int(number * GOLDEN % 1 * ctas)
+
+
+def _infer(
+    work: KernelWork,
+    at: Callable[[int], Work],
+    grid: tuple[int, int, int],
+    cluster: tuple[int, int, int],
+    enough: Callable[[], bool],
+) -> bool:
+    """Set the total from the clusters that determine all others, and return whether it agrees with
+    some others.
+
+    The work along a dimension of the grid may change at any place, but at the same ones in each row
+    and column.
+    """
+    sizes = [n // of for n, of in zip(grid, cluster, strict=True)]
+
+    def of_cluster(*where: int) -> Work:
+        """Return the work of all CTAs of a cluster."""
+        members = itertools.product(
+            *(range(n * of, (n + 1) * of) for n, of in zip(where, cluster, strict=True))
+        )
+        return weighted({cta: (1, at(_number(cta, grid))) for cta in members})
+
+    weights = []
+    for axis, size in enumerate(sizes):
+        chosen = breaks(size, enough)
+        try:
+            position = next(chosen)
+            while True:
+                ends = (
+                    [position if other == axis else end * (n - 1) for other, n in enumerate(sizes)]
+                    for end in (0, 1)
+                )
+                position = chosen.send(weighted({n: (1, of_cluster(*e)) for n, e in enumerate(ends)}))
+        except StopIteration as done:
+            weights.append(done.value)
+    nodes = {
+        where: (math.prod(of[n] for of, n in zip(weights, where, strict=True)), of_cluster(*where))
+        for where in itertools.product(*weights)
+    }
+    work.total = weighted(nodes)
+    for number in range(1, 2 if enough() else CHECKED + 1):
+        where = [n // of for n, of in zip(place(_irregular(number, work.ctas), grid), cluster)]
+        near = [_between(list(of), n) for of, n in zip(weights, where, strict=True)]
+        guess = weighted(
+            {
+                corner: (math.prod(of[n] for of, n in zip(near, corner, strict=True)), nodes[corner][1])
+                for corner in itertools.product(*near)
+            }
+        )
+        found = of_cluster(*where)
+        if any(abs(guess[k] - found[k]) > CLOSE * max(guess[k], found[k]) for k in guess | found):
+            return False
+    return True
+
+
+def _between(nodes: list[int], position: int) -> dict[int, float]:
+    """Return the nodes next to a position, with their shares in a linear interpolation."""
+    if position in nodes:
+        return {position: 1.0}
+    high = next(node for node in nodes if node > position)
+    low = nodes[nodes.index(high) - 1]
+    share = (position - low) / (high - low)
+    return {low: 1 - share, high: share}
 
 
 def _cost(work: Work) -> int:
@@ -155,6 +235,65 @@ def _order(unit: Unit) -> list[int]:
 def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return the blockIdx of a CTA, with the first dimension varying fastest."""
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+
+
+def _number(cta: tuple[int, ...], grid: tuple[int, int, int]) -> int:
+    """Return the number of a CTA: the inverse of `place`."""
+    return cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
+
+
+def _trace(
+    work: KernelWork,
+    unit: Unit,
+    body: Body,
+    grid: tuple[int, int, int],
+    resident: int,
+    movers: list[int],
+) -> None:
+    """Estimate how many of the bytes that the resident CTAs load and add to are distinct, from some
+    of these CTAs."""
+    numbers = sorted({int(n * resident / TRACED) for n in range(TRACED)} & set(range(resident)))
+    moved: Counted = collections.Counter()
+    own: Counted = collections.Counter()
+    steady: Counted = collections.Counter()
+    swept: Counted = collections.Counter()
+    union: Counted = collections.Counter()
+    known: set[tuple[Any, ...]] = set()
+    for number in numbers:
+        here: set[tuple[Any, ...]] = set()
+        for warpgroup in movers:
+            mine: set[tuple[Any, ...]] = set()
+            machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
+            run(machine, body)
+            for access in machine.accesses:
+                key, what = (access.kind, access.array), access[:3]
+                moved[key] += access.nbytes
+                own[key] += access.distinct * (what not in here)
+                union[key] += access.distinct * (what not in known)
+                steady[key] += access.distinct
+                swept[key] += access.distinct * (what not in mine)
+                mine.add(what)
+                here.add(what)
+                known.add(what)
+    work.wave_bytes = 0.0
+    for key, amount in moved.items():
+        if key[0] in ("load", "reduce"):
+            alike = _groups(union[key] / own[key] * len(numbers), len(numbers), resident)
+            distinct = min(alike * own[key] / len(numbers), work.footprint.get(key[1], 0))
+            work.again[key] = distinct / (amount * resident / len(numbers))
+            work.passes[key] = steady[key] / swept[key]
+            work.wave_bytes += distinct
+
+
+def _groups(distinct: float, samples: int, most: int) -> float:
+    """Return how many different CTAs there are among `most`, where `samples` of them are as many as
+    `distinct`."""
+    if distinct >= samples - 0.5:
+        return most
+    number = distinct
+    while number < most and number * (1 - (1 - 1 / number) ** samples) < distinct - 0.25:
+        number += 1
+    return number
 
 
 def _share(
@@ -184,5 +323,3 @@ def _share(
                 nbytes(array, collections.Counter(set().union(*samples))) / loaded
             )
             work.distinct_beside[array] = sum(nbytes(array, loads) for loads in beside) / loaded
-        else:
-            work.distinct[array] = work.distinct_beside[array] = 1.0
