@@ -39,7 +39,7 @@ _VERBS = {
 }
 
 
-_HELD = ("read", "write"), ("write", "wgmma")
+_HELD = ("read", "write"), ("write", "wgmma"), ("write", "TMA store")
 """Conflicts, as later and earlier access, whose fix depends on what the earlier agent does next."""
 
 
@@ -220,9 +220,9 @@ def _finding(this: Conflict) -> Finding:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
             "the tile",
         )
-    if later.kind == "wgmma" and _overtaken(this):
+    if later.kind in _OVERTAKEN and _overtaken(this):
         return Finding(
-            "refilled-while-read",
+            _OVERTAKEN[later.kind],
             f"nothing tells {earlier.agent.title} that {later.agent.title} has read what was there",
             _read_first(later, earlier),
         )
@@ -233,7 +233,7 @@ def _finding(this: Conflict) -> Finding:
             or _read_when_free(this, earlier, later)
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
-    fix = _wait_for(this) or (
+    fix = _wait_for(this) or _told_too_early(this) or _stored_over(this) or (
         f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
         if getattr(this.sm.unit, "tokens", ()) and earlier.agent is not later.agent
         else "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
@@ -248,9 +248,44 @@ def _finding(this: Conflict) -> Finding:
 
 def _wait_for(this: Conflict) -> str:
     """Return the fix of a read that does not wait for the barrier on which the bytes' writer has
-    arrived since; "" if there is none."""
+    arrived since; "" if there is none, or if it needs an arrival of the reader."""
     mbar = mbarriers.telling(this.sm, this.earlier) if this.later.kind == "read" else None
-    return "" if mbar is None else mbarriers.await_next(this.later, mbar)
+    if mbar is None or not all(mbar.done[index] >= value for index, value in this.earlier.needs):
+        return ""
+    return mbarriers.await_next(this.later, mbar)
+
+
+def _told_too_early(this: Conflict) -> str:
+    """Return the fix of a store that comes after the arrival for which its reader has waited; "" if
+    it does not apply."""
+    store, told = this.earlier, mbarriers.awaited(this.later)
+    if (
+        told is None
+        or store.kind != "write"
+        or store.agent is this.later.agent
+        or not all(0 < told.done[index] < value for index, value in store.needs)
+    ):
+        return ""
+    return (
+        f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it: "
+        f"{this.later.agent.name} waits for that barrier"
+    )
+
+
+def _stored_over(this: Conflict) -> str:
+    """Return the fix of a store over what another warpgroup stored or loaded, and a third access
+    has yet to be told about; "" if it does not apply."""
+    read, store, filled = this.earlier, this.later, this.filled
+    if (
+        (read.kind, store.kind) != ("read", "write")
+        or read.again
+        or read.agent is store.agent
+        or filled is None
+        or filled.agent is read.agent
+        or not _barriers_of_kernel(this)
+    ):
+        return ""
+    return _read_first(read, store)
 
 
 def _hand_over(read: Access, fill: Access) -> str:
@@ -600,21 +635,60 @@ def _product_reads(this: Conflict) -> Finding:
     return Finding("refilled-while-read", cause, fix)
 
 
-def _read_first(product: Access, store: Access) -> str:
-    return (
-        f"barrier_arrive by {product.agent.name} behind its wgmma_wait, and barrier_wait by "
-        f"{store.agent.name} before the store"
+_READ = {
+    "wgmma": "its wgmma_wait",
+    "TMA store": "its wait_smem_to_gmem(0, wait_read_only=True)",
+    "read": "its read",
+}
+"""When bytes have been read, by the kind of the access."""
+_OVERTAKEN = {
+    "wgmma": "refilled-while-read",
+    "TMA store": "store-source-reused",
+    "read": "unordered-accesses",
+}
+"""The hazard of an access that comes after bytes have been stored over those that it should read;
+the same as for a store that comes before it has read them."""
+
+
+def _read_first(read: Access, store: Access) -> str:
+    both = (
+        "numpipe.atomic_add(tile.at[…], value), if both add to it; else "
+        if read.site == store.site
+        else ""
     )
+    return (
+        f"{both}barrier_arrive by {read.agent.name} behind {_READ[read.kind]}, and barrier_wait by "
+        f"{store.agent.name} before the store"
+    ) + (
+        "; if the new value is meant, barrier_arrive and barrier_wait from one to another behind "
+        "the store"
+    ) * (read.kind == "read")
+
+
+def _barriers_of_kernel(this: Conflict) -> bool:
+    """Return whether warpgroups tell each other by `numpipe.Barrier`, and not by turns or
+    intrinsics."""
+    return hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
 
 
 def _overtaken(this: Conflict) -> bool:
     """Return whether a reader has waited for what was there before `earlier`, a store, and has not
     read it yet."""
     store, reader, over = this.earlier, this.later, this.earlier.over
+    if reader.kind != "wgmma" and (
+        store.kind != "write"
+        or not _barriers_of_kernel(this)
+        or (told := mbarriers.telling(this.sm, store)) not in (None, mbarriers.awaited(reader))
+        and all(told.done[index] >= value for index, value in store.needs)
+    ):
+        return False
     return (
         over is not None
         and store.agent is not reader.agent
-        and all(this.known[index] >= value for index, value in over.async_needs)
+        and all(
+            this.known[index] >= value
+            for index, value in (over.async_needs if this.asynchronous else over.needs)
+        )
         and all((read.agent, read.waits) != (reader.agent, reader.waits) for read in store.readers)
     )
 
@@ -653,6 +727,8 @@ def _store_reads(this: Conflict) -> Finding:
         "bytes"
     )
     newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
+    if this.later.kind == "write" and this.later.agent is not store.agent:
+        return Finding("store-source-reused", cause, _read_first(store, this.later))
     fix = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
         f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before "
         "the bytes are written again (bulk_wait(pending, read=True) by the lane that stored, "

@@ -207,7 +207,9 @@ class Program(Source):
             self.part(n, limits=not atomic, aligned=aligned and axis == 1)
             for axis, n in enumerate(t.shape)
         ]
-        more = [50 if atomic else self.rng.choice([50, 50, -5])] * len(parts)
+        # a start that the table chooses lies inside the array
+        whole = atomic or any("table" in part for part in parts)
+        more = [50 if whole else self.rng.choice([50, 50, -5])] * len(parts)
         if how == "scatter" and t.layout == "accumulator":
             axis = self.rng.choice([0, 1])
             parts[axis], more[axis] = (
