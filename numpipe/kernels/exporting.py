@@ -235,6 +235,8 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 
 def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the values of a call's arguments."""
+    if any(each.arg is None for each in call.keywords):
+        raise ValueError("** is not allowed here")
     values = {str(each.arg): _value(each.value, names) for each in call.keywords}
     return tuple(_value(each, names) for each in call.args), values
 

@@ -381,7 +381,7 @@ class _Function:
     def _left_out(self, statement: Any, state: State) -> None:
         """Note the accumulators of products that a wait ends without naming them: ptxas may take
         the instructions that move them for reads of a product in flight."""
-        value = getattr(statement, "value", None)
+        value: Any = getattr(statement, "value", None)
         left = self._groups_left(value)
         if left is None:
             return
