@@ -138,7 +138,7 @@ in_child(COMPILES.in_child)
 def _let_go() -> None:
     """In a forked child, free the locks of imports and of cached properties that other threads
     held. Modules that they had imported in part are imported again when they are needed."""
-    locks = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    locks = getattr(importlib._bootstrap, "_module_locks", {})
     for name, reference in list(locks.items()):
         if getattr(reference(), "owner", None) not in (None, threading.get_ident()):
             del locks[name]

@@ -238,6 +238,8 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 
 def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the values of a call's arguments."""
+    if any(each.arg is None for each in call.keywords):
+        raise ValueError("** is not allowed here")
     values = {str(each.arg): _value(each.value, names) for each in call.keywords}
     return tuple(_value(each, names) for each in call.args), values
 
@@ -263,10 +265,11 @@ def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
             value = _value(owner, names)
             if isinstance(value, enum.EnumMeta) or _is_record(type(value)):
                 return getattr(value, member)
-        case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
-            return _OPERATIONS[type(op)](_number(operand, names))
-        case ast.BinOp(left, op, right) if type(op) in _OPERATIONS:
-            return _OPERATIONS[type(op)](_number(left, names), _number(right, names))
+        case ast.UnaryOp(op) | ast.BinOp(op=op) if type(op) in _OPERATIONS:
+            parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+            numbers = [_value(part, names) for part in parts]
+            if all(isinstance(number, (int, float)) for number in numbers):  # no (0,) * 10**9
+                return _OPERATIONS[type(op)](*numbers)
         case ast.Call(ast.Name(name)) if _is_record(names.get(name)):
             values, named = _arguments(node, names)
             return names[name](*values, **named)
@@ -274,15 +277,6 @@ def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
         f"{ast.unparse(node)} is neither a constant, an array, nor a name or dataclass of the "
         "kernel's module"
     )
-
-
-def _number(node: ast.AST, names: Mapping[str, Any]) -> int | float:
-    """Return the value of a number, and raise ValueError for anything else: ``(0,) * n`` may take
-    all memory."""
-    value = _value(node, names)
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{ast.unparse(node)} is not a number")
-    return value
 
 
 def _is_record(kind: Any) -> bool:

@@ -468,9 +468,9 @@ class Op(Generic[P]):
                 )
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
-        launch.check_elements(list(found.values()), labels, len(found), self.name)
         for label, info in zip(labels, found.values(), strict=True):
             launch.check_writable(info, label, self.name)
+        launch.check_elements(list(found.values()), labels, len(found), self.name)
         return found
 
     def _run(self, values: Mapping[str, Any]) -> None:

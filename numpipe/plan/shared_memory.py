@@ -163,8 +163,8 @@ class SharedMemory(KernelShape):
                 narrow, wide = sorted((arrays[0], other), key=lambda array: array.dtype.itemsize)
                 return (
                     f"; '{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and "
-                    f"wgmma multiplies two of one type: pass {wide.name}.astype('{narrow.dtype}') if "
-                    "they are multiplied"
+                    f"wgmma multiplies two of one type: pass {wide.name}.astype('{narrow.dtype}') "
+                    "if they are multiplied"
                 )
         return ""
 

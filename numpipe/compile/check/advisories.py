@@ -76,8 +76,9 @@ ADVISORIES = {
             code="C7514",
             name="accumulator-read",
             means="an accumulator is read while its product is in flight",
-            place="product",
-            fix="write acc = numpipe.wgmma_wait(acc) before",
+            place="read",
+            fix="write acc = numpipe.wgmma_wait(acc) before; a wait that ends several products "
+            "names all of their accumulators, a, b = numpipe.wgmma_wait((a, b))",
         ),
         Advisory(
             code="C7515",
@@ -168,6 +169,7 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         "print": [error_lines.call_position(lifted, _PRINTS)],
         "widest": [seen.widest[1]],
         "begun": [place for place, _ in seen.begun],
+        "read": [place for _, place, _ in seen.left_out],
         "packed": [*(place for place, _ in seen.packed), *seen.from_registers],
     }
     where = next(
@@ -181,6 +183,13 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     ][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
+    if advisory.name == "accumulator-read":
+        rows = [
+            f"  {accumulator!r} is in flight since {since.filename}:{since.line}, and this wait "
+            "does not name it"
+            for accumulator, place, since in dict.fromkeys(seen.left_out)
+            if place == where
+        ]
     text = (
         f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
         f"fix: {advisory.fix}{ALLOWED}"
