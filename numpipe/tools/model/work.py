@@ -132,9 +132,7 @@ def count(
     most = 4 * EVENTS if parts or steered() else EVENTS
     if events * ctas <= most:
         work.total = weighted({number: (1, at(number)) for number in range(ctas)})
-    elif parts or steered() or not _infer(
-        work, at, grid, unit.cluster, lambda: events > EVENTS
-    ):
+    elif parts or steered() or not _infer(work, at, grid, unit.cluster, lambda: events > EVENTS):
         work.sampled = True
         while len(work.counted) < 8 or events < most:
             at(_irregular(len(work.counted), ctas))
@@ -187,7 +185,9 @@ def _infer(
                     [position if other == axis else end * (n - 1) for other, n in enumerate(sizes)]
                     for end in (0, 1)
                 )
-                position = chosen.send(weighted({n: (1, of_cluster(*e)) for n, e in enumerate(ends)}))
+                position = chosen.send(
+                    weighted({n: (1, of_cluster(*e)) for n, e in enumerate(ends)})
+                )
         except StopIteration as done:
             weights.append(done.value)
     nodes = {
@@ -200,7 +200,10 @@ def _infer(
         near = [_between(list(of), n) for of, n in zip(weights, where, strict=True)]
         guess = weighted(
             {
-                corner: (math.prod(of[n] for of, n in zip(near, corner, strict=True)), nodes[corner][1])
+                corner: (
+                    math.prod(of[n] for of, n in zip(near, corner, strict=True)),
+                    nodes[corner][1],
+                )
                 for corner in itertools.product(*near)
             }
         )
