@@ -50,8 +50,8 @@ def breaks(
     """Choose the positions of 0 … count - 1 that determine the work at all of them.
 
     Yields a position and is sent its work, each once; returns the weight of each position in the
-    sum over all. The weights add up to `count`. Looks no further between positions when it has `most`,
-    or `enough` and the work at both is alike.
+    sum over all. The weights add up to `count`. Looks no further between positions when it has
+    `most`, or `enough` and the work at both is alike.
     """
     known: dict[int, Work] = {}
     middle = () if enough() else (count // 2,)

@@ -129,8 +129,9 @@ def count(
         work.counted.clear()
         seen.clear()
         at(0)
+    at(ctas - 1)
     most = 4 * EVENTS if parts or steered() else EVENTS
-    if events * ctas <= most:
+    if events * ctas <= most * len(work.counted):
         work.total = weighted({number: (1, at(number)) for number in range(ctas)})
     elif parts or steered() or not _infer(work, at, grid, unit.cluster, lambda: events > EVENTS):
         work.sampled = True
@@ -196,7 +197,10 @@ def _infer(
     }
     work.total = weighted(nodes)
     for number in range(1, 2 if enough() else CHECKED + 1):
-        where = [n // of for n, of in zip(place(_irregular(number, work.ctas), grid), cluster)]
+        where = [
+            n // of
+            for n, of in zip(place(_irregular(number, work.ctas), grid), cluster, strict=True)
+        ]
         near = [_between(list(of), n) for of, n in zip(weights, where, strict=True)]
         guess = weighted(
             {

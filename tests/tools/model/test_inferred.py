@@ -70,7 +70,7 @@ def triangle(a, c):
 
 
 def test_ctas_with_more_and_more_steps_are_inferred_exactly() -> None:
-    blocks = 200
+    blocks = 2000
     told = numpipe.explain(
         triangle,
         ArrayType((64 * blocks, 64 * blocks), np.float16),
