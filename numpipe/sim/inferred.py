@@ -50,8 +50,8 @@ def breaks(
     """Choose the positions of 0 … count - 1 that determine the work at all of them.
 
     Yields a position and is sent its work, each once; returns the weight of each position in the
-    sum over all. The weights add up to `count`. Looks no further between positions when it has `most`,
-    or `enough`.
+    sum over all. The weights add up to `count`. Looks no further between positions when it has
+    `most`, or `enough` and the work at both is alike.
     """
     known: dict[int, Work] = {}
     middle = () if enough() else (count // 2,)
@@ -61,7 +61,7 @@ def breaks(
     spans = list(itertools.pairwise(first))
     while spans:
         low, high = spans.pop(0)
-        if high - low < 2 or len(known) >= most or enough():
+        if high - low < 2 or len(known) >= most or (enough() and _alike(known[low], known[high])):
             continue
         # not the middle: loops have periods of 2, 4 and 8
         between = low + max(1, (high - low) * 3 // 7)
@@ -79,6 +79,11 @@ def breaks(
         for end in (low, high):
             weights[end] += (high - low - 1) / 2
     return weights
+
+
+def _alike(one: Work, other: Work) -> bool:
+    """Return whether no amount differs by a tenth."""
+    return all(10 * abs(one[k] - other[k]) <= max(one[k], other[k]) for k in one.keys() | other)
 
 
 def structure(work: Work) -> frozenset[Any]:

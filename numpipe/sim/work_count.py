@@ -45,8 +45,8 @@ class Numbers(np.ndarray):
     read = False
     layout: tuple[int, ...] | None = None
 
-    @property
-    def strides(self) -> Any:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def strides(self) -> Any:
         return self.layout or np.ndarray.strides.__get__(self)
 
     def __getitem__(self, index: Any) -> Any:

@@ -129,8 +129,7 @@ class TileLoops(SplitLoops, Turns):
         elif way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
             first, again = (
-                assign(entry, way.place(self.call(*step, node), load(end)))
-                for _ in range(2)
+                assign(entry, way.place(self.call(*step, node), load(end))) for _ in range(2)
             )
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]

@@ -168,10 +168,7 @@ def predict(
                 }
                 alone["tile size"], alone["slots"] = max(alone["tile size"], limits["L2"]), 0.0
             limiter = max(alone, key=alone.__getitem__)
-        elif (
-            limiter == "memory bandwidth"
-            and model.stored() >= STORES * model.hbm_bytes()
-        ):
+        elif limiter == "memory bandwidth" and model.stored() >= STORES * model.hbm_bytes():
             limiter = "stores"
     return Prediction(
         total,

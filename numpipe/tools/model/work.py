@@ -129,12 +129,11 @@ def count(
         work.counted.clear()
         seen.clear()
         at(0)
+    at(ctas - 1)
     most = 4 * EVENTS if parts or steered() else EVENTS
-    if events * ctas <= most:
+    if events * ctas <= most * len(work.counted):
         work.total = weighted({number: (1, at(number)) for number in range(ctas)})
-    elif parts or steered() or not _infer(
-        work, at, grid, unit.cluster, lambda: events > EVENTS
-    ):
+    elif parts or steered() or not _infer(work, at, grid, unit.cluster, lambda: events > EVENTS):
         work.sampled = True
         while len(work.counted) < 8 or events < most:
             at(_irregular(len(work.counted), ctas))
@@ -187,7 +186,9 @@ def _infer(
                     [position if other == axis else end * (n - 1) for other, n in enumerate(sizes)]
                     for end in (0, 1)
                 )
-                position = chosen.send(weighted({n: (1, of_cluster(*e)) for n, e in enumerate(ends)}))
+                position = chosen.send(
+                    weighted({n: (1, of_cluster(*e)) for n, e in enumerate(ends)})
+                )
         except StopIteration as done:
             weights.append(done.value)
     nodes = {
@@ -196,11 +197,17 @@ def _infer(
     }
     work.total = weighted(nodes)
     for number in range(1, 2 if enough() else CHECKED + 1):
-        where = [n // of for n, of in zip(place(_irregular(number, work.ctas), grid), cluster)]
+        where = [
+            n // of
+            for n, of in zip(place(_irregular(number, work.ctas), grid), cluster, strict=True)
+        ]
         near = [_between(list(of), n) for of, n in zip(weights, where, strict=True)]
         guess = weighted(
             {
-                corner: (math.prod(of[n] for of, n in zip(near, corner, strict=True)), nodes[corner][1])
+                corner: (
+                    math.prod(of[n] for of, n in zip(near, corner, strict=True)),
+                    nodes[corner][1],
+                )
                 for corner in itertools.product(*near)
             }
         )
