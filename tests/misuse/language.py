@@ -565,16 +565,16 @@ a_pipeline_chosen_at_run_time = refused(
     "a_pipeline_chosen_at_run_time",
     """
     if a.shape[0] > 3:
+  # ^^^^^^^^^^^^^^^^^
         pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,))
     else:
         pipe = numpipe.pipeline(grid=(1,), in_specs=(spec,))
     for (k,), (tile,) in pipe(a):
-    #                    ^^^^^^^
         pass
 """,
     compiled=(
-        "`pipe(a)` cannot be compiled: 'pipe' is not of one type here (pipeline and pipeline): "
-        "bind it in one place, or to one type in each"
+        "`if a.shape[0] > 3` cannot be compiled: 'pipe' is not of one type here (pipeline and "
+        "pipeline): bind it in one place, or to one type in each"
     ),
 )
 refused(

@@ -277,8 +277,8 @@ refused(
     """
     barrier = numpipe.scratch(Barrier())
     numpipe.barrier_arrive(barrier)
-    if numpipe.barrier_test(barrier):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    while numpipe.barrier_test(barrier):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         numpipe.barrier_wait(barrier)
 """,
     "the state of a barrier steers control flow, a grid or an index, but loads must not depend "

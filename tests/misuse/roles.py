@@ -386,13 +386,13 @@ refused(
     """
     wg = numpipe.axis_index("wg")
     if wg == 0:
-  # ^^^^^^^^^^
+     # ^^^^^^^
         for (k,), (x,) in pipe(a):
             pass
 """,
-    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
-    "tile.at[…] and in stores",
+    "the warpgroup axis decides what is loaded at line {line+2}, but the memory role, which issues "
+    "the loads, has no such value; fix: move that out of the 'if', and leave stores, atomics and "
+    "arrivals in it",
 )
 refused(
     "a_range_by_the_axis",
