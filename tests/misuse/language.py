@@ -574,8 +574,8 @@ a_pipeline_chosen_at_run_time = refused(
         pass
 """,
     compiled=(
-        "`if a.shape[0] > 3` cannot be compiled: 'pipe' has two types here (pipeline and pipeline); fix: "
-        "assign it in one place, or the same type everywhere"
+        "`if a.shape[0] > 3` cannot be compiled: 'pipe' has two types here (pipeline and "
+        "pipeline); fix: assign it in one place, or the same type everywhere"
     ),
 )
 refused(

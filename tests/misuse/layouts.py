@@ -246,13 +246,13 @@ refused(
     """
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0)
+  # ^^^^^^^^^^^^^^^^^
     if a.shape[0] > 3:
         m = x.max(axis=1)
-    #   ^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x - m
 """,
     compiled=(
-        "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
+        "`m = x.max(axis=0)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
         "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
@@ -283,13 +283,13 @@ refused(
     m = numpipe.full(64, 0.0, np.float32)
     if a.shape[0] > 3:
         m = x.max(axis=0)
+    #   ^^^^^^^^^^^^^^^^^
     if a.shape[0] > 4:
         m = x.max(axis=1)
-    #   ^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x + m.sum()
 """,
     compiled=(
-        "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
+        "`m = x.max(axis=0)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
         "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
@@ -317,14 +317,14 @@ refused(
     "a_tile_that_is_coalesced_sometimes",
     """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     if a.shape[0] > 3:
         x = numpipe.zeros((64, 64), np.float32)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x
 """,
     compiled=(
-        "`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, "
-        "tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 (accumulator "
+        "`x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])` cannot be compiled: 'x' has two "
+        "layouts here, tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 (accumulator "
         'layout); fix: cast one: numpipe.layout_cast(x, "accumulator")'
     ),
 )

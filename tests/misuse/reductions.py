@@ -292,7 +292,7 @@ refused(
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 """,
     DECIDES.format("the warpgroup axis", "what is loaded at line {line+2}"),
-    fix={"if a.shape[0] > 0 and wg == 0:": "if a.shape[0] > 0:", " c[": " if wg == 0: c["},
+    fix={"if a.shape[0] > 0 and wg == 0:": "if a.shape[0] > 0:", " c[": " if wg == k: c["},
 )
 refused(
     "a_warpgroup_that_leaves_a_loop",

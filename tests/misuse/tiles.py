@@ -194,11 +194,13 @@ refused(
 """,
     simulated=(
         "'c[…] = value': the value must be a register tile, got float: numpipe.full((64, 64), "
-        "value, c.dtype) is one"
+        "value, c.dtype) is one; fix for a sum that began with a "
+        "number, as 0 + tile: begin with numpipe.zeros((64, 64), np.float32)"
     ),
     compiled=(
         "'c[…] = value': the value must be a register tile, got float64: numpipe.full((64, 64), "
-        "value, c.dtype) is one"
+        "value, c.dtype) is one; fix for a sum that began with a "
+        "number, as 0 + tile: begin with numpipe.zeros((64, 64), np.float32)"
     ),
     kind=SpecError,
     fix={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"},
@@ -560,7 +562,8 @@ refused(
 """,
     compiled=(
         "'c[…] = value': the value must be a register tile, got int32: numpipe.full((64, 64), "
-        "value, c.dtype) is one"
+        "value, c.dtype) is one; fix for a sum that began with a "
+        "number, as 0 + tile: begin with numpipe.zeros((64, 64), np.float32)"
     ),
     kind=SpecError,
     fix={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"},
