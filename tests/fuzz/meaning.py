@@ -289,6 +289,7 @@ def copy_gmem_to_smem(src: View, dst: View, barrier: Any) -> None:
 
 NUMPY = SimpleNamespace(
     kernel=lambda **options: lambda function: function,
+    index=lambda value, mode: value,
     persistent=nothing,
     CompilerParams=nothing,
     Workspace=nothing,

@@ -352,8 +352,8 @@ class Program(Source):
                 sides = self.rng.choice([(64, 64), (128, 64), (8, 128), (32, 256), (24, 32)])
                 block, index = str(sides), f"{at}, {self.rng.choice(['0', '1', 'p % 2'])}"
             # a block that the table chooses may lie outside the array
-            mode = ', mode="zero"' * ("table" in at)
-            specs.append(f"BlockSpec({block}, lambda {k}: ({index}){mode})")
+            outside = ', mode="zero"' * ("table" in at and "Element" not in block)
+            specs.append(f"BlockSpec({block}, lambda {k}: ({index}){outside})")
             arrays.append(array)
             views.append((self.new("s"), sides, dtype, min(low, 0), high))
             nbytes += slots * size_of(sides, dtype)

@@ -153,6 +153,8 @@ class Source:
         if limits and self.chance(25):
             stops = ["p * 8 + 3", "table[1] * 16", "p - 2", "50", f"{start} + {size // 2}"]
             stop = f", stop={self.rng.choice(stops)}"
+        elif aligned and "table" in start:  # it may lie outside
+            start = f'numpipe.index({start}, "zero")'
         return f"ds({start}, {size}{stop})"
 
     def tile(

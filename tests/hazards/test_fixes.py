@@ -307,6 +307,11 @@ OTHERS = {
         [("pages[1], 0, 0)),", 'pages[1], 0, 0), mode="clip"),')],
         True,
     ),
+    "a_block_that_a_table_lacks": (
+        r'BlockSpec\(…, mode="zero"\)',
+        [("pages[k], 0)),", 'pages[k], 0), mode="zero"),')],
+        False,
+    ),
     "a_row_that_is_gathered_from_behind_the_last_one": (
         r'numpipe.index\(v, mode="zero"\)',
         [('numpipe.index(v, "clip") if fixed else v', 'numpipe.index(v, mode="zero")')],

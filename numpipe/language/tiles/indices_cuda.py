@@ -11,12 +11,12 @@ from ...core.op import cuda_meaning
 from ...plan.outside_cuda import clipped, report
 from . import indices as source
 from .array_views_cuda import starts
-from .refs import All, Ds, whole_slices
+from .refs import All, Ds, Index, whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, registers
 
 
-class IndexType(nb.types.Type, source.Index):  # type: ignore[misc]
+class IndexType(nb.types.Type, Index):  # type: ignore[misc]
     def __init__(self, value: Any, mode: str) -> None:
         self.value, self.mode = value, mode
         super().__init__(name=f"index({value}, {mode})")  # type: ignore[call-arg]
@@ -50,7 +50,7 @@ def settled(
     debug = bool(ref.unit.params.debug)
     start = starts(context, builder, index, value)
     for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
-        mode = whole.mode if isinstance(whole, source.Index) else None
+        mode = whole.mode if isinstance(whole, Index) else None
         if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):
             continue
         size = builder.extract_value(nb.fields(context, builder, ref, array).shape, axis)

@@ -49,9 +49,9 @@ from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
 from .array_views import block_axes, check_inside, check_parts, check_placed, ends, placed, starts
 from .elements import check_number, is_element, is_number, write_element
-from .indices import Index, plain, settled
+from .indices import plain, settled
 from .layouts import ACCUMULATOR, Form
-from .refs import GmemRef, method_of, whole_slices
+from .refs import GmemRef, Index, method_of, whole_slices
 from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
 from .store_ring import Batch, batches, put
 from .store_rows import store_rows, through_panel, write_inside
