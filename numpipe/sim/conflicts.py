@@ -143,7 +143,9 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
             what,
             hazard="uninitialised-read",
             span=(lo, hi),
-            fix=fix or "store to them, or load them and wait for the copy, before they are read",
+            fix=fix
+            or "store to them, or load them and wait for the copy, before they are read"
+            + _for_itself(sm, lo),
         )
     plan, slot = place
     loader = next(
@@ -174,6 +176,18 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
         before=before,
         fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}",
     )
+
+
+def _for_itself(sm: SM, lo: int) -> str:
+    """Return the end of the fix for bytes that each warpgroup has for itself."""
+    own = any(
+        part.memory.owners > 1 and lo in part.memory
+        for part in getattr(sm.unit, "scratch", {}).values()
+    )
+    return (
+        "; run_scoped gives each warpgroup bytes of its own: with collective_axes=, the warpgroup "
+        "axis, all have the same"
+    ) * own
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -250,9 +264,14 @@ def _wait_for(this: Conflict) -> str:
     """Return the fix of a read that does not wait for the barrier on which the bytes' writer has
     arrived since; "" if there is none, or if it needs an arrival of the reader."""
     mbar = mbarriers.telling(this.sm, this.earlier) if this.later.kind == "read" else None
-    if mbar is None or not all(mbar.done[index] >= value for index, value in this.earlier.needs):
+    if mbar is None or not _complete(mbar, this.earlier):
         return ""
     return mbarriers.await_next(this.later, mbar)
+
+
+def _complete(told: Mbarrier, store: Access) -> bool:
+    """Return whether the phase that tells of a store is complete."""
+    return all(told.done[index] >= value for index, value in store.needs)
 
 
 def _told_too_early(this: Conflict) -> str:
@@ -310,13 +329,10 @@ def _sent(this: Conflict) -> Finding:
             "numpipe.axis_index of the cluster's axis",
         )
     if later.kind == "st.async":
-        return Finding(
-            "refilled-while-read",
-            f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
-            "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a "
-            "warp behind its last read, and that CTA waits for it before it sends again",
-        )
+        return _sent_over(later, this.sm)
     assert earlier.mbar is not None
+    if earlier.over is not None and earlier.over.kind == "st.async" and _unread(this):
+        return _sent_over(earlier, this.sm)
     if this.asynchronous and this.known[earlier.mbar.landed] > earlier.phase:
         return Finding(
             "unfenced-writes",
@@ -329,6 +345,15 @@ def _sent(this: Conflict) -> Finding:
         f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
         f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes "
         "are touched",
+    )
+
+
+def _sent_over(store: Access, sm: SM) -> Finding:
+    return Finding(
+        "refilled-while-read",
+        f"nothing tells {store.agent.title} that CTA {sm.cta} has read what was there",
+        "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a "
+        "warp behind its last read, and that CTA waits for it before it sends again",
     )
 
 
@@ -625,7 +650,11 @@ def _product_reads(this: Conflict) -> Finding:
             f"{leaves if left > 0 else reads}"
         )
     elif left > 0:
-        fix = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
+        since = product.agent.products.issued - product.needs[0][1]
+        fix = (
+            f"wgmma_wait({since}) and commit_smem before the "
+            f"{'copy' if this.asynchronous else 'store'}: {leaves}"
+        )
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "
@@ -672,16 +701,22 @@ def _barriers_of_kernel(this: Conflict) -> bool:
 
 
 def _overtaken(this: Conflict) -> bool:
-    """Return whether a reader has waited for what was there before `earlier`, a store, and has not
-    read it yet."""
+    """Return whether a reader has waited for what was there before `earlier`, a store, and not for
+    what it stores."""
+    store, reader = this.earlier, this.later
+    if reader.kind != "wgmma":
+        if store.kind != "write" or not _barriers_of_kernel(this):
+            return False
+        told = mbarriers.telling(this.sm, store)
+        if told not in (None, mbarriers.awaited(reader)) and _complete(told, store):
+            return False
+    return _unread(this)
+
+
+def _unread(this: Conflict) -> bool:
+    """Return whether a reader has waited for what was there before `earlier`, and has not read it
+    yet."""
     store, reader, over = this.earlier, this.later, this.earlier.over
-    if reader.kind != "wgmma" and (
-        store.kind != "write"
-        or not _barriers_of_kernel(this)
-        or (told := mbarriers.telling(this.sm, store)) not in (None, mbarriers.awaited(reader))
-        and all(told.done[index] >= value for index, value in store.needs)
-    ):
-        return False
     return (
         over is not None
         and store.agent is not reader.agent

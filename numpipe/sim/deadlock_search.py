@@ -19,10 +19,36 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     hints = [
         hint
         for peer in sm.group
-        for hint in (*named_barriers.hints(peer), *peer.registers.hints(), *gmem.hints(peer))
+        for hint in (
+            *_of_siblings(peer),
+            *named_barriers.hints(peer),
+            *peer.registers.hints(),
+            *gmem.hints(peer),
+        )
     ]
     hints += semaphore_counters.hints(sm)
     return race_report.failed(PipelineDeadlock, report_of(sm, why, hints))
+
+
+def _of_siblings(sm: SM) -> list[deadlocks.Hint]:
+    """Return a hint for each wait for a barrier on which nobody arrives, while a phase of another
+    one of the same allocation is complete and nobody has waited for it."""
+    waits = [agent.blocked for agent in sm.warpgroups if isinstance(agent.blocked, MbarrierWait)]
+    return [
+        deadlocks.Hint(
+            "too-few-arrivals",
+            f"hint: nobody arrives in phase {wait.phase} of {wait.mbar.name}, and nobody has "
+            f"waited for phase {other.phase - 1} of {other.name}",
+            f"barrier_wait for {other.name}, phase {other.phase - 1}, in place of phase "
+            f"{wait.phase} of {wait.mbar.name}",
+        )
+        for wait in waits
+        for other in sm.mbarriers.values()
+        if wait.mbar.observed
+        and wait.mbar.pending == wait.mbar.count
+        and other.name.partition("]")[2] == wait.mbar.name.partition("]")[2] != ""
+        and other.phase - 1 > other.waited
+    ][:1]
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:

@@ -24,7 +24,7 @@ from . import deadlock_search, race_report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
 from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES
 from .sites import Site
-from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
+from .state import HELD_LAST, SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
 _MOST = 2**20 - 1
 """The maximum number of arrivals, and of bytes, that an mbarrier can count."""
@@ -47,6 +47,9 @@ def count_arrivals(
     )
     expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
+        # its next arrival in a loop: who has yet to read what it told of shows what is missing
+        if count <= mbar.pending and all(agent is who for agent, *_ in mbar.arrivals_before):
+            who.hold(HELD_LAST)
         raise _not_awaited(mbar, who) or _unwanted(mbar, who, count, site)
     mbar.pending -= count
     # More bytes have come than were announced: without them the phase would have ended.
@@ -152,6 +155,15 @@ def _once(mbar: Mbarrier, phase: int) -> str:
         )
     if not mbar.observed:
         return f"wait for phase {phase} before the next arrival"
+    if any(
+        plan.led and mbar.address in plan.memory
+        for part in mbar.sm.unit.scratch.values()
+        for plan in part.barriers
+    ):
+        return (
+            f"the CTA that waits for {mbar.name}, the leader, arrives on another ClusterBarrier "
+            "behind its wait, and the others wait for that before they arrive again"
+        )
     often = _repeated(mbar, before=phase < mbar.phase)
     each = (
         f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or "
@@ -560,8 +572,8 @@ def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
         )
     return (
         f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count "
-        f"is then one more, or on another barrier for which {last.name} waits before it arrives "
-        f"on {mbar.name} again"
+        "is then one more (with an arrival before the first wait), or on another barrier for "
+        f"which {last.name} waits before it arrives on {mbar.name} again"
     )
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ..diagnostics.reports import Barrier, Party, Report
 from ..plan.protocol import BARRIERS
+from ..plan.roles import COMPUTE
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
@@ -125,7 +126,10 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
             several = len({(party.gpu, party.cta) for party in waiting}) > 1
-            hints.append(_no_bytes(barrier, row is not None and row.completes.loads and several))
+            shared = row is not None and row.completes.loads and several
+            # bytes that came to another CTA, which expects none of them
+            by_hand = barrier.kind == "own" and any(other.missing_bytes < 0 for other in barriers)
+            hints.append(_no_bytes(barrier, shared, by_hand))
         elif barrier.waiters and barrier.pending:
             hints.append(
                 (_no_arrival if row is None else _no_load if row.completes.loads else _no_release)(
@@ -154,9 +158,9 @@ def _no_sum(barrier: Barrier) -> Hint:
     )
 
 
-def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
+def _no_bytes(barrier: Barrier, shared: bool, by_hand: bool) -> Hint:
     """Return the hint for a barrier with all arrivals but missing bytes. `shared`: each CTA of a
-    cluster loads a share of them."""
+    cluster loads a share of them, in a pipeline, or `by_hand`."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
         return Hint(
@@ -165,6 +169,13 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
             "has not loaded its share of that step",
             "the same pipelines with the same grids, and as many tiles, in all CTAs along "
             "collective_axes",
+        )
+    if by_hand:
+        return Hint(
+            "multicast-mismatch",
+            f"{text}and no copy is in flight: another CTA of the cluster has not copied its share",
+            "copy_gmem_to_smem(…, collective_axes=…) by all CTAs along the axes: each copies its "
+            "share for all",
         )
     brought = "more were announced than the copies of this phase bring"
     if (announced := barrier.expected) is not None:
@@ -209,17 +220,28 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
             sure,
         )
     number = -(-barrier.pending // 4) if some else barrier.count // 4
+    absent = [
+        party
+        for party in waiting
+        if party.role == COMPUTE.name
+        and _name(party, waiting) not in dict(barrier.arrived)
+        and (
+            party.did == FINISHED
+            or (some and (party.barrier, party.phase) == (barrier.name, barrier.phase))
+        )
+    ]
+    who = " and ".join(_name(party, waiting) for party in absent) if len(absent) == number else ""
     fix = (
         f"{number} arrivals (barrier_arrive, or copies)"
         if number > 1
         else "one arrival (barrier_arrive, or a copy)"
     )
-    fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
-    fix += (
-        f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
-        if some
-        else ("by who does not wait for it before")
-    )
+    fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}"
+    fix += f" by {who}" * bool(who) + " before the wait for it" * some
+    if some:
+        fix += f", or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
+    elif not who:
+        fix += ", by who does not wait for it before"
     return Hint(
         "too-few-arrivals",
         f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "
