@@ -20,7 +20,7 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
         hint
         for peer in sm.group
         for hint in (
-            *_of_siblings(peer),
+            *_meant(peer),
             *named_barriers.hints(peer),
             *peer.registers.hints(),
             *gmem.hints(peer),
@@ -30,25 +30,25 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     return race_report.failed(PipelineDeadlock, report_of(sm, why, hints))
 
 
-def _of_siblings(sm: SM) -> list[deadlocks.Hint]:
-    """Return a hint for each wait for a barrier on which nobody arrives, while a phase of another
-    one of the same allocation is complete and nobody has waited for it."""
-    waits = [agent.blocked for agent in sm.warpgroups if isinstance(agent.blocked, MbarrierWait)]
+def _meant(sm: SM) -> list[deadlocks.Hint]:
+    """Return a hint for the wait of the only warpgroup that has not ended, if a phase of a barrier
+    of the same allocation is complete, and nobody has waited for it."""
+    blocked = [agent.blocked for agent in sm.warpgroups if not agent.greenlet.dead]
+    wait = blocked[0]
+    if len(blocked) > 1 or not isinstance(wait, MbarrierWait):
+        return []
+    meant, allocation = f"phase {wait.phase} of {wait.mbar.name}", wait.mbar.name.split(" @ ")[-1]
     return [
         deadlocks.Hint(
             "too-few-arrivals",
-            f"hint: nobody arrives in phase {wait.phase} of {wait.mbar.name}, and nobody has "
-            f"waited for phase {other.phase - 1} of {other.name}",
-            f"barrier_wait for {other.name}, phase {other.phase - 1}, in place of phase "
-            f"{wait.phase} of {wait.mbar.name}",
+            f"hint: phase {other.phase - 1} of {other.name} is over, and nobody has waited for it",
+            f"barrier_wait for {other.name}, phase {other.phase - 1}, in place of {meant}",
         )
-        for wait in waits
         for other in sm.mbarriers.values()
-        if wait.mbar.observed
-        and wait.mbar.pending == wait.mbar.count
-        and other.name.partition("]")[2] == wait.mbar.name.partition("]")[2] != ""
+        if other.observed
         and other.phase - 1 > other.waited
-    ][:1]
+        and other.name.split(" @ ")[-1] == allocation
+    ]
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:

@@ -19,7 +19,6 @@ Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """Kinds of ordinary accesses."""
 _AT_ONCE = "they run at once, and in any order"
-GPU_INDEX = 'numpipe.axis_index("gpu")'
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 
 
@@ -153,7 +152,7 @@ def unsignaled(
 ) -> SimulationError:
     """Return the error for accesses by two CTAs, or two GPUs, in a kernel with semaphores."""
     far = earlier.agent.gpu != touch.agent.gpu
-    where = f"of GPU {touch.agent.gpu}" if far else f"of this GPU, {GPU_INDEX},"
+    where = f"of GPU {touch.agent.gpu}" if far else 'of this GPU, numpipe.axis_index("gpu"),'
     other = f"{earlier.agent.name} of {earlier.agent.where}"
     if touch.reduction and touch.reduction == earlier.reduction:
         fix = (
@@ -168,8 +167,8 @@ def unsignaled(
         )
         if _VERBS[touch.kind] == _VERBS[earlier.kind]:
             fix = (
-                f"blocks of its own for each {'GPU' if far else 'CTA'}: a ds(start, size) that "
-                f"depends on {GPU_INDEX if far else 'numpipe.program_id'}; or {fix}"
+                "blocks of its own for each: a ds(start, size) that depends on "
+                f"numpipe.axis_index; or {fix}"
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
@@ -245,6 +244,7 @@ def in_transfer(
         fix = "the value that was stored in place of the load, or load it in the next kernel"
     elif mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
+        fix += "; or an array of its own for what is stored"
         if mbar.observed:
             fix = (
                 f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is "

@@ -47,9 +47,6 @@ def count_arrivals(
     )
     expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
-        # its next arrival in a loop: who has yet to read what it told of shows what is missing
-        if count <= mbar.pending and all(agent is who for agent, *_ in mbar.arrivals_before):
-            who.hold(HELD_LAST)
         raise _not_awaited(mbar, who) or _unwanted(mbar, who, count, site)
     mbar.pending -= count
     # More bytes have come than were announced: without them the phase would have ended.
@@ -90,6 +87,8 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
             mbar=mbar,
             before=last,
         )
+    if all(agent is who for agent, *_ in mbar.arrivals_before):
+        who.hold(HELD_LAST)  # who has yet to read what it told of shows what is missing
     return race_report.race(
         who,
         f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of "
@@ -103,10 +102,10 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
 
 
 def telling(sm: SM, write: Access) -> Mbarrier | None:
-    """Return the barrier on which somebody has arrived since a store: first, if there are several;
-    None if there is none."""
+    """Return the barrier of which a phase has ended with an arrival since a store: the first, if
+    there are several; None if there is none."""
     known = {
-        mbar: [max(mbar.current[index], mbar.done[index]) for index, _ in write.needs]
+        mbar: [mbar.done[index] for index, _ in write.needs]
         for mbar in sm.mbarriers.values()
         if mbar.observed
     }

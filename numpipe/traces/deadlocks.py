@@ -126,10 +126,10 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
             several = len({(party.gpu, party.cta) for party in waiting}) > 1
-            shared = row is not None and row.completes.loads and several
+            loads = row is not None and row.completes.loads
             # bytes that came to another CTA, which expects none of them
             by_hand = barrier.kind == "own" and any(other.missing_bytes < 0 for other in barriers)
-            hints.append(_no_bytes(barrier, shared, by_hand))
+            hints.append(_no_bytes(barrier, several and (loads or by_hand)))
         elif barrier.waiters and barrier.pending:
             hints.append(
                 (_no_arrival if row is None else _no_load if row.completes.loads else _no_release)(
@@ -158,24 +158,20 @@ def _no_sum(barrier: Barrier) -> Hint:
     )
 
 
-def _no_bytes(barrier: Barrier, shared: bool, by_hand: bool) -> Hint:
+def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
     """Return the hint for a barrier with all arrivals but missing bytes. `shared`: each CTA of a
-    cluster loads a share of them, in a pipeline, or `by_hand`."""
+    cluster loads a share of them."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
+        step = f"of step {barrier.step} " if barrier.step is not None else ""
         return Hint(
             "multicast-mismatch",
-            f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster "
-            "has not loaded its share of that step",
-            "the same pipelines with the same grids, and as many tiles, in all CTAs along "
+            f"{text}{step}and no copy is in flight: another CTA of the cluster has not loaded its "
+            "share of them",
+            "copy_gmem_to_smem(…, collective_axes=…) by all CTAs along the axes"
+            if barrier.kind == "own"
+            else "the same pipelines with the same grids, and as many tiles, in all CTAs along "
             "collective_axes",
-        )
-    if by_hand:
-        return Hint(
-            "multicast-mismatch",
-            f"{text}and no copy is in flight: another CTA of the cluster has not copied its share",
-            "copy_gmem_to_smem(…, collective_axes=…) by all CTAs along the axes: each copies its "
-            "share for all",
         )
     brought = "more were announced than the copies of this phase bring"
     if (announced := barrier.expected) is not None:
@@ -225,10 +221,7 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
         for party in waiting
         if party.role == COMPUTE.name
         and _name(party, waiting) not in dict(barrier.arrived)
-        and (
-            party.did == FINISHED
-            or (some and (party.barrier, party.phase) == (barrier.name, barrier.phase))
-        )
+        and (some or party.did == FINISHED)
     ]
     who = " and ".join(_name(party, waiting) for party in absent) if len(absent) == number else ""
     fix = (

@@ -121,30 +121,6 @@ def scratch_that_each_warpgroup_has_for_itself(x, y, *, fixed: numpipe.Static):
 
 @kernel(
     X,
-    zeros(64, 64, dtype=F32),
-    hazard="read-before-ready",
-    says=r"",
-    gives=HALVES[:, :64] + HALVES[:, 64:],
-    warp_specialized=False,
-)
-def tested_for_two_phases_and_waited_for_neither(x, y, *, fixed: numpipe.Static):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    acc = numpipe.zeros((64, 64), np.float32)
-    for k in range(2):
-        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64 * k, 64)], tile, landed)
-        while not numpipe.barrier_test(landed):
-            pass
-        if fixed:
-            numpipe.barrier_wait(landed)
-        acc = acc + tile[...].astype(np.float32)
-    if not fixed:
-        numpipe.barrier_wait(landed)
-        numpipe.barrier_wait(landed)
-    y[ds(0, 64), ds(0, 64)] = acc
-
-
-@kernel(
-    X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
     says=r"",
@@ -184,9 +160,7 @@ def a_shared_copy_that_one_cta_issues(x, y, *, fixed: numpipe.Static):
     rank = numpipe.axis_index("pair")
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     if fixed or rank == 0:
-        numpipe.copy_gmem_to_smem(
-            x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="pair"
-        )
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="pair")
     numpipe.barrier_wait(landed)
     y[ds(64 * rank, 64), ds(0, 64)] = tile[...].astype(np.float32)
 
@@ -275,9 +249,7 @@ def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
                 (64, 64), (lambda i, k: (0, i + 2 * k)) if fixed else (lambda k, i: (0, i + 2 * k))
             ),
         ),
-        out_specs=(
-            BlockSpec((64, 64), (lambda i, k: (0, i)) if fixed else (lambda k, i: (0, i))),
-        ),
+        out_specs=(BlockSpec((64, 64), (lambda i, k: (0, i)) if fixed else (lambda k, i: (0, i))),),
     )
     for (outer, inner), (tile, total) in pipe(x, y):
         if (inner if fixed else outer) == 0:
