@@ -57,7 +57,7 @@ from .peer_memory import SharedArrays
 from .progress import RunProgress
 from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .smem import SharedMemory
-from .state import HELD, SM
+from .state import HELD, HELD_LAST, SM
 from .warpgroup import Warpgroup
 from .wgmma_groups import Plan
 
@@ -275,9 +275,10 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
 
 def _release(peers: list[SM]) -> bool:
     """Let the first warpgroup that has an error to report continue; return whether there is one."""
-    for sm in peers:
-        for warpgroup in sm.warpgroups:
-            if warpgroup.blocked is not None and warpgroup.blocked.kind == HELD:
+    blocked = [w for sm in peers for w in sm.warpgroups if w.blocked is not None]
+    for kind in (HELD, HELD_LAST):
+        for warpgroup in blocked:
+            if warpgroup.blocked is not None and warpgroup.blocked.kind == kind:
                 warpgroup.wake(warpgroup.time)
                 return True
     return False

@@ -143,7 +143,9 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
             what,
             hazard="uninitialised-read",
             span=(lo, hi),
-            fix=fix or "store to them, or load them and wait for the copy, before they are read",
+            fix=fix
+            or "store to them, or load them and wait for the copy, before they are read"
+            + _for_itself(sm, lo),
         )
     plan, slot = place
     loader = next(
@@ -174,6 +176,18 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
         before=before,
         fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}",
     )
+
+
+def _for_itself(sm: SM, lo: int) -> str:
+    """Return the end of the fix for bytes that each warpgroup has for itself."""
+    own = any(
+        part.memory.owners > 1 and lo in part.memory
+        for part in getattr(sm.unit, "scratch", {}).values()
+    )
+    return (
+        "; run_scoped gives each warpgroup bytes of its own: with collective_axes=, the warpgroup "
+        "axis, all have the same"
+    ) * own
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -220,11 +234,17 @@ def _finding(this: Conflict) -> Finding:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
             "the tile",
         )
-    if later.kind in _OVERTAKEN and _overtaken(this):
+    read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
+    by_barriers = hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
+    if (
+        (store.kind == "write" and by_barriers or read.kind == "wgmma")
+        and read.kind in _READ
+        and (_stored_over(this) if read is earlier else _overtaken(this))
+    ):
         return Finding(
-            _OVERTAKEN[later.kind],
-            f"nothing tells {earlier.agent.title} that {later.agent.title} has read what was there",
-            _read_first(later, earlier),
+            _READ[read.kind][1],
+            f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
+            _read_first(read, store),
         )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
@@ -233,7 +253,7 @@ def _finding(this: Conflict) -> Finding:
             or _read_when_free(this, earlier, later)
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
-    fix = _wait_for(this) or _told_too_early(this) or _stored_over(this) or (
+    fix = _wait_for(this) or (
         f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
         if getattr(this.sm.unit, "tokens", ()) and earlier.agent is not later.agent
         else "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
@@ -246,46 +266,31 @@ def _finding(this: Conflict) -> Finding:
     return Finding("unordered-accesses", cause, fix)
 
 
-def _wait_for(this: Conflict) -> str:
-    """Return the fix of a read that does not wait for the barrier on which the bytes' writer has
-    arrived since; "" if there is none, or if it needs an arrival of the reader."""
-    mbar = mbarriers.telling(this.sm, this.earlier) if this.later.kind == "read" else None
-    if mbar is None or not all(mbar.done[index] >= value for index, value in this.earlier.needs):
-        return ""
-    return mbarriers.await_next(this.later, mbar)
-
-
-def _told_too_early(this: Conflict) -> str:
-    """Return the fix of a store that comes after the arrival for which its reader has waited; "" if
-    it does not apply."""
-    store, told = this.earlier, mbarriers.awaited(this.later)
-    if (
-        told is None
-        or store.kind != "write"
-        or store.agent is this.later.agent
-        or not all(0 < told.done[index] < value for index, value in store.needs)
-    ):
-        return ""
+def _stored_over(this: Conflict) -> bool:
+    """Return whether a store comes over what a reader, `earlier`, was told of by another one."""
+    read, filled = this.earlier, this.filled
     return (
-        f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it: "
-        f"{this.later.agent.name} waits for that barrier"
+        read.agent is not this.later.agent
+        and not read.again
+        and filled is not None
+        and filled.agent is not read.agent
     )
 
 
-def _stored_over(this: Conflict) -> str:
-    """Return the fix of a store over what another warpgroup stored or loaded, and a third access
-    has yet to be told about; "" if it does not apply."""
-    read, store, filled = this.earlier, this.later, this.filled
-    if (
-        (read.kind, store.kind) != ("read", "write")
-        or read.again
-        or read.agent is store.agent
-        or filled is None
-        or filled.agent is read.agent
-        or not _barriers_of_kernel(this)
-    ):
+def _wait_for(this: Conflict) -> str:
+    """Return the fix of a read that does not wait for the barrier on which the bytes' writer has
+    arrived since, or that waits for one on which the writer arrived too early; "" if there is
+    none."""
+    store, read = this.earlier, this.later
+    if read.kind != "read":
         return ""
-    return _read_first(read, store)
+    told = mbarriers.telling(this.sm, store)
+    if told is not None:
+        return mbarriers.await_next(read, told)
+    told = mbarriers.awaited(read)
+    if told is None or not all(0 < told.done[index] < value for index, value in store.needs):
+        return ""
+    return f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it"
 
 
 def _hand_over(read: Access, fill: Access) -> str:
@@ -309,10 +314,14 @@ def _sent(this: Conflict) -> Finding:
             "a place of its own for each sender: a part of the receiving tile that depends on "
             "numpipe.axis_index of the cluster's axis",
         )
-    if later.kind == "st.async":
+    over = earlier.over
+    if later.kind == "st.async" or (
+        over is not None and over.kind == "st.async" and _overtaken(this)
+    ):
+        sender = later if later.kind == "st.async" else earlier
         return Finding(
             "refilled-while-read",
-            f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
+            f"nothing tells {sender.agent.title} that CTA {this.sm.cta} has read what was there",
             "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a "
             "warp behind its last read, and that CTA waits for it before it sends again",
         )
@@ -625,7 +634,11 @@ def _product_reads(this: Conflict) -> Finding:
             f"{leaves if left > 0 else reads}"
         )
     elif left > 0:
-        fix = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
+        since = product.agent.products.issued - product.needs[0][1]
+        fix = (
+            f"wgmma_wait({since}) and commit_smem before the "
+            f"{'copy' if this.asynchronous else 'store'}: {leaves}"
+        )
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "
@@ -636,52 +649,32 @@ def _product_reads(this: Conflict) -> Finding:
 
 
 _READ = {
-    "wgmma": "its wgmma_wait",
-    "TMA store": "its wait_smem_to_gmem(0, wait_read_only=True)",
-    "read": "its read",
+    "wgmma": ("its wgmma_wait", "refilled-while-read"),
+    "TMA store": ("its wait_smem_to_gmem(0, wait_read_only=True)", "store-source-reused"),
+    "read": ("its read", "unordered-accesses"),
 }
-"""When bytes have been read, by the kind of the access."""
-_OVERTAKEN = {
-    "wgmma": "refilled-while-read",
-    "TMA store": "store-source-reused",
-    "read": "unordered-accesses",
-}
-"""The hazard of an access that comes after bytes have been stored over those that it should read;
-the same as for a store that comes before it has read them."""
+"""When an access of a kind has read its bytes, and the hazard of a store that does not wait for
+it."""
 
 
 def _read_first(read: Access, store: Access) -> str:
-    both = (
-        "numpipe.atomic_add(tile.at[…], value), if both add to it; else "
-        if read.site == store.site
-        else ""
-    )
-    return (
-        f"{both}barrier_arrive by {read.agent.name} behind {_READ[read.kind]}, and barrier_wait by "
-        f"{store.agent.name} before the store"
-    ) + (
+    both = "numpipe.atomic_add(tile.at[…], value), if both add to it; else "
+    new = (
         "; if the new value is meant, barrier_arrive and barrier_wait from one to another behind "
         "the store"
-    ) * (read.kind == "read")
-
-
-def _barriers_of_kernel(this: Conflict) -> bool:
-    """Return whether warpgroups tell each other by `numpipe.Barrier`, and not by turns or
-    intrinsics."""
-    return hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
+    )
+    return (
+        both
+        * (read.site == store.site)
+        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind][0]}, and barrier_wait by "
+        f"{store.agent.name} before the store" + new * (read.kind == "read")
+    )
 
 
 def _overtaken(this: Conflict) -> bool:
     """Return whether a reader has waited for what was there before `earlier`, a store, and has not
-    read it yet."""
+    read it yet: if it is the store that has to wait."""
     store, reader, over = this.earlier, this.later, this.earlier.over
-    if reader.kind != "wgmma" and (
-        store.kind != "write"
-        or not _barriers_of_kernel(this)
-        or (told := mbarriers.telling(this.sm, store)) not in (None, mbarriers.awaited(reader))
-        and all(told.done[index] >= value for index, value in store.needs)
-    ):
-        return False
     return (
         over is not None
         and store.agent is not reader.agent
@@ -690,6 +683,10 @@ def _overtaken(this: Conflict) -> bool:
             for index, value in (over.async_needs if this.asynchronous else over.needs)
         )
         and all((read.agent, read.waits) != (reader.agent, reader.waits) for read in store.readers)
+        and (
+            reader.kind == "wgmma"
+            or mbarriers.telling(this.sm, store) in (None, mbarriers.awaited(reader))
+        )
     )
 
 

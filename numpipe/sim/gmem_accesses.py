@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party
+from ..plan import roles
 from . import race_report, sites
 from .clocks import Need
 from .state import Access, Mbarrier, side
@@ -118,6 +119,8 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
             "for the results"
         )
         if LOAD in (touch.kind, earlier.kind):
+            if touch.site == earlier.site:
+                fix = f"numpipe.atomic_add(array.at[…], tile), if each adds to it; else {fix}"
             fix += (
                 "; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, "
                 "one lane signals; one lane awaits that, a barrier, all lanes load"
@@ -128,6 +131,8 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
             "numpipe.program_id; or add them up: numpipe.atomic_add(array.at[…], tile), "
             "copy_smem_to_gmem(…, reduction_op='add')"
         )
+        if any(a.start != b.start for a, b in zip(touch.index, earlier.index, strict=True)):
+            fix = f"ds(start, size, stop=end) where a block reaches into the next one; {fix}"
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
     return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
@@ -160,6 +165,11 @@ def unsignaled(
             "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, "
             "where n counts the signals of every warpgroup that has a part in it"
         )
+        if _VERBS[touch.kind] == _VERBS[earlier.kind]:
+            fix = (
+                "blocks of its own for each: a ds(start, size) that depends on "
+                f"numpipe.axis_index; or {fix}"
+            )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
     if far:
@@ -191,6 +201,8 @@ def unordered(
 ) -> SimulationError:
     """Return the error for two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
+    if touch.agent.role == roles.STORE.name and earlier.kind == LOAD:
+        return in_transfer(access, touch, earlier, codes)
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, fix = "its four warps", "the value that was stored in place of the load"
     else:
@@ -224,8 +236,15 @@ def in_transfer(
         "the stores of a pipeline end with the kernel, so load what they write in the next one; "
         "copies of your own end at wait_smem_to_gmem(0)"
     )
-    if mbar is not None:
+    if roles.STORE.name in (touch.agent.role, earlier.agent.role) and LOAD in (
+        touch.kind,
+        earlier.kind,
+    ):
+        cause = "a storing warp stores when it comes to it, and tells nobody"
+        fix = "the value that was stored in place of the load, or load it in the next kernel"
+    elif mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
+        fix += "; or an array of its own for what is stored"
         if mbar.observed:
             fix = (
                 f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is "

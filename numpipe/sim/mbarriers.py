@@ -24,7 +24,7 @@ from . import deadlock_search, race_report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
 from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES
 from .sites import Site
-from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
+from .state import HELD_LAST, SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
 _MOST = 2**20 - 1
 """The maximum number of arrivals, and of bytes, that an mbarrier can count."""
@@ -87,6 +87,8 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
             mbar=mbar,
             before=last,
         )
+    if all(agent is who for agent, *_ in mbar.arrivals_before):
+        who.hold(HELD_LAST)  # who has yet to read what it told of shows what is missing
     return race_report.race(
         who,
         f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of "
@@ -100,10 +102,10 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
 
 
 def telling(sm: SM, write: Access) -> Mbarrier | None:
-    """Return the barrier on which somebody has arrived since a store: first, if there are several;
-    None if there is none."""
+    """Return the barrier of which a phase has ended with an arrival since a store: the first, if
+    there are several; None if there is none."""
     known = {
-        mbar: [max(mbar.current[index], mbar.done[index]) for index, _ in write.needs]
+        mbar: [mbar.done[index] for index, _ in write.needs]
         for mbar in sm.mbarriers.values()
         if mbar.observed
     }
@@ -153,6 +155,15 @@ def _once(mbar: Mbarrier, phase: int) -> str:
         )
     if not mbar.observed:
         return f"wait for phase {phase} before the next arrival"
+    if any(
+        plan.led and mbar.address in plan.memory
+        for part in mbar.sm.unit.scratch.values()
+        for plan in part.barriers
+    ):
+        return (
+            f"the CTA that waits for {mbar.name}, the leader, arrives on another ClusterBarrier "
+            "behind its wait, and the others wait for that before they arrive again"
+        )
     often = _repeated(mbar, before=phase < mbar.phase)
     each = (
         f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or "
@@ -561,8 +572,8 @@ def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
         )
     return (
         f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count "
-        f"is then one more, or on another barrier for which {last.name} waits before it arrives "
-        f"on {mbar.name} again"
+        "is then one more (with an arrival before the first wait), or on another barrier for "
+        f"which {last.name} waits before it arrives on {mbar.name} again"
     )
 
 

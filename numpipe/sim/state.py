@@ -214,7 +214,7 @@ class Reached:
                 yield who, what, site
 
 
-HELD = "held"
+HELD, HELD_LAST = "held", "held last"
 """`WaitReason.kind` of a warpgroup that will report an error (`Warpgroup.hold`)."""
 
 
@@ -390,10 +390,13 @@ class Warpgroup(Warps):
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 
-    def hold(self) -> None:
-        """Let all others run as far as they can: what they do explains an error that is certain."""
+    def hold(self, kind: str = HELD) -> None:
+        """Let all others run as far as they can: what they do explains an error that is certain.
+
+        With `kind` HELD_LAST, errors that others hold are reported first.
+        """
         if getcurrent() is self.greenlet:
-            self.block(WaitReason(HELD))
+            self.block(WaitReason(kind))
 
     def breathe(self, ready: Ready | None = None) -> None:
         """Let the scheduler run others here, although this warpgroup could continue; unless

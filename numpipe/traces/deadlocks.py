@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ..diagnostics.reports import Barrier, Party, Report
 from ..plan.protocol import BARRIERS
+from ..plan.roles import COMPUTE
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
@@ -125,7 +126,10 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
             several = len({(party.gpu, party.cta) for party in waiting}) > 1
-            hints.append(_no_bytes(barrier, row is not None and row.completes.loads and several))
+            loads = row is not None and row.completes.loads
+            # bytes that came to another CTA, which expects none of them
+            by_hand = barrier.kind == "own" and any(other.missing_bytes < 0 for other in barriers)
+            hints.append(_no_bytes(barrier, several and (loads or by_hand)))
         elif barrier.waiters and barrier.pending:
             hints.append(
                 (_no_arrival if row is None else _no_load if row.completes.loads else _no_release)(
@@ -159,11 +163,14 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
     cluster loads a share of them."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
+        step = f"of step {barrier.step} " if barrier.step is not None else ""
         return Hint(
             "multicast-mismatch",
-            f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster "
-            "has not loaded its share of that step",
-            "the same pipelines with the same grids, and as many tiles, in all CTAs along "
+            f"{text}{step}and no copy is in flight: another CTA of the cluster has not loaded its "
+            "share of them",
+            "copy_gmem_to_smem(…, collective_axes=…) by all CTAs along the axes"
+            if barrier.kind == "own"
+            else "the same pipelines with the same grids, and as many tiles, in all CTAs along "
             "collective_axes",
         )
     brought = "more were announced than the copies of this phase bring"
@@ -209,17 +216,25 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
             sure,
         )
     number = -(-barrier.pending // 4) if some else barrier.count // 4
+    absent = [
+        party
+        for party in waiting
+        if party.role == COMPUTE.name
+        and _name(party, waiting) not in dict(barrier.arrived)
+        and (some or party.did == FINISHED)
+    ]
+    who = " and ".join(_name(party, waiting) for party in absent) if len(absent) == number else ""
     fix = (
         f"{number} arrivals (barrier_arrive, or copies)"
         if number > 1
         else "one arrival (barrier_arrive, or a copy)"
     )
-    fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
-    fix += (
-        f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
-        if some
-        else ("by who does not wait for it before")
-    )
+    fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}"
+    fix += f" by {who}" * bool(who) + " before the wait for it" * some
+    if some:
+        fix += f", or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
+    elif not who:
+        fix += ", by who does not wait for it before"
     return Hint(
         "too-few-arrivals",
         f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "

@@ -121,25 +121,6 @@ def scratch_that_each_warpgroup_has_for_itself(x, y, *, fixed: numpipe.Static):
 
 @kernel(
     X,
-    zeros(64, 64, dtype=F32),
-    hazard="read-before-ready",
-    says=r"",
-    gives=HALVES[:, :64],
-)
-def tested_once_and_not_waited_for(x, y, *, fixed: numpipe.Static):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-    there = numpipe.barrier_test(landed)
-    if fixed:
-        numpipe.barrier_wait(landed)
-    y[ds(0, 64), ds(0, 64)] = tile[...].astype(np.float32)
-    if not fixed:
-        if not there:
-            numpipe.barrier_wait(landed)
-
-
-@kernel(
-    X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
     says=r"",
@@ -179,9 +160,7 @@ def a_shared_copy_that_one_cta_issues(x, y, *, fixed: numpipe.Static):
     rank = numpipe.axis_index("pair")
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     if fixed or rank == 0:
-        numpipe.copy_gmem_to_smem(
-            x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="pair"
-        )
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="pair")
     numpipe.barrier_wait(landed)
     y[ds(64 * rank, 64), ds(0, 64)] = tile[...].astype(np.float32)
 
@@ -219,17 +198,22 @@ def a_shard_signalled_to_oneself(x, y, z, ready, *, fixed: numpipe.Static):
     says=r"",
     gives=BOTH[::-1],
     gpus=2,
+    **TWO,
 )
-def a_shard_signalled_while_its_copy_is_on_its_way(x, y, z, ready, *, fixed: numpipe.Static):
-    other = 1 - numpipe.axis_index("gpu")
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-    numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(0, 64), ds(0, 64)])
-    numpipe.wait_smem_to_gmem(0, wait_read_only=not fixed)
-    numpipe.signal(ready.at[0], other)
-    numpipe.wait(ready.at[0], 1)
-    z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
+def a_shard_signalled_by_another_warpgroup_than_stores(x, y, z, ready, *, fixed: numpipe.Static):
+    other, wg = 1 - numpipe.axis_index("gpu"), numpipe.axis_index("wg")
+    stored = numpipe.scratch(Barrier())
+    if wg == 0:
+        numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+        if fixed:
+            numpipe.signal(ready.at[0], other)
+        numpipe.barrier_arrive(stored)
+    else:
+        numpipe.barrier_wait(stored)
+        if not fixed:
+            numpipe.signal(ready.at[0], other)
+        numpipe.wait(ready.at[0], 1)
+        z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
 
 
 @kernel(
@@ -259,18 +243,16 @@ def both_shards_in_the_place_of_the_receiver(x, y, ready, *, fixed: numpipe.Stat
 )
 def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(
-        grid=(4,),
+        grid=(2, 2),
         in_specs=(
             BlockSpec(
-                (64, 64), (lambda k: (0, 2 * (k % 2) + k // 2)) if fixed else (lambda k: (0, k))
+                (64, 64), (lambda i, k: (0, i + 2 * k)) if fixed else (lambda k, i: (0, i + 2 * k))
             ),
         ),
-        out_specs=(
-            BlockSpec((64, 64), (lambda k: (0, k // 2)) if fixed else (lambda k: (0, k % 2))),
-        ),
+        out_specs=(BlockSpec((64, 64), (lambda i, k: (0, i)) if fixed else (lambda k, i: (0, i))),),
     )
-    for (k,), (tile, total) in pipe(x, y):
-        if k % 2 == 0 if fixed else k < 2:
+    for (outer, inner), (tile, total) in pipe(x, y):
+        if (inner if fixed else outer) == 0:
             total[...] = tile[...]
         else:
             total[...] += tile[...]

@@ -16,7 +16,7 @@ from numpipe import (
     ds,
 )
 
-from .catalogue import BARE, F16, F32, integers, kernel, zeros
+from .catalogue import BARE, F32, integers, kernel, zeros
 
 X = integers(64, 256)
 TWO = {"num_compute_wgs": 2, "warp_specialized": False}
@@ -253,9 +253,7 @@ def a_barrier_for_a_slot_too_many(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(3):
         slot = k % (2 if fixed else 3)
-        numpipe.copy_gmem_to_smem(
-            x.at[ds(0, 64), ds(64 * k, 64)], slots.at[slot], landed.at[slot]
-        )
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64 * k, 64)], slots.at[slot], landed.at[slot])
         numpipe.barrier_wait(landed.at[slot])
         acc = acc + slots.at[slot][...].astype(np.float32)
     y[ds(0, 64), ds(0, 64)] = acc
@@ -266,7 +264,9 @@ def a_barrier_for_a_slot_too_many(x, y, *, fixed: numpipe.Static):
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
     says=r"",
-    gives=sum(X[:, k : k + 64].astype(F32) @ X[:, k : k + 64].astype(F32) for k in range(0, 256, 64)),
+    gives=sum(
+        X[:, k : k + 64].astype(F32) @ X[:, k : k + 64].astype(F32) for k in range(0, 256, 64)
+    ),
     compiler_params=BARE,
 )
 def a_static_ring_that_loads_ahead_by_a_slot_too_many(x, y, *, fixed: numpipe.Static):
