@@ -237,7 +237,7 @@ def _finding(this: Conflict) -> Finding:
     read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
     by_barriers = hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
     if (
-        (store.kind == "write" and by_barriers or read.kind == "wgmma")
+        ((store.kind == "write" and by_barriers) or read.kind == "wgmma")
         and read.kind in _READ
         and (_stored_over(this) if read is earlier else _overtaken(this))
     ):

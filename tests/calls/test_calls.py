@@ -163,7 +163,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
             (A,),
             {"alpha": 3.0, "c": A},
             "argument 'b' is missing, but 'c' after it is given: a call may leave out the last "
-            "arrays only, which it allocates; fix: pass b= too, or put 'c' before it in def body(…)",
+            "arrays only, which it allocates; fix: pass b= too, or put 'c' before it in "
+            "def body(…)",
         ),
         (
             (A, B),

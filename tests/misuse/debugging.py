@@ -14,8 +14,8 @@ refused(
     numpipe.debug_print(a.shape[0])
     #                   ^^^^^^^^^^
 """,
-    "debug_print: the format must be a compile-time string, got a.shape[0]; fix: pass values for its "
-    'fields, debug_print("k={}", k)',
+    "debug_print: the format must be a compile-time string, got a.shape[0]; fix: pass values for "
+    'its fields, debug_print("k={}", k)',
     fix={"a.shape[0]": '"k={}", a.shape[0]'},
 )
 refused(

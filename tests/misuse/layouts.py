@@ -253,8 +253,8 @@ refused(
 """,
     compiled=(
         "`m = x.max(axis=0)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
-        '"column")'
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: "
+        'numpipe.layout_cast(m, "column")'
     ),
     fix={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'},
 )
@@ -290,8 +290,8 @@ refused(
 """,
     compiled=(
         "`m = x.max(axis=0)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(m, "
-        '"column")'
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: "
+        'numpipe.layout_cast(m, "column")'
     ),
     fix={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
 )
@@ -324,8 +324,8 @@ refused(
 """,
     compiled=(
         "`x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])` cannot be compiled: 'x' has two "
-        "layouts here, tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 (accumulator "
-        'layout); fix: cast one: numpipe.layout_cast(x, "accumulator")'
+        "layouts here, tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 "
+        '(accumulator layout); fix: cast one: numpipe.layout_cast(x, "accumulator")'
     ),
 )
 refused(
@@ -341,8 +341,8 @@ refused(
 """,
     compiled=(
         "`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 "
-        "(row layout) and tile (64,) float32 (column layout); fix: cast one: numpipe.layout_cast(x, "
-        '"column")'
+        "(row layout) and tile (64,) float32 (column layout); fix: cast one: "
+        'numpipe.layout_cast(x, "column")'
     ),
 )
 refused(
