@@ -34,8 +34,7 @@ def _meant(sm: SM) -> list[deadlocks.Hint]:
     """Return a hint for the wait of the only warpgroup that has not ended, if a phase of a barrier
     of the same allocation is complete, and nobody has waited for it."""
     blocked = [agent.blocked for agent in sm.warpgroups if not agent.greenlet.dead]
-    wait = blocked[0]
-    if len(blocked) > 1 or not isinstance(wait, MbarrierWait):
+    if len(blocked) != 1 or not isinstance(wait := blocked[0], MbarrierWait):
         return []
     meant, allocation = f"phase {wait.phase} of {wait.mbar.name}", wait.mbar.name.split(" @ ")[-1]
     return [

@@ -42,6 +42,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "count": (*NO_INT, 0, -1, None),
     "count?": (*NO_INT, 0, -1),
     "size": (*NO_INT, -1, None),
+    "size?": (*NO_INT, -1),
     "int": (*NO_INT, None),
     "int?": NO_INT,
     "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j),
@@ -387,7 +388,7 @@ def goods(folder: Path) -> list[Good]:
         Good(
             "verify",
             numpipe.verify,
-            {"0": "kernel", "schedules": "count", "seed": "size", "partial": "words"},
+            {"0": "kernel", "schedules": "count", "seed": "size?", "partial": "words"},
             (doubled, x, y),
             {"schedules": 1, "partial": "y"},
             said={"0": "kernel"},
@@ -403,7 +404,7 @@ def goods(folder: Path) -> list[Good]:
         Good(
             "mutate",
             testing.mutate,
-            {"0": "kernel", "schedules": "count", "seed": "size"},
+            {"0": "kernel", "schedules": "count", "seed": "size?"},
             (doubled, x, y),
             {"schedules": 1},
             said={"0": "kernel"},

@@ -41,7 +41,9 @@ def outcome(function: Any, known: dict[str, Any]) -> Any:
     try:
         with np.errstate(all="ignore"):
             value = function(**known)
-    except Exception as error:
+    except Exception as raised:
+        # an expression names the failed operation's error as the cause of its own
+        error = raised.__cause__ if isinstance(raised, SpecError) and raised.__cause__ else raised
         kind = next(base for base in type(error).__mro__ if base in ERRORS.values())
         # Python 3.14 adds the number of values that it got
         return kind, str(error).partition(", got")[0].rstrip(")")

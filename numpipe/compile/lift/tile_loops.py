@@ -116,7 +116,7 @@ class TileLoops(SplitLoops, Turns):
             own = self.call(pingpong.own_stride, [load(cta)], node)
         step = arith.add, [index, load(stride)]
         if (parts is None or parts.count is None) and not way.ahead:
-            step = tile_loop.next_tile, [index, load(stride), load(end)]
+            step = tile_loop.next_static_tile, [index, load(stride), load(end)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]

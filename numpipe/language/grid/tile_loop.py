@@ -116,7 +116,7 @@ def tile_stride(np_: Context) -> Any:
 
 
 @op
-def next_tile(tile: Any, stride: Any, end: Any) -> Any:
+def next_static_tile(tile: Any, stride: Any, end: Any) -> Any:
     """Return the tile after `tile` in a loop to `end`."""
     return np.int32(current().next_tile(int(tile), int(stride), int(end)))
 

@@ -17,7 +17,7 @@ _ENTRY = (
 )
 
 
-@cuda_meaning(source.next_tile)
+@cuda_meaning(source.next_static_tile)
 def _next_tile(_context: Any, tile: Any, stride: Any, end: Any) -> Any:
     _, builder, args = yield I32(I32, I32, I32)
     return builder.add(args[0], args[1])

@@ -65,9 +65,7 @@ BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_la
 DRAIN = "products_in_flight.drain(loop.pending)"
 WAITS = 'only_if(loop, "drains", await_products)'
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
-FENCE = (
-    "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
-)
+FENCE = "fence.proxy_async()"
 WAIT_READY = (
     'mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)'
 )
