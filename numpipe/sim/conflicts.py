@@ -138,14 +138,20 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     )
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
+        own = (
+            "; run_scoped gives each warpgroup bytes of its own, unless collective_axes= names the "
+            "warpgroup axis"
+        ) * any(
+            part.memory.owners > 1 and lo in part.memory
+            for part in getattr(sm.unit, "scratch", {}).values()
+        )
         return race_report.race(
             access,
             what,
             hazard="uninitialised-read",
             span=(lo, hi),
             fix=fix
-            or "store to them, or load them and wait for the copy, before they are read"
-            + _for_itself(sm, lo),
+            or "store to them, or load them and wait for the copy, before they are read" + own,
         )
     plan, slot = place
     loader = next(
@@ -176,18 +182,6 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
         before=before,
         fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}",
     )
-
-
-def _for_itself(sm: SM, lo: int) -> str:
-    """Return the end of the fix for bytes that each warpgroup has for itself."""
-    own = any(
-        part.memory.owners > 1 and lo in part.memory
-        for part in getattr(sm.unit, "scratch", {}).values()
-    )
-    return (
-        "; run_scoped gives each warpgroup bytes of its own: with collective_axes=, the warpgroup "
-        "axis, all have the same"
-    ) * own
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -234,10 +228,17 @@ def _finding(this: Conflict) -> Finding:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
             "the tile",
         )
+    cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
+    if earlier.kind == "read" and later.kind == "TMA load":
+        return (
+            _outdated(this, earlier)
+            or _read_when_free(this, earlier, later)
+            or Finding("refilled-while-read", cause, _hand_over(earlier, later))
+        )
     read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
     by_barriers = hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
     if (
-        (store.kind == "write" and by_barriers or read.kind == "wgmma")
+        (by_barriers or read.kind == "wgmma")
         and read.kind in _READ
         and (_stored_over(this) if read is earlier else _overtaken(this))
     ):
@@ -245,13 +246,6 @@ def _finding(this: Conflict) -> Finding:
             _READ[read.kind][1],
             f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
             _read_first(read, store),
-        )
-    cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
-    if earlier.kind == "read" and later.kind == "TMA load":
-        return (
-            _outdated(this, earlier)
-            or _read_when_free(this, earlier, later)
-            or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
     fix = _wait_for(this) or (
         f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
@@ -635,10 +629,7 @@ def _product_reads(this: Conflict) -> Finding:
         )
     elif left > 0:
         since = product.agent.products.issued - product.needs[0][1]
-        fix = (
-            f"wgmma_wait({since}) and commit_smem before the "
-            f"{'copy' if this.asynchronous else 'store'}: {leaves}"
-        )
+        fix = f"wgmma_wait({since}) and commit_smem before the bytes are written: {leaves}"
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "

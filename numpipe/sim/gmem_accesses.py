@@ -131,7 +131,7 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
             "numpipe.program_id; or add them up: numpipe.atomic_add(array.at[…], tile), "
             "copy_smem_to_gmem(…, reduction_op='add')"
         )
-        if any(a.start != b.start for a, b in zip(touch.index, earlier.index, strict=True)):
+        if touch.index != earlier.index:
             fix = f"ds(start, size, stop=end) where a block reaches into the next one; {fix}"
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
@@ -236,12 +236,8 @@ def in_transfer(
         "the stores of a pipeline end with the kernel, so load what they write in the next one; "
         "copies of your own end at wait_smem_to_gmem(0)"
     )
-    if roles.STORE.name in (touch.agent.role, earlier.agent.role) and LOAD in (
-        touch.kind,
-        earlier.kind,
-    ):
-        cause = "a storing warp stores when it comes to it, and tells nobody"
-        fix = "the value that was stored in place of the load, or load it in the next kernel"
+    if LOAD in (touch.kind, earlier.kind):
+        fix += "; or the value that was stored in place of the load"
     elif mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         fix += "; or an array of its own for what is stored"

@@ -234,7 +234,10 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     if some:
         fix += f", or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
     elif not who:
-        fix += ", by who does not wait for it before"
+        fix += (
+            ", by who does not wait for it before; or the wait is for another barrier: of those of "
+            "a ring, barriers.at[i] for slot i"
+        )
     return Hint(
         "too-few-arrivals",
         f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "
