@@ -282,7 +282,11 @@ def _wait_for(this: Conflict) -> str:
     if told is not None:
         return mbarriers.await_next(read, told)
     told = mbarriers.awaited(read)
-    if told is None or not all(0 < told.done[index] < value for index, value in store.needs):
+    if (
+        told is None
+        or told is mbarriers.awaited(store)  # the store has to come behind it
+        or not all(0 < told.done[index] < value for index, value in store.needs)
+    ):
         return ""
     return f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it"
 
@@ -308,9 +312,8 @@ def _sent(this: Conflict) -> Finding:
             "a place of its own for each sender: a part of the receiving tile that depends on "
             "numpipe.axis_index of the cluster's axis",
         )
-    over = earlier.over
     if later.kind == "st.async" or (
-        over is not None and over.kind == "st.async" and _overtaken(this)
+        getattr(earlier.over, "kind", "") == "st.async" and _overtaken(this)
     ):
         sender = later if later.kind == "st.async" else earlier
         return Finding(
@@ -628,8 +631,8 @@ def _product_reads(this: Conflict) -> Finding:
             f"{leaves if left > 0 else reads}"
         )
     elif left > 0:
-        since = product.agent.products.issued - product.needs[0][1]
-        fix = f"wgmma_wait({since}) and commit_smem before the bytes are written: {leaves}"
+        newer = product.agent.products.issued - product.needs[0][1]
+        fix = f"wgmma_wait({newer}) and commit_smem before the bytes are written: {leaves}"
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "

@@ -486,8 +486,8 @@ def for_each_other(machine: Any) -> None:
         (
             one_arrival_of_two,
             "too-few-arrivals",
-            "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with "
-            "num_arrivals=1",
+            "one arrival (barrier_arrive, or a copy) more in phase 0 of both by warpgroup 1 "
+            "(compute) before the wait for it, or a Barrier with num_arrivals=1",
         ),
         (
             for_each_other,

@@ -22,7 +22,8 @@ EYE = np.eye(64, dtype=F16)
     K,
     zeros(128, 64),
     hazard="refilled-while-read",
-    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) behind its wgmma_wait, and barrier_wait "
+    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) behind its wgmma_wait, and "
+    r"barrier_wait "
     r"by warpgroup [01] \(compute\) before the store",
     gives=(Q.astype(F32) @ K.astype(F32)).astype(F16)[np.r_[64:128, :64]],
     **TWO,
@@ -245,7 +246,8 @@ def keys_waited_for_before_the_values_are_copied(x, y, *, fixed: numpipe.Static)
     X,
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"fix: +every compute warpgroup .*waits in none of them for what another one does behind its "
+    says=r"fix: +every compute warpgroup .*waits in none of them for what another one does "
+    r"behind its "
     r"own",
     gives=X[:, :64].astype(F32),
     error=PipelineDeadlock,

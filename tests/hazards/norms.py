@@ -70,7 +70,8 @@ def row_sums_sent_over_row_maxima(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive behind the store, on a ClusterBarrier.*and barrier_wait for it before "
+    says=r"fix: +barrier_arrive behind the store, on a ClusterBarrier.*and barrier_wait for "
+    r"it before "
     r"the load",
     gives=X * np.concatenate([LOWER.sum(axis=1), UPPER.sum(axis=1)])[:, None],
     **PAIR,
@@ -194,7 +195,8 @@ def sums_of_ctas_that_load_and_store_a_total(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive on barrier @ norms.py:\d+ by warpgroup 0 \(compute\) behind the store, "
+    says=r"fix: +barrier_arrive on barrier @ norms.py:\d+ by warpgroup 0 \(compute\) behind "
+    r"the store, "
     r"not before it",
     gives=UPPER - UPPER.sum(axis=1)[:, None],
     **BOTH,
@@ -312,7 +314,8 @@ def rows_stepped_in_place_while_a_neighbor_reads(x, y, *, fixed: numpipe.Static)
     WINDOWS,
     WINDOWS,
     hazard="array-in-transfer",
-    says=r"TMA (load|store) \([xy]\) (reads|writes) the array.*fix: +the stores of a pipeline end with "
+    says=r"TMA (load|store) \([xy]\) (reads|writes) the array.*fix: +the stores of a "
+    r"pipeline end with "
     r"the kernel",
     gives=np.concatenate([WINDOWS[:192] + np.r_[0 * WINDOWS[:8], WINDOWS[:184]], WINDOWS[192:]]),
     alias=0,

@@ -30,7 +30,8 @@ STORED = CompilerParams(store_role=True)
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"fix: +one arrival \(barrier_arrive, or a copy\) more in phase 0 of barrier @ teams.py:\d+ by "
+    says=r"fix: +one arrival \(barrier_arrive, or a copy\) more in phase 0 of barrier @ "
+    r"teams.py:\d+ by "
     r"warpgroup 1 \(compute\) before the wait for it",
     gives=np.concatenate([HALVES[:, 64:], HALVES[:, :64]]),
     error=PipelineDeadlock,
@@ -54,7 +55,8 @@ def an_arm_that_does_not_arrive(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"fix: +one arrival \(barrier_arrive, or a copy\) in phase 2 of barrier @ teams.py:\d+ \(0\) by "
+    says=r"fix: +one arrival \(barrier_arrive, or a copy\) in phase 2 of barrier @ "
+    r"teams.py:\d+ \(0\) by "
     r"warpgroup 0",
     gives=X[:, :192].reshape(64, 3, 64).astype(F32).sum(axis=1),
     error=PipelineDeadlock,
@@ -125,7 +127,8 @@ def scratch_that_each_warpgroup_has_for_itself(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"more in phase 1 of barrier @ teams.py:\d+ by warpgroup 0 \(compute\) before the wait for it",
+    says=r"more in phase 1 of barrier @ teams.py:\d+ by warpgroup 0 \(compute\) before the "
+    r"wait for it",
     gives=np.concatenate([HALVES[:, :64], HALVES[:, :64] + HALVES[:, 64:]]),
     error=PipelineDeadlock,
     num_compute_wgs=2,
@@ -176,7 +179,8 @@ BOTH = np.stack([X[:, :64], X[:, :64] + 1]).astype(F16)
     zeros(64, 64),
     zeros(64, 64),
     hazard="gpu-conflict",
-    says=r"of GPU (0 signals a semaphore of GPU 1|1 signals a semaphore of GPU 0) behind its access",
+    says=r"of GPU (0 signals a semaphore of GPU 1|1 signals a semaphore of GPU 0) behind "
+    r"its access",
     gives=BOTH[::-1],
     gpus=2,
 )
@@ -222,7 +226,8 @@ def a_shard_signalled_by_another_warpgroup_than_stores(x, y, z, ready, *, fixed:
     X[:, :64],
     zeros(128, 64),
     hazard="gpu-conflict",
-    says=r"fix: +blocks of its own for each: a ds\(start, size\) that depends on numpipe.axis_index",
+    says=r"fix: +blocks of its own for each: a ds\(start, size\) that depends on "
+    r"numpipe.axis_index",
     gives=np.stack([BOTH.reshape(128, 64)] * 2),
     gpus=2,
 )

@@ -70,7 +70,8 @@ def weights_unpacked_behind_their_release(w, x, y, *, fixed: numpipe.Static):
     TOKENS,
     zeros(64, 16, dtype=F32),
     hazard="refilled-while-read",
-    says=r"fix: +wgmma_wait\(1\) and commit_smem before the bytes are written: wgmma_wait\(2\) leaves 2 "
+    says=r"fix: +wgmma_wait\(1\) and commit_smem before the bytes are written: "
+    r"wgmma_wait\(2\) leaves 2 "
     r"groups",
     gives=(W4 @ TOKENS.T.astype(F32)),
 )
@@ -101,7 +102,7 @@ def unpacked_weights_stored_over_an_operand_in_flight(w, x, y, *, fixed: numpipe
     X[:, :128],
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"fix: +wait for ready\[1\] for in_specs\[1\] 'scales' .*, phase 0 \(barrier_wait in the body\)",
+    says=r"wait for ready\[1\] for in_specs\[1\] 'scales' .*, phase 0 \(barrier_wait in the body\)",
     gives=sum(
         X[:, 64 * k : 64 * k + 64].astype(F32)
         * X[:, 64 * (k // 2) : 64 * (k // 2) + 64].astype(F32)
@@ -201,7 +202,8 @@ def multiplied_by_warps_that_have_not_met(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
-    says=r"(read \(mma, b\) of|by warpgroup 0).*fix: +read the tile of step \d before barrier_arrive",
+    says=r"(read \(mma, b\) of|by warpgroup 0).*fix: +read the tile of step \d before "
+    r"barrier_arrive",
     gives=sum(X[:, k : k + 64].astype(F32) @ X[:, k : k + 64].astype(F32) for k in (0, 64, 128)),
     **WARPS,
 )
