@@ -243,7 +243,11 @@ def _finding(this: Conflict) -> Finding:
         and (_stored_over(this) if read is earlier else _overtaken(this))
     ):
         return Finding(
-            _READ[read.kind][1],
+            "refilled-while-read"
+            if read.kind == "wgmma"
+            else "store-source-reused"
+            if read.kind == "TMA store"
+            else "unordered-accesses",
             f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
             _read_first(read, store),
         )
@@ -643,12 +647,11 @@ def _product_reads(this: Conflict) -> Finding:
 
 
 _READ = {
-    "wgmma": ("its wgmma_wait", "refilled-while-read"),
-    "TMA store": ("its wait_smem_to_gmem(0, wait_read_only=True)", "store-source-reused"),
-    "read": ("its read", "unordered-accesses"),
+    "wgmma": "its wgmma_wait",
+    "TMA store": "its wait_smem_to_gmem(0, wait_read_only=True)",
+    "read": "its read",
 }
-"""When an access of a kind has read its bytes, and the hazard of a store that does not wait for
-it."""
+"""When an access of a kind has read its bytes."""
 
 
 def _read_first(read: Access, store: Access) -> str:
@@ -660,7 +663,7 @@ def _read_first(read: Access, store: Access) -> str:
     return (
         both
         * (read.site == store.site)
-        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind][0]}, and barrier_wait by "
+        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind]}, and barrier_wait by "
         f"{store.agent.name} before the store" + new * (read.kind == "read")
     )
 
