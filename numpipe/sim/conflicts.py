@@ -236,10 +236,9 @@ def _finding(this: Conflict) -> Finding:
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
     read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
-    by_barriers = hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
     if (
-        (by_barriers or read.kind == "wgmma")
-        and read.kind in _READ
+        read.kind in _READ
+        and (read.kind == "wgmma" or (hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens))
         and (_stored_over(this) if read is earlier else _overtaken(this))
     ):
         return Finding(
