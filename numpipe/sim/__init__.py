@@ -275,12 +275,12 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
 
 def _release(peers: list[SM]) -> bool:
     """Let the first warpgroup that has an error to report continue; return whether there is one."""
-    blocked = [w for sm in peers for w in sm.warpgroups if w.blocked is not None]
     for kind in (HELD, HELD_LAST):
-        for warpgroup in blocked:
-            if warpgroup.blocked is not None and warpgroup.blocked.kind == kind:
-                warpgroup.wake(warpgroup.time)
-                return True
+        for sm in peers:
+            for warpgroup in sm.warpgroups:
+                if warpgroup.blocked is not None and warpgroup.blocked.kind == kind:
+                    warpgroup.wake(warpgroup.time)
+                    return True
     return False
 
 

@@ -138,14 +138,20 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     )
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
+        own = (
+            "; run_scoped gives each warpgroup bytes of its own, unless collective_axes= names the "
+            "warpgroup axis"
+        ) * any(
+            part.memory.owners > 1 and lo in part.memory
+            for part in getattr(sm.unit, "scratch", {}).values()
+        )
         return race_report.race(
             access,
             what,
             hazard="uninitialised-read",
             span=(lo, hi),
             fix=fix
-            or "store to them, or load them and wait for the copy, before they are read"
-            + _for_itself(sm, lo),
+            or "store to them, or load them and wait for the copy, before they are read" + own,
         )
     plan, slot = place
     loader = next(
@@ -176,18 +182,6 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
         before=before,
         fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}",
     )
-
-
-def _for_itself(sm: SM, lo: int) -> str:
-    """Return the end of the fix for bytes that each warpgroup has for itself."""
-    own = any(
-        part.memory.owners > 1 and lo in part.memory
-        for part in getattr(sm.unit, "scratch", {}).values()
-    )
-    return (
-        "; run_scoped gives each warpgroup bytes of its own: with collective_axes=, the warpgroup "
-        "axis, all have the same"
-    ) * own
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -234,24 +228,27 @@ def _finding(this: Conflict) -> Finding:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
             "the tile",
         )
-    read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
-    by_barriers = hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens
-    if (
-        ((store.kind == "write" and by_barriers) or read.kind == "wgmma")
-        and read.kind in _READ
-        and (_stored_over(this) if read is earlier else _overtaken(this))
-    ):
-        return Finding(
-            _READ[read.kind][1],
-            f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
-            _read_first(read, store),
-        )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
         return (
             _outdated(this, earlier)
             or _read_when_free(this, earlier, later)
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
+        )
+    read, store = (earlier, later) if earlier.kind == "read" else (later, earlier)
+    if (
+        read.kind in _READ
+        and (read.kind == "wgmma" or (hasattr(this.sm.unit, "slot_at") and not this.sm.unit.tokens))
+        and (_stored_over(this) if read is earlier else _overtaken(this))
+    ):
+        return Finding(
+            "refilled-while-read"
+            if read.kind == "wgmma"
+            else "store-source-reused"
+            if read.kind == "TMA store"
+            else "unordered-accesses",
+            f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
+            _read_first(read, store),
         )
     fix = _wait_for(this) or (
         f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
@@ -288,7 +285,11 @@ def _wait_for(this: Conflict) -> str:
     if told is not None:
         return mbarriers.await_next(read, told)
     told = mbarriers.awaited(read)
-    if told is None or not all(0 < told.done[index] < value for index, value in store.needs):
+    if (
+        told is None
+        or told is mbarriers.awaited(store)  # the store has to come behind it
+        or not all(0 < told.done[index] < value for index, value in store.needs)
+    ):
         return ""
     return f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it"
 
@@ -314,9 +315,8 @@ def _sent(this: Conflict) -> Finding:
             "a place of its own for each sender: a part of the receiving tile that depends on "
             "numpipe.axis_index of the cluster's axis",
         )
-    over = earlier.over
     if later.kind == "st.async" or (
-        over is not None and over.kind == "st.async" and _overtaken(this)
+        getattr(earlier.over, "kind", "") == "st.async" and _overtaken(this)
     ):
         sender = later if later.kind == "st.async" else earlier
         return Finding(
@@ -634,11 +634,8 @@ def _product_reads(this: Conflict) -> Finding:
             f"{leaves if left > 0 else reads}"
         )
     elif left > 0:
-        since = product.agent.products.issued - product.needs[0][1]
-        fix = (
-            f"wgmma_wait({since}) and commit_smem before the "
-            f"{'copy' if this.asynchronous else 'store'}: {leaves}"
-        )
+        newer = product.agent.products.issued - product.needs[0][1]
+        fix = f"wgmma_wait({newer}) and commit_smem before the bytes are written: {leaves}"
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "
@@ -649,12 +646,11 @@ def _product_reads(this: Conflict) -> Finding:
 
 
 _READ = {
-    "wgmma": ("its wgmma_wait", "refilled-while-read"),
-    "TMA store": ("its wait_smem_to_gmem(0, wait_read_only=True)", "store-source-reused"),
-    "read": ("its read", "unordered-accesses"),
+    "wgmma": "its wgmma_wait",
+    "TMA store": "its wait_smem_to_gmem(0, wait_read_only=True)",
+    "read": "its read",
 }
-"""When an access of a kind has read its bytes, and the hazard of a store that does not wait for
-it."""
+"""When an access of a kind has read its bytes."""
 
 
 def _read_first(read: Access, store: Access) -> str:
@@ -666,7 +662,7 @@ def _read_first(read: Access, store: Access) -> str:
     return (
         both
         * (read.site == store.site)
-        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind][0]}, and barrier_wait by "
+        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind]}, and barrier_wait by "
         f"{store.agent.name} before the store" + new * (read.kind == "read")
     )
 

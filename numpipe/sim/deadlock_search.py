@@ -19,35 +19,10 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     hints = [
         hint
         for peer in sm.group
-        for hint in (
-            *_meant(peer),
-            *named_barriers.hints(peer),
-            *peer.registers.hints(),
-            *gmem.hints(peer),
-        )
+        for hint in (*named_barriers.hints(peer), *peer.registers.hints(), *gmem.hints(peer))
     ]
     hints += semaphore_counters.hints(sm)
     return race_report.failed(PipelineDeadlock, report_of(sm, why, hints))
-
-
-def _meant(sm: SM) -> list[deadlocks.Hint]:
-    """Return a hint for the wait of the only warpgroup that has not ended, if a phase of a barrier
-    of the same allocation is complete, and nobody has waited for it."""
-    blocked = [agent.blocked for agent in sm.warpgroups if not agent.greenlet.dead]
-    if len(blocked) != 1 or not isinstance(wait := blocked[0], MbarrierWait):
-        return []
-    meant, allocation = f"phase {wait.phase} of {wait.mbar.name}", wait.mbar.name.split(" @ ")[-1]
-    return [
-        deadlocks.Hint(
-            "too-few-arrivals",
-            f"hint: phase {other.phase - 1} of {other.name} is over, and nobody has waited for it",
-            f"barrier_wait for {other.name}, phase {other.phase - 1}, in place of {meant}",
-        )
-        for other in sm.mbarriers.values()
-        if other.observed
-        and other.phase - 1 > other.waited
-        and other.name.split(" @ ")[-1] == allocation
-    ]
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party
-from ..plan import roles
+from ..plan.roles import STORE as STORE_ROLE
 from . import race_report, sites
 from .clocks import Need
 from .state import Access, Mbarrier, side
@@ -131,7 +131,7 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
             "numpipe.program_id; or add them up: numpipe.atomic_add(array.at[…], tile), "
             "copy_smem_to_gmem(…, reduction_op='add')"
         )
-        if any(a.start != b.start for a, b in zip(touch.index, earlier.index, strict=True)):
+        if touch.index != earlier.index:
             fix = f"ds(start, size, stop=end) where a block reaches into the next one; {fix}"
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
@@ -201,7 +201,7 @@ def unordered(
 ) -> SimulationError:
     """Return the error for two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
-    if touch.agent.role == roles.STORE.name and earlier.kind == LOAD:
+    if touch.agent.role == STORE_ROLE.name and earlier.kind == LOAD:
         return in_transfer(access, touch, earlier, codes)
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, fix = "its four warps", "the value that was stored in place of the load"
@@ -234,31 +234,23 @@ def in_transfer(
     verb = _VERBS[touch.kind]
     fix = (
         "the stores of a pipeline end with the kernel, so load what they write in the next one; "
-        "copies of your own end at wait_smem_to_gmem(0)"
+        "copies of your own end at wait_smem_to_gmem(0); or the value that was stored in place of "
+        "the load, or an array of its own for what is stored"
     )
-    if roles.STORE.name in (touch.agent.role, earlier.agent.role) and LOAD in (
-        touch.kind,
-        earlier.kind,
-    ):
-        cause = "a storing warp stores when it comes to it, and tells nobody"
-        fix = "the value that was stored in place of the load, or load it in the next kernel"
-    elif mbar is not None:
+    if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
-        fix += "; or an array of its own for what is stored"
         if mbar.observed:
             fix = (
                 f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is "
                 "written there"
             )
-    elif verb == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
-        fix = (
-            "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or "
-            "num_compute_wgs=1"
-        )
-    elif verb == "writes":
+    elif verb == "writes" and earlier.kind != LOAD:
         fix = (
             "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each "
             "block"
+            if earlier.agent.warpgroup == touch.agent.warpgroup
+            else "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), "
+            "or num_compute_wgs=1"
         )
     return failure(
         access,

@@ -223,18 +223,22 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
         and _name(party, waiting) not in dict(barrier.arrived)
         and (some or party.did == FINISHED)
     ]
-    who = " and ".join(_name(party, waiting) for party in absent) if len(absent) == number else ""
+    names = " and ".join(_name(party, waiting) for party in absent)
+    who = f" by {names}" if len(absent) == number else ""
     fix = (
         f"{number} arrivals (barrier_arrive, or copies)"
         if number > 1
         else "one arrival (barrier_arrive, or a copy)"
     )
     fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}"
-    fix += f" by {who}" * bool(who) + " before the wait for it" * some
+    fix += who + " before the wait for it" * some
     if some:
         fix += f", or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
     elif not who:
-        fix += ", by who does not wait for it before"
+        fix += (
+            ", by who does not wait for it before; or the wait is for another barrier: of those of "
+            "a ring, barriers.at[i] for slot i"
+        )
     return Hint(
         "too-few-arrivals",
         f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "

@@ -77,6 +77,13 @@ def text(node: ast.expr | None) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
+def choices(node: ast.expr) -> list[ast.expr]:
+    """Return the values that a conditional expression chooses from."""
+    if isinstance(node, ast.IfExp):
+        return choices(node.body) + choices(node.orelse)
+    return [node]
+
+
 def hazards_of(source: str) -> tuple[set[str], list[int]]:
     """Return the hazards that a simulator module names, and the lines that raise without one or
     without a fix."""
@@ -95,13 +102,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
                 not text(hazard) or not (fixed or isinstance(call.args[1], ast.Call))
             )
         elif name in ("Finding", "Hint"):
-            given = call.args[0]
-            named |= {
-                text(part)
-                for part in (
-                    (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,)
-                )
-            }
+            named |= set(map(text, choices(call.args[0])))
         elif name == "Report" and text(call.args[0]):
             named |= {text(call.args[0])}
         # of `touches`: the cause and the fix are arguments
@@ -486,8 +487,8 @@ def for_each_other(machine: Any) -> None:
         (
             one_arrival_of_two,
             "too-few-arrivals",
-            "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with "
-            "num_arrivals=1",
+            "one arrival (barrier_arrive, or a copy) more in phase 0 of both by warpgroup 1 "
+            "(compute) before the wait for it, or a Barrier with num_arrivals=1",
         ),
         (
             for_each_other,

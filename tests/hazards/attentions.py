@@ -22,7 +22,9 @@ EYE = np.eye(64, dtype=F16)
     K,
     zeros(128, 64),
     hazard="refilled-while-read",
-    says=r"",
+    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) behind its wgmma_wait, and "
+    r"barrier_wait "
+    r"by warpgroup [01] \(compute\) before the store",
     gives=(Q.astype(F32) @ K.astype(F32)).astype(F16)[np.r_[64:128, :64]],
     **TWO,
 )
@@ -56,7 +58,7 @@ def an_output_stored_over_rows_of_q_of_another_warpgroup(q, k, y, *, fixed: nump
     X,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"",
+    says=r"fix: +wgmma_wait\(0\), then commit_smem, before the copy: batch 1 may still read",
     gives=(X[:, :64].astype(F32) @ X[:, 64:128].astype(F32)).astype(F16).astype(F32)
     @ X[:, 128:192].astype(F32),
     compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True),
@@ -89,7 +91,7 @@ def v_loaded_over_k_before_the_scores_are_there(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 128),
     hazard="refilled-while-read",
-    says=r"",
+    says=r"fix: +wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit",
     gives=2 * X[:, :128],
 )
 def the_next_q_loaded_over_an_output_that_is_being_stored(x, y, *, fixed: numpipe.Static):
@@ -112,7 +114,8 @@ def the_next_q_loaded_over_an_output_that_is_being_stored(x, y, *, fixed: numpip
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"",
+    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) behind its read, and barrier_wait by "
+    r"warpgroup 0 \(compute\) before the store",
     gives=X.reshape(64, 4, 64).astype(F32).sum(axis=1),
     **TWO,
 )
@@ -143,7 +146,8 @@ def a_slot_of_ds_stored_a_step_too_early(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="store-source-reused",
-    says=r"",
+    says=r"fix: +barrier_arrive by warpgroup 0 \(compute\) behind its wait_smem_to_gmem\(0, "
+    r"wait_read_only=True\), and barrier_wait by warpgroup 1 \(compute\) before the store",
     gives=np.tile(X[:, :64].astype(F32) + X[:, 64:128], (2, 1)),
     **TWO,
 )
@@ -170,7 +174,8 @@ def dq_written_again_after_a_wait_of_the_wrong_warpgroup(x, y, *, fixed: numpipe
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"did not arrive on consumed\[0\] for in_specs\[0\] 'x' .* for step 2.*every compute "
+    r"warpgroup arrives once on each consumed barrier of a step",
     gives=X[:, :192].reshape(64, 3, 64).astype(F32).sum(axis=1),
 )
 def a_slot_released_a_step_later_but_for_the_last(x, y, *, fixed: numpipe.Static):
@@ -194,7 +199,7 @@ def a_slot_released_a_step_later_but_for_the_last(x, y, *, fixed: numpipe.Static
     np.array([1], np.int32),
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"",
+    says=r"which holds bytes that nobody has written.*before they are read",
     gives=X[:, :64].astype(F32),
 )
 def a_page_that_its_predicate_leaves_out(x, pages, y, *, fixed: numpipe.Static):
@@ -218,7 +223,8 @@ def a_page_that_its_predicate_leaves_out(x, pages, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"fix: +one arrival \(barrier_arrive, or a copy\) more in phase 0 of barrier @ "
+    r"attentions.py:\d+ before the wait for it",
     gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32),
     error=PipelineDeadlock,
 )
@@ -240,7 +246,9 @@ def keys_waited_for_before_the_values_are_copied(x, y, *, fixed: numpipe.Static)
     X,
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"",
+    says=r"fix: +every compute warpgroup .*waits in none of them for what another one does "
+    r"behind its "
+    r"own",
     gives=X[:, :64].astype(F32),
     error=PipelineDeadlock,
     **TWO,
@@ -261,7 +269,7 @@ def a_wait_in_a_turn_for_what_the_next_turn_brings(x, y, *, fixed: numpipe.Stati
     X,
     zeros(64, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"",
+    says=r"fix: +set the array up before the kernel.*all CTAs use the same reduction_op",
     gives=X.reshape(64, 4, 64)[:, :2].astype(F32).sum(axis=1),
     error=SimulationError,
     grid=2,

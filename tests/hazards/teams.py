@@ -30,7 +30,9 @@ STORED = CompilerParams(store_role=True)
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"fix: +one arrival \(barrier_arrive, or a copy\) more in phase 0 of barrier @ "
+    r"teams.py:\d+ by "
+    r"warpgroup 1 \(compute\) before the wait for it",
     gives=np.concatenate([HALVES[:, 64:], HALVES[:, :64]]),
     error=PipelineDeadlock,
     **TWO,
@@ -53,7 +55,9 @@ def an_arm_that_does_not_arrive(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"fix: +one arrival \(barrier_arrive, or a copy\) in phase 2 of barrier @ "
+    r"teams.py:\d+ \(0\) by "
+    r"warpgroup 0",
     gives=X[:, :192].reshape(64, 3, 64).astype(F32).sum(axis=1),
     error=PipelineDeadlock,
     **TWO,
@@ -78,7 +82,7 @@ def an_arm_with_a_round_too_few(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"",
+    says=r"or num_arrivals=2",
     gives=np.tile(HALVES[:, :64], (2, 1)),
     error=SimulationError,
     **TWO,
@@ -97,7 +101,7 @@ def a_copy_left_out_that_arrives_nevertheless(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"",
+    says=r"run_scoped gives each warpgroup bytes of its own, unless collective_axes=",
     gives=HALVES[:, :64],
     **TWO,
 )
@@ -123,7 +127,8 @@ def scratch_that_each_warpgroup_has_for_itself(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"more in phase 1 of barrier @ teams.py:\d+ by warpgroup 0 \(compute\) before the "
+    r"wait for it",
     gives=np.concatenate([HALVES[:, :64], HALVES[:, :64] + HALVES[:, 64:]]),
     error=PipelineDeadlock,
     num_compute_wgs=2,
@@ -151,7 +156,7 @@ def a_meeting_in_steps_that_one_warpgroup_lacks(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="multicast-mismatch",
-    says=r"",
+    says=r"fix: +copy_gmem_to_smem\(…, collective_axes=…\) by all CTAs along the axes",
     gives=np.tile(HALVES[:, :64], (2, 1)),
     error=PipelineDeadlock,
     **PAIR,
@@ -174,7 +179,8 @@ BOTH = np.stack([X[:, :64], X[:, :64] + 1]).astype(F16)
     zeros(64, 64),
     zeros(64, 64),
     hazard="gpu-conflict",
-    says=r"",
+    says=r"of GPU (0 signals a semaphore of GPU 1|1 signals a semaphore of GPU 0) behind "
+    r"its access",
     gives=BOTH[::-1],
     gpus=2,
 )
@@ -195,7 +201,7 @@ def a_shard_signalled_to_oneself(x, y, z, ready, *, fixed: numpipe.Static):
     zeros(64, 64),
     zeros(64, 64),
     hazard="gpu-conflict",
-    says=r"",
+    says=r"fix: +warpgroup 0 .* of GPU \d signals a semaphore of GPU \d behind its access",
     gives=BOTH[::-1],
     gpus=2,
     **TWO,
@@ -220,7 +226,8 @@ def a_shard_signalled_by_another_warpgroup_than_stores(x, y, z, ready, *, fixed:
     X[:, :64],
     zeros(128, 64),
     hazard="gpu-conflict",
-    says=r"",
+    says=r"fix: +blocks of its own for each: a ds\(start, size\) that depends on "
+    r"numpipe.axis_index",
     gives=np.stack([BOTH.reshape(128, 64)] * 2),
     gpus=2,
 )
@@ -238,7 +245,7 @@ def both_shards_in_the_place_of_the_receiver(x, y, ready, *, fixed: numpipe.Stat
     X,
     zeros(64, 128),
     hazard="uninitialised-read",
-    says=r"",
+    says=r"nobody has written since TMA store \(y\).*write all of an output tile in every block",
     gives=X[:, :128] + X[:, 128:],
 )
 def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
@@ -263,7 +270,7 @@ def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
     zeros(64, 64),
     zeros(64, 64),
     hazard="array-in-transfer",
-    says=r"",
+    says=r"or the value that was stored in place of the load",
     gives=2 * X[:, :64],
     compiler_params=STORED,
 )
@@ -277,7 +284,7 @@ def a_block_read_that_another_role_stores(x, y, z, *, fixed: numpipe.Static):
     X,
     zeros(64, 192),
     hazard="array-in-transfer",
-    says=r"",
+    says=r"or one store to each block",
     gives=np.concatenate([X[:, :128], X[:, 128:192]], axis=1),
     compiler_params=STORED,
 )

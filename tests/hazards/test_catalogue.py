@@ -15,17 +15,21 @@ from numpipe.sim import livelocks
 from tests.hazards import (
     accumulators,
     arrays,
+    attentions,
     barriers,
     clusters,
     gpus,
     hand_overs,
     loops,
+    norms,
     outputs,
     phases,
     proxies,
     shared,
     slots,
     stores,
+    teams,
+    weights,
     whole,
 )
 from tests.hazards.catalogue import ENTRIES, Entry
@@ -34,17 +38,21 @@ from tests.kernels.covering import examples
 TOPICS = (
     accumulators,
     arrays,
+    attentions,
     barriers,
     clusters,
     gpus,
     hand_overs,
     loops,
+    norms,
     outputs,
     phases,
     proxies,
     shared,
     slots,
     stores,
+    teams,
+    weights,
     whole,
 )
 SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model

@@ -38,6 +38,35 @@ def fix_of(name: str) -> str:
 
 
 TWINS = (
+    # ---- whole kernels
+    (
+        r"barrier_arrive by .* behind its (?:read|wait_smem_to_gmem|wgmma_wait)",
+        r"\+.*(barrier_(arrive|wait)\(|step % 2)",
+    ),
+    (
+        r"numpipe.atomic_add\((?:tile|array)\.at\[…\], \w+\), if",
+        r"\+.*(numpipe.atomic_add|step % 2)",
+    ),
+    (r"barrier_arrive on .* behind the store, not before it", r"\+.*sums\[\.\.\.\] = total"),
+    (r"the leader, arrives on another ClusterBarrier", r"\+.*barrier_arrive\(go\)"),
+    (r"more in phase \d of .* before the wait for it", r"\+.*(\(met\)|values, landed)"),
+    (r"in phase 2 of .* by warpgroup 0", r"\+.*range\(3\)"),
+    (r"store to them, or load them", r"\+.*(k < pages|k % 2 == 0|collective_axes)"),
+    (r"waits in none of them for what another one does", r"\+.*if wg == 0"),
+    (r"all CTAs use the same reduction_op", r"\+.*atomic_add"),
+    (r"signals a semaphore of this GPU", r"\+.*\] = total"),
+    (r"collective_axes=…\) by all CTAs along", r"\+    numpipe.copy_gmem_to_smem"),
+    (r"blocks of its own for each: a ds", r"\+.*64 \* me"),
+    (r"write all of an output tile in every block", r"\+.*lambda i, k"),
+    (r"the value that was stored in place of the load", r"\+.*= tile$"),
+    (r"or one store to each block", r"\+.*side = 64"),
+    (r"read the tile of step 0 before barrier_arrive", r"\+.*(unpack|numpipe.mma)\("),
+    (r"wgmma_wait\((\d)\) and commit_smem before the bytes", r"\+.*wgmma_wait\(acc, {0}\)"),
+    (r"wait for ready\[1\] for in_specs\[1\]", r"\+.*barrier_wait\(scale_ready\)"),
+    (r"stop=end\) where a block reaches into the next", r"\+.*stop=starts"),
+    (r"barriers.at\[i\] for slot i", r"\+.*landed.at\[c\]"),
+    (r"then commit_smem, before the copy", r"\+.*commit_smem"),
+    # ---- single mistakes
     (
         r"^barrier_arrive on a ClusterBarrier by the CTA that has read",
         r"^\+ +numpipe\.barrier_wait\(read\)",
@@ -374,6 +403,32 @@ OTHERS = {
     "an_empty_loop": (
         r"end it by a count",
         [("while rounds < 1:", "for rounds in range(1):")],
+        True,
+    ),
+    "a_static_ring_that_loads_ahead_by_a_slot_too_many": (
+        r"wgmma_wait\(0\), then commit_smem",
+        [("if fixed:", "if True:"), ("wgmma_wait(acc, 1)", "wgmma_wait(acc, 0)")],
+        True,
+    ),
+    "rows_stepped_in_place_while_a_neighbor_reads": (
+        r"behind its read, and barrier_wait by warpgroup \d \(compute\) before the store",
+        [
+            (
+                "        new[ds(64 * wg, 64), :] = old[ds(64 - 64 * wg, 64), :]\n",
+                "        part = old[ds(64 - 64 * wg, 64), :]\n        numpipe.barrier_arrive(met)\n"
+                "        numpipe.barrier_wait(met)\n        new[ds(64 * wg, 64), :] = part\n",
+            )
+        ],
+        True,
+    ),
+    "a_meeting_in_steps_that_one_warpgroup_lacks": (
+        r"one arrival .* more in phase 1 of .* by warpgroup 0",
+        [
+            (
+                "    y[ds(64 * wg",
+                "    if wg == 0:\n        numpipe.barrier_arrive(met)\n    y[ds(64 * wg",
+            )
+        ],
         True,
     ),
     "a_wait_that_may_come_before_the_phase_before_has_ended": (

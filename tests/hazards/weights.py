@@ -40,7 +40,7 @@ TOKENS = integers(16, 192)
     TOKENS,
     zeros(64, 16, dtype=F32),
     hazard="read-after-release",
-    says=r"",
+    says=r"read \(numpipe.unpack\(.*fix: +read the tile of step 0 before barrier_arrive",
     gives=W4 @ TOKENS.T.astype(F32),
 )
 def weights_unpacked_behind_their_release(w, x, y, *, fixed: numpipe.Static):
@@ -70,7 +70,9 @@ def weights_unpacked_behind_their_release(w, x, y, *, fixed: numpipe.Static):
     TOKENS,
     zeros(64, 16, dtype=F32),
     hazard="refilled-while-read",
-    says=r"",
+    says=r"fix: +wgmma_wait\(1\) and commit_smem before the bytes are written: "
+    r"wgmma_wait\(2\) leaves 2 "
+    r"groups",
     gives=(W4 @ TOKENS.T.astype(F32)),
 )
 def unpacked_weights_stored_over_an_operand_in_flight(w, x, y, *, fixed: numpipe.Static):
@@ -100,7 +102,7 @@ def unpacked_weights_stored_over_an_operand_in_flight(w, x, y, *, fixed: numpipe
     X[:, :128],
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"",
+    says=r"wait for ready\[1\] for in_specs\[1\] 'scales' .*, phase 0 \(barrier_wait in the body\)",
     gives=sum(
         X[:, 64 * k : 64 * k + 64].astype(F32)
         * X[:, 64 * (k // 2) : 64 * (k // 2) + 64].astype(F32)
@@ -131,7 +133,8 @@ def scales_waited_for_in_the_first_step_only(x, scales, y, *, fixed: numpipe.Sta
     X[:, :64],
     zeros(128, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"",
+    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) behind its read, and barrier_wait by "
+    r"warpgroup 0 \(compute\) before the store",
     gives=np.tile(
         sum(X[:, 64 * k : 64 * k + 64].astype(F32) * X[:, k].astype(F32)[:, None] for k in (0, 1)),
         (2, 1),
@@ -162,7 +165,7 @@ def a_vector_of_scales_stored_again_by_one_warpgroup(x, scales, y, *, fixed: num
     np.array([0, 40, 128], np.int32),
     zeros(128, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"",
+    says=r"fix: +ds\(start, size, stop=end\) where a block reaches into the next one",
     gives=np.concatenate([np.full((40, 64), 1), np.full((88, 64), 2)]).astype(F32),
     grid=2,
 )
@@ -181,7 +184,7 @@ def rows_of_two_groups_in_one_tile(x, starts, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"",
+    says=r"read \(mma, b\) .*fix: +a barrier between the two: commit_smem within a warpgroup",
     gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32),
     compiler_params=CompilerParams(product="mma.sync", unsafe_no_auto_barriers=True),
 )
@@ -199,7 +202,8 @@ def multiplied_by_warps_that_have_not_met(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
-    says=r"",
+    says=r"(read \(mma, b\) of|by warpgroup 0).*fix: +read the tile of step \d before "
+    r"barrier_arrive",
     gives=sum(X[:, k : k + 64].astype(F32) @ X[:, k : k + 64].astype(F32) for k in (0, 64, 128)),
     **WARPS,
 )
@@ -225,7 +229,7 @@ def released_before_a_product_of_warps(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"",
+    says=r"or the wait is for another barrier: of those of a ring, barriers.at\[i\] for slot i",
     gives=X[:, :64].astype(F32) + X[:, 64:128],
     error=PipelineDeadlock,
 )
@@ -244,7 +248,7 @@ def the_first_slot_waited_for_in_every_round(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="out-of-bounds",
-    says=r"",
+    says=r"index 2 along dimension 0 is outside 0…1",
     gives=X[:, :192].reshape(64, 3, 64).astype(F32).sum(axis=1),
     error=SimulationError,
 )
@@ -263,7 +267,7 @@ def a_barrier_for_a_slot_too_many(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"",
+    says=r"fix: +wgmma_wait\(0\), then commit_smem, before the copy",
     gives=sum(
         X[:, k : k + 64].astype(F32) @ X[:, k : k + 64].astype(F32) for k in range(0, 256, 64)
     ),
