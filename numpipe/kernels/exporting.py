@@ -8,13 +8,10 @@ import dataclasses
 import enum
 import errno
 import hashlib
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, require
@@ -208,9 +205,8 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
     an array; `names` defines additional names.
 
-    The text is parsed and never executed: it may contain constants, names, sums and products of
-    numbers, members of enumerations, and dataclasses and named tuples with their fields. Raises
-    SpecError for anything else.
+    The text is parsed and never executed: it may contain constants, names, members of enumerations,
+    tuples, and calls of dataclasses and named tuples. Raises SpecError for anything else.
 
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16'), order='C'),), {'n': 3})
@@ -227,15 +223,6 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     )
 
 
-_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.USub: operator.neg,
-}
-
-
 def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the values of a call's arguments."""
     if any(each.arg is None for each in call.keywords):
@@ -244,39 +231,31 @@ def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...
     return tuple(_value(each, names) for each in call.args), values
 
 
-def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """Return the value of a part of a signature. Raises ValueError for what is not allowed there,
     and whatever a dataclass raises."""
     match node:
-        case ast.Constant(value):
-            return value
-        case ast.Tuple(items):
-            return tuple(_value(item, names) for item in items)
         case ast.Name(name) if name in ELEMENTS:
             return ELEMENTS[name].dtype
         case ast.Name(name) if name in names:
             return names[name]
-        case ast.Name(name):
-            raise NameError(f"name {name!r} is not defined")
-        case ast.Subscript(element, shape) if isinstance(dtype := _value(element, names), np.dtype):
+        case ast.Tuple(items):
+            return tuple(_value(item, names) for item in items)
+        case ast.Subscript(ast.Name(name), shape) if name in ELEMENTS:
             sizes = _value(shape, names)
-            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), dtype)
-        case ast.Attribute(owner, member) if not member.startswith("_"):
-            value = _value(owner, names)
-            if isinstance(value, enum.EnumMeta) or _is_record(type(value)):
-                return getattr(value, member)
-        case ast.UnaryOp(op) | ast.BinOp(op=op) if type(op) in _OPERATIONS:
-            parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-            numbers = [_value(part, names) for part in parts]
-            if all(isinstance(number, (int, float)) for number in numbers):  # no (0,) * 10**9
-                return _OPERATIONS[type(op)](*numbers)
+            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), name)
+        case ast.Attribute(ast.Name(name), one) if isinstance(names.get(name), enum.EnumMeta):
+            return names[name][one]
         case ast.Call(ast.Name(name)) if _is_record(names.get(name)):
             values, named = _arguments(node, names)
             return names[name](*values, **named)
-    raise ValueError(
-        f"{ast.unparse(node)} is neither a constant, an array, nor a name or dataclass of the "
-        "kernel's module"
-    )
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(
+            f"{ast.unparse(node)} is neither a constant, an array, nor a name or dataclass of the "
+            "kernel's module"
+        ) from None
 
 
 def _is_record(kind: Any) -> bool:
