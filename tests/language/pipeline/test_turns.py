@@ -171,7 +171,9 @@ def test_a_step_of_two_warpgroups_is_not_a_legal_trace() -> None:
         else event
         for event in trace.events
     ]
-    with pytest.raises(SimulationError, match="a step is of one warpgroup's turn"):
+    with pytest.raises(
+        SimulationError, match="a step must be read by only one of the warpgroups that take turns"
+    ):
         trace.check_legal()
 
 
