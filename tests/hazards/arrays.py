@@ -125,7 +125,7 @@ def a_part_of_a_tile_that_nobody_hands_over(y, work, *, fixed: numpipe.Static):
     zeros(64, 64, dtype=F32),
     hazard="exit-in-flight",
     says=r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is "
-    r"still set when the kernel has ended.*in the owner's too",
+    r"still set when the kernel has ended.*including the owner's",
     gives=2 * ONE,
     error=SimulationError,
     grid=2,

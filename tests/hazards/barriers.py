@@ -120,8 +120,8 @@ def invalidated_while_somebody_has_still_to_arrive(fixed, out):
 
 @machine(
     "barrier-reinitialised",
-    r"mbar_inval on mbarrier at 61440, but nothing orders its use by warp 1 of warpgroup 0 "
-    r"\(compute\) at barriers.py:\d+ in \w+ before.*",
+    r"mbar_inval on mbarrier at 61440, but nothing orders this after its use by warp 1 of "
+    r"warpgroup 0 \(compute\) at barriers.py:\d+ in \w+.*",
     gives=DONE,
 )
 def invalidated_while_other_warps_may_still_wait(fixed, out):
@@ -162,8 +162,8 @@ def announced_late(x, fixed):
 @machine(
     "barrier-reinitialised",
     r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
-    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before "
-    r"the bytes serve something else",
+    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval them "
+    r"before their bytes are reused",
     gives=DONE,
     error=SimulationError,
     warpgroups=2,
@@ -465,7 +465,7 @@ def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="too-few-arrivals",
     says=r"hint: barrier @ barriers.py:\d+ is still missing 4 of 8 arrivals in phase 0: a "
-    r"barrier_arrive or a copy is missing, or the count is too high",
+    r"barrier_arrive or a copy is missing, or the count is higher",
     gives=X[:, :64],
     error=PipelineDeadlock,
 )

@@ -246,7 +246,8 @@ def a_cta_that_ends_while_its_peer_sends(fixed, out):
     "unfenced-writes",
     r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) "
     r"of CTA \([01], 0, 0\) may still be writing it.*writes through the generic proxy, as ordinary "
-    r"stores do: the data is not visible to the async proxy.*fix: +read it with ordinary loads",
+    r"stores do: the data is not visible to the async proxy.*fix: +read the data with ordinary "
+    r"loads",
     gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32),
     box=(16, 32),
     **PAIR,

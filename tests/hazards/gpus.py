@@ -50,7 +50,7 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Sta
     zeros(128, 64),
     hazard="gpu-conflict",
     says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals "
-    r"of every",
+    r"of all",
     gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]),
     gpus=2,
     num_compute_wgs=2,

@@ -39,11 +39,7 @@ def row_sums_sent_over_row_maxima(x, y, *, fixed: numpipe.Static):
     tile = x[ds(64 * rank, 64), ds(0, 64)]
     for to in range(2):
         numpipe.async_store_smem(
-            tile.max(axis=1),
-            parts.at[ds(64 * rank, 64)],
-            landed,
-            cluster_idx=to,
-            cluster_dim="pair",
+            tile.max(axis=1), parts.at[ds(64 * rank, 64)], landed, cluster_idx=to, cluster_dim="pair"
         )
     numpipe.barrier_wait(landed)
     if not fixed:
@@ -54,11 +50,7 @@ def row_sums_sent_over_row_maxima(x, y, *, fixed: numpipe.Static):
     numpipe.barrier_wait(read)
     for to in range(2):
         numpipe.async_store_smem(
-            tile.sum(axis=1),
-            parts.at[ds(64 * rank, 64)],
-            landed,
-            cluster_idx=to,
-            cluster_dim="pair",
+            tile.sum(axis=1), parts.at[ds(64 * rank, 64)], landed, cluster_idx=to, cluster_dim="pair"
         )
     numpipe.barrier_wait(landed)
     total = parts[ds(0, 64)] + parts[ds(64, 64)]
@@ -106,11 +98,7 @@ def two_senders_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
     tile = x[ds(64 * rank, 64), ds(0, 64)]
     for to in range(2):
         numpipe.async_store_smem(
-            tile.sum(axis=1),
-            parts.at[ds(64 * rank, 64)],
-            landed,
-            cluster_idx=to,
-            cluster_dim="pair",
+            tile.sum(axis=1), parts.at[ds(64 * rank, 64)], landed, cluster_idx=to, cluster_dim="pair"
         )
     numpipe.barrier_wait(landed)
     y[ds(64 * rank, 64), ds(0, 64)] = tile - (parts[ds(0, 64)] + parts[ds(64, 64)])[:, None]

@@ -170,7 +170,7 @@ def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier "
-    r"orders.*fix: +a barrier",
+    r"orders.*fix: +add a barrier",
     gives=X.T,
     compiler_params=BARE,
     warp_specialized=False,
@@ -207,7 +207,7 @@ def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* "
-    r"while read).*fix: .*barrier_arrive and barrier_wait from one to another",
+    r"while read).*fix: .*barrier_arrive and barrier_wait between warpgroups",
     gives=2 * ONE,
     num_compute_wgs=2,
     warp_specialized=False,

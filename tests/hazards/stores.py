@@ -131,8 +131,8 @@ def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
     integers(64, 256),
     hazard="array-in-transfer",
     says=r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA "
-    r"(load|store) \(x\) by .* may still be.*fix: +the stores of a pipeline end with the "
-    r"kernel",
+    r"(load|store) \(x\) by .* may still be.*fix: +a pipeline's stores complete when the kernel "
+    r"ends",
     gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1),
 )
 def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):

@@ -347,7 +347,8 @@ def a_slot_that_is_not_aligned(fixed, x, out):
     PANEL,
     zeros(64, 64),
     hazard="out-of-bounds",
-    says=r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one",
+    says=r"tma_store of y at coordinates \(0, -64\): a store must not start at a negative "
+    r"coordinate",
     gives=PANEL,
     error=SimulationError,
 )

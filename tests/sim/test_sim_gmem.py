@@ -300,7 +300,7 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
         "array-in-transfer",
         r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: ordinary "
         r"stores to an array are not visible",
-        r"fence.proxy.async.shared::cta, is of shared memory",
+        r"fence.proxy.async.shared::cta, covers only shared memory",
         r"fix:    store it with copy_smem_to_gmem",
     )
 

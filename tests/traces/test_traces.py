@@ -421,8 +421,8 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     longer, _ = traced(tiled(ctas=2), *operands(256, 128, 320), cfg=SMALL)
     with pytest.raises(
         SimulationError,
-        match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, and "
-        r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do",
+        match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, but wait of "
+        r"step 4 \(slot 0\) of a, b @ .* at \d+ in the simulated run: both runs must do",
     ):
         trace.check_legal(longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
@@ -475,7 +475,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ("old.json", "has no member 'numpipe'"),
         ("list.json", "has no member"),
         ("broken.json", "is not JSON"),
-        ("run.txt", "is a picture in text"),
+        ("run.txt", "is a text timeline"),
         ("none.json", "cannot be read: No such"),
     ):
         with pytest.raises(SpecError, match=f"{name}' {message}"):

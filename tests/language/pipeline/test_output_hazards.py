@@ -306,7 +306,7 @@ def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(
     b = integers((64, 192))
     with pytest.raises(
         PipelineRace,
-        match="(?s)" + MEETING + r".*fix:    the stores of a pipeline end with the kernel",
+        match="(?s)" + MEETING + r".*fix:    a pipeline's stores complete when the kernel ends",
     ):
         twice.simulate(b, 0 * b, 0 * b, seed=seed)
 

@@ -47,7 +47,7 @@ def test_of_an_output_that_is_passed_the_rest_is_a_warning() -> None:
     (warning,) = result.warnings
     assert (warning.hazard, warning.schedules) == ("unwritten-output", 3)
     assert (
-        "y[64:128, 0:64], 4096 of 8192 elements, is never written: it keeps what it held"
+        "y[64:128, 0:64], 4096 of 8192 elements, is never written: these elements keep their values"
         in warning.text
     )
     assert warning.report is not None and warning.report.fix.endswith("verify(…, partial='y')")
