@@ -429,8 +429,8 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     skipped.check_legal()
     with pytest.raises(
         SimulationError,
-        match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, and "
-        r"simulated wait of step 7",
+        match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, but "
+        r"wait of step 7",
     ):
         skipped.check_legal(trace)
     elsewhere = edited(

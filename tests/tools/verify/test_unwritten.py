@@ -178,7 +178,7 @@ def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.Monkey
             at = 3 - at
         y[0, 0] = 1.0
 
-    with pytest.raises(PipelineDeadlock, match="iterations of its loops and has not ended"):
+    with pytest.raises(PipelineDeadlock, match="has run 1000 iterations of this loop"):
         spins.simulate(np.zeros((64, 64), F32))
 
 
