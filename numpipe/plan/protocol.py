@@ -63,7 +63,7 @@ BARRIERS = {
             span="data",
             option="manual_produced_barriers",
             use="barrier_wait",
-            once="fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}",
+            once="fill {slot} for step {step} after a wait for consumed[{number}], phase {phase}",
         ),
         SlotBarrier(
             name="consumed",
@@ -73,7 +73,7 @@ BARRIERS = {
             span="slot",
             option="manual_consumed_barriers",
             use="barrier_arrive",
-            once="release {slot} once a step, each step behind a wait for its ready[{number}]",
+            once="release {slot} once per step, each time after a wait for its ready[{number}]",
         ),
     )
 }

@@ -61,8 +61,8 @@ class Name:
         match = re.fullmatch(r"(\d+)(?: / (\d+(?:\.\d+)*))?:((?: \d+\.\d+)*)", text)
         if match is None:
             raise SpecError(
-                f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, "
-                "schedules='all') gives it, '0: 12.1 30.2'; else a seed is an int, or None for "
+                f"seed={text!r}: a string must be the name of a schedule from numpipe.verify(…, "
+                "schedules='all'), such as '0: 12.1 30.2'; otherwise a seed is an int, or None for "
                 "the virtual-time order"
             )
         turns = (turn.split(".") for turn in match[3].split())

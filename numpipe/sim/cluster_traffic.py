@@ -139,7 +139,7 @@ def _in_window(who: Warpgroup, address: int, operation: str) -> Mbarrier:
     if not 0 < rank <= len(who.sm.peers):
         raise race_report.illegal(
             who,
-            f"{operation} at address {address}, which is no address in the cluster's window",
+            f"{operation} at address {address}, which is not in the cluster's window",
             fix="cluster.map_shared(address, rank) of the mbarrier's address",
         )
     return mbarriers.find(who, offset, operation, of=who.sm.peers[rank - 1])
@@ -277,8 +277,7 @@ def check_reached(sm: SM) -> None:
     for who, what, site in sm.sent.unknown(sm.warpgroups):
         raise race_report.race(
             who,
-            f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for "
-            "this",
+            f"{what}, which may be in flight when CTA {sm.cta} ends: the CTA does not wait for it",
             site,
             hazard="exit-in-flight",
             fix=_MEET,
@@ -286,19 +285,21 @@ def check_reached(sm: SM) -> None:
         )
 
 
-_MEET = "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends"
+_MEET = (
+    "all warpgroups of the cluster meet with cluster.arrive() and cluster.wait() before one ends"
+)
 
 
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
     fix = (
-        "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster"
+        "call numpipe.combine(acc, part, axis=…) in all CTAs of the cluster"
         if "partial sums" in what
         else _MEET
     )
     return race_report.race(
         who,
-        f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait "
-        "for this",
+        f"{what} in shared memory of CTA {sm.cta}, which may have ended: it does not "
+        "wait for this access",
         site,
         hazard="exit-in-flight",
         fix=fix,
@@ -407,7 +408,7 @@ def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: 
         raise race_report.race(
             who,
             f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and "
-            "each loads a share of the block for both: the tile would be of two blocks; the same "
+            "each loads a share of the block for both: the tile would mix two blocks; use the same "
             "start for all CTAs along collective_axes, or leave collective_axes out",
             hazard="multicast-mismatch",
             before=race_report.party(

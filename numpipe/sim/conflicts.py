@@ -35,7 +35,7 @@ _VERBS = {
     "write": "writes",
     "atomic": "updates",
     "remote load": "reads",
-    "mbarrier": "initialises",
+    "mbarrier": "initializes",
 }
 
 
@@ -77,7 +77,7 @@ class Conflict(NamedTuple):
                 later,
                 f"{touches}, where {earlier.describe()} is in use (at "
                 f"{sites.place(earlier.site)}); place mbarriers outside the slots, and mbar_inval "
-                "before the bytes serve something else",
+                "them before their bytes are reused",
                 hazard="barrier-reinitialised",
                 before=earlier,
                 span=span,
@@ -133,8 +133,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     """Return the error for a read of SMEM[lo:hi) that nobody has written; in a slot, before its
     first tile is loaded."""
     what = (
-        f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has "
-        f"written{since}"
+        f"{access.describe()} reads SMEM[{lo}:{hi}), but these bytes have not been written{since}"
     )
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
@@ -151,7 +150,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
             hazard="uninitialised-read",
             span=(lo, hi),
             fix=fix
-            or "store to them, or load them and wait for the copy, before they are read" + own,
+            or "store to these bytes, or load them and wait for the copy, before the read" + own,
         )
     plan, slot = place
     loader = next(
@@ -161,7 +160,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     ready = _barrier(sm, plan, lo, _FULL.name)
     barrier = f"{_FULL.name}[{slot}] of {plan.name}" if ready is None else ready.name
     before = Party(
-        "TMA load that has yet to be issued",
+        "TMA load that has not been issued yet",
         loader.warpgroup,
         loader.role.name,
         loader.cta,
@@ -203,9 +202,10 @@ def _finding(this: Conflict) -> Finding:
     if later.kind == "TMA load" and later.agent.sm is not this.sm:
         return Finding(
             "refilled-while-read",
-            f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
-            "every CTA that a slot is filled in releases it to each that fills it: one arrival a "
-            "warp on the consumed barrier of each, whose count is that of all of them",
+            f"{later.agent.title} does not wait until CTA {this.sm.cta} has released these bytes",
+            "every CTA whose slot is filled releases it to every CTA that fills it: one arrival "
+            "per warp on the consumed barrier of each of them, with a count that includes the "
+            "warps of all",
         )
     if "st.async" in (earlier.kind, later.kind):
         return _sent(this)
@@ -225,8 +225,8 @@ def _finding(this: Conflict) -> Finding:
             f"the writing warps did not fence: the store of {earlier.agent.title} is not visible "
             "to the async proxy",
             "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
-            "the tile",
+            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that marks the "
+            "tile as ready",
         )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
@@ -247,19 +247,17 @@ def _finding(this: Conflict) -> Finding:
             else "store-source-reused"
             if read.kind == "TMA store"
             else "unordered-accesses",
-            f"nothing tells {store.agent.title} that {read.agent.title} has read what was there",
+            f"{store.agent.title} does not wait until {read.agent.title} has read the previous data",
             _read_first(read, store),
         )
     fix = _wait_for(this) or (
-        f"both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
+        f"put both inside with numpipe.turn({this.sm.unit.tokens[0]!r}), in the order of the turns"
         if getattr(this.sm.unit, "tokens", ()) and earlier.agent is not later.agent
-        else "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
-        "barrier_wait from one to another"
+        else "add a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
+        "barrier_wait between warpgroups"
     )
     if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
-        fix += (
-            "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
-        )
+        fix += "; or give each warpgroup its own part (numpipe.axis_index of the warpgroup axis)"
     return Finding("unordered-accesses", cause, fix)
 
 
@@ -298,7 +296,7 @@ def _hand_over(read: Access, fill: Access) -> str:
     if read.agent is fill.agent:
         return "commit_smem between the last read and the copy: a barrier of all four warps"
     return mbarriers.missing_arrival(read.agent, mbarriers.awaited(fill)) or (
-        "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy"
+        "barrier_arrive by the readers, after their last read, and barrier_wait before the copy"
     )
 
 
@@ -312,8 +310,8 @@ def _sent(this: Conflict) -> Finding:
             "unordered-accesses",
             f"{earlier.agent.title} and {later.agent.title} send to the same bytes of CTA "
             f"{this.sm.cta}, and nothing orders the two",
-            "a place of its own for each sender: a part of the receiving tile that depends on "
-            "numpipe.axis_index of the cluster's axis",
+            "give each sender its own part of the receiving tile, chosen by numpipe.axis_index of "
+            "the cluster's axis",
         )
     if later.kind == "st.async" or (
         getattr(earlier.over, "kind", "") == "st.async" and _overtaken(this)
@@ -321,23 +319,23 @@ def _sent(this: Conflict) -> Finding:
         sender = later if later.kind == "st.async" else earlier
         return Finding(
             "refilled-while-read",
-            f"nothing tells {sender.agent.title} that CTA {this.sm.cta} has read what was there",
-            "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a "
-            "warp behind its last read, and that CTA waits for it before it sends again",
+            f"{sender.agent.title} does not wait until CTA {this.sm.cta} has read the previous data",
+            "each warp that reads the data arrives on a barrier of the sending CTA after its last "
+            "read, and that CTA waits for the barrier before it sends again",
         )
     assert earlier.mbar is not None
     if this.asynchronous and this.known[earlier.mbar.landed] > earlier.phase:
         return Finding(
             "unfenced-writes",
-            f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async "
-            "proxy does not see",
-            "read it with ordinary loads, tile[…], by those who have waited for it",
+            f"st.async of {earlier.agent.title} writes through the generic proxy, as ordinary "
+            "stores do: the data is not visible to the async proxy",
+            "read the data with ordinary loads, tile[…], in warps that have waited for it",
         )
     return Finding(
         "read-before-ready",
-        f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
-        f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes "
-        "are touched",
+        f"{later.agent.title} does not wait until the data from {earlier.agent.title} has landed",
+        f"wait for {earlier.mbar.name}, phase {earlier.phase}, in every warp, before the bytes are "
+        "accessed",
     )
 
 
@@ -347,7 +345,7 @@ def _not_landed(this: Conflict) -> Finding:
     flight."""
     fill, later = this.earlier, this.later
     assert fill.mbar is not None
-    cause = f"nothing tells {later.agent.title} that this copy has landed"
+    cause = f"{later.agent.title} does not wait until this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
         stale = (
@@ -362,11 +360,11 @@ def _not_landed(this: Conflict) -> Finding:
                 "read-before-ready",
                 cause,
                 (
-                    f"barrier_wait for {ready}, before the bytes are touched"
+                    f"barrier_wait for {ready}, before the bytes are accessed"
                     if fill.mbar.observed
                     else (
-                        f"wait for {ready}, before the bytes are touched; a pipeline's tile is "
-                        "there for its step only"
+                        f"wait for {ready}, before the bytes are accessed; a pipeline's tile is "
+                        "valid only during its step"
                     )
                 ),
             )
@@ -377,7 +375,7 @@ def _not_landed(this: Conflict) -> Finding:
         return Finding(
             "read-before-ready",
             cause,
-            f"fill slot {slot} of {plan.name} again when {ready} has been waited for",
+            f"wait for {ready}, before slot {slot} of {plan.name} is filled again",
         )
     if step is None and loaded and later.kind in ("read", "wgmma") and not _by_hand(plan):
         stale = _read_when_free(this, later, fill)  # in a loop within the ring's step
@@ -412,12 +410,12 @@ def _filled_over(this: Conflict) -> Finding | None:
         return Finding(
             "read-after-release",
             f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}",
-            f"read before the arrival on {free.name}; if the next tile is meant, wait for "
+            f"read before the arrival on {free.name}; to read the next tile, wait for "
             f"{fill.mbar.name}, phase {fill.phase}",
         )
     return Finding(
         "refilled-while-read",
-        f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
+        f"{fill.agent.title} does not wait until {reader.agent.title} has read these bytes",
         _hand_over(reader, fill),
     )
 
@@ -454,14 +452,16 @@ def _from_abroad(this: Conflict) -> Finding:
     earlier, later = this.earlier, this.later
     stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
     ordered = (
-        "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and "
+        "barrier_arrive after the store, on a ClusterBarrier(…, orders_stores=True), and "
         "barrier_wait for it before the load"
     )
     asked = (
         "barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it "
         "before the bytes are written again"
     )
-    cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
+    cause = (
+        f"{stores.agent.title} does not wait until {loads.agent.title} has read the previous data"
+    )
     if loads is earlier:
         return Finding(
             "refilled-while-read"
@@ -484,13 +484,13 @@ def _from_abroad(this: Conflict) -> Finding:
     # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
         return Finding(
-            "unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}"
+            "unordered-accesses", cause, f"{asked}; to read the new data instead, {ordered}"
         )
     return Finding(
         "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
         (
-            f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for "
-            "other CTAs"
+            f"{loads.agent.title} does not wait until the data that {stores.agent.title} wrote is "
+            "visible to other CTAs"
         ),
         ordered,
     )
@@ -508,8 +508,8 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
         return None
     loaded = _step_of(this.later, plan, slot)
     cause = (
-        f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from "
-        f"step {held}{_unordered(this)}"
+        f"{reader.agent.title} reads, in step {step}, the tile of step {held} in slot {slot} of "
+        f"{plan.name}{_unordered(this)}"
     )
     if step > held and (step - held) % plan.slots == 0:
         return Finding(
@@ -528,13 +528,15 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
 def _unordered(this: Conflict) -> str:
     """Describe what the clocks lack, in addition to the steps."""
     if this.earlier.kind == "wgmma":
-        return f", and {this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
+        return (
+            f", and {this.late_warps(clocks.DRAINED)} did not signal that their wgmma had finished"
+        )
     if this.earlier.kind == "read":
         return (
             f", and no barrier orders {this.late_warps(clocks.GENERIC)} before "
             f"{this.later.agent.title}"
         )
-    return f", and nothing tells {this.later.agent.title} that this copy has landed"
+    return f", and {this.later.agent.title} does not wait until this copy has landed"
 
 
 def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | None:
@@ -559,7 +561,7 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
     return Finding(
         "read-after-release",
         cause,
-        f"read before the arrival on {free.name}: it says that the bytes may be overwritten",
+        f"read before the arrival on {free.name}, which allows the bytes to be overwritten",
     )
 
 
@@ -589,7 +591,7 @@ def _product_reads(this: Conflict) -> Finding:
     if stale is not None:
         return stale
     late, left = this.late(clocks.DRAINED), product.agent.products.left
-    cause = f"{this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
+    cause = f"{this.late_warps(clocks.DRAINED)} did not signal that their wgmma had finished"
     where = (
         f"slot {this.slot[1]} of {this.slot[0].name}"
         if this.slot is not None
@@ -602,8 +604,8 @@ def _product_reads(this: Conflict) -> Finding:
     )
     if 0 < len(late) < 4:
         fix = (
-            "a release by each of the four warps behind wgmma_wait: barrier_arrive, or "
-            "commit_smem before a copy of the warpgroup's own"
+            "release the bytes in each of the four warps after wgmma_wait: barrier_arrive, or "
+            "commit_smem before a copy by the same warpgroup"
         )
     elif this.slot is not None:
         plan, manual = this.slot[0], _EMPTY.name in this.slot[0].manual
@@ -617,7 +619,7 @@ def _product_reads(this: Conflict) -> Finding:
         )
         fix = f"wgmma_wait({newer}) {place}"
         if newer < plan.delay:
-            fix += f", or {_EMPTY.use} behind the product of its step and wgmma_wait({plan.delay})"
+            fix += f", or {_EMPTY.use} after the product of its step and wgmma_wait({plan.delay})"
         if left > 0:
             needed = max(left, plan.delay + 1)
             more = (
@@ -639,8 +641,8 @@ def _product_reads(this: Conflict) -> Finding:
     else:
         fix = (
             "wgmma_wait(0), then commit_smem, before the "
-            f"{'copy' if this.asynchronous else 'store'}: {reads}, and each warp knows only that "
-            "its own part of the product is over"
+            f"{'copy' if this.asynchronous else 'store'}: {reads}, and wgmma_wait covers only a "
+            "warp's own part of the product"
         )
     return Finding("refilled-while-read", cause, fix)
 
@@ -656,13 +658,13 @@ _READ = {
 def _read_first(read: Access, store: Access) -> str:
     both = "numpipe.atomic_add(tile.at[…], value), if both add to it; else "
     new = (
-        "; if the new value is meant, barrier_arrive and barrier_wait from one to another behind "
-        "the store"
+        "; if the new value is meant, barrier_arrive after the store and barrier_wait before the "
+        "read"
     )
     return (
         both
         * (read.site == store.site)
-        + f"barrier_arrive by {read.agent.name} behind {_READ[read.kind]}, and barrier_wait by "
+        + f"barrier_arrive by {read.agent.name} after {_READ[read.kind]}, and barrier_wait by "
         f"{store.agent.name} before the store" + new * (read.kind == "read")
     )
 
@@ -716,14 +718,14 @@ def _store_reads(this: Conflict) -> Finding:
     """Find the hazard of bytes that are overwritten while a TMA store may not have read them."""
     store = this.earlier
     cause = (
-        f"the lane of {store.agent.title} that issued the store never told that it has read its "
-        "bytes"
+        f"the lane of {store.agent.title} that issued the store did not signal that the store has "
+        "read these bytes"
     )
     newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
     if this.later.kind == "write" and this.later.agent is not store.agent:
         return Finding("store-source-reused", cause, _read_first(store, this.later))
-    fix = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
-        f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before "
+    fix = ("commit_smem_to_gmem_group after the store, then " if newer is None else "") + (
+        f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) after the group's commit, before "
         "the bytes are written again (bulk_wait(pending, read=True) by the lane that stored, "
         "then a barrier)"
     )

@@ -144,7 +144,7 @@ class Exploration:
         if any(
             self._layout.setdefault(what, where) != where for what, where in guide.layout.items()
         ):
-            self.partly = "where things lie in shared memory depends on the schedule"
+            self.partly = "the layout of shared memory depends on the schedule"
         self.clusters, self.drawn = max(self.clusters, guide.clusters), max(self.drawn, guide.drawn)
         for first, later in _races(self._path, fresh):
             self._reverse(first, later)

@@ -283,10 +283,10 @@ def scatter_array(
     if twice.size:
         raise race_report.violation(
             access,
-            f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more "
-            "than once; which of its elements is stored last is not known",
+            f"scattered store to {what}: index {int(twice[0])} along dimension {axis} occurs more "
+            "than once, and which of its elements is stored last is undefined",
             hazard="unordered-accesses",
-            fix="indices that differ",
+            fix="use indices that are all different",
         )
     for run in np.split(order, np.flatnonzero(np.diff(sorted_places) != 1) + 1):
         where = (
@@ -313,7 +313,8 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
             raise race_report.violation(
                 access,
                 f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
-                f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
+                f"{size}: ordinary {access.kind}s are not clipped; {access.kind} only what lies "
+                "inside",
                 hazard="out-of-bounds",
             )
     return tuple(slice(int(start), int(stop)) for start, stop in parts)

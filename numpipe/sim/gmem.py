@@ -396,14 +396,14 @@ class GlobalMemory:
                 "uninitialised-read",
                 (
                     f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, "
-                    f"which nobody has written: '{touch.what}' is allocated by the call "
-                    "(out_type) and holds anything"
+                    f"which has not been written: '{touch.what}' is allocated by the call "
+                    "(out_type) and is uninitialized"
                 ),
                 "nothing was stored there before",
                 f"pass '{touch.what}' (or out=) with the values it starts from, or write it "
                 "before it is read"
                 + (
-                    ": numpipe.wait for the semaphore of who stores it"
+                    ": numpipe.wait for a semaphore that is signaled after the store"
                     * (access.agent.sm.gpus is not None)
                 ),
                 SimulationError,
@@ -447,9 +447,8 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     if flag.release is not None:
         raise race_report.violation(
             who,
-            f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that "
-            "handed over",
-            fix="a slot of its own for each part",
+            f"the flag of {what} is still set, by {flag.set_by}: no CTA has received that part yet",
+            fix="use a separate slot for each part",
             hazard="cta-conflict",
         )
     vector = who.vectors[0].copy()
@@ -489,9 +488,10 @@ def hints(sm: SM) -> list[Hint]:
     return [
         Hint(
             "deadlock",
-            f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index "
-            "than the one that waits: those have run",
-            "hand every part over with numpipe.combine, and wait for parts of the CTAs before only",
+            f"{w.blocked.text()}: it was never set, although the CTAs that can set it, those with "
+            "a smaller index, have run",
+            "pass every part on with numpipe.combine, and wait only for parts of CTAs with a "
+            "smaller index",
         )
         for w in sm.warpgroups
         if isinstance(w.blocked, Flag)
@@ -505,9 +505,9 @@ def left_set(flags: Iterable[Flag]) -> None:
         if flag.release is not None:
             text = (
                 f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel "
-                "has ended: the next launch would take it for its own"
+                "has ended: the next launch would read it as its own"
             )
-            fix = "run numpipe.combine in every part of a tile, in the owner's too"
+            fix = "run numpipe.combine in every part of a tile, including the owner's"
             raise race_report.failed(
                 SimulationError,
                 Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix),

@@ -18,7 +18,7 @@ Codes = npt.NDArray[np.int32]
 Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """Kinds of ordinary accesses."""
-_AT_ONCE = "they run at once, and in any order"
+_AT_ONCE = "they run concurrently, in any order"
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 
 
@@ -110,25 +110,26 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
     """Return the error for accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
         fix = (
-            "set the array up before the kernel and read it behind it; in the kernel all CTAs use "
-            "the same reduction_op, and no other access"
+            "initialize the array before the kernel and read it afterwards; in the kernel all CTAs "
+            "use the same reduction_op, and no other access"
         )
     elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
         fix = (
-            "a kernel of its own for what reads the results of other CTAs, or an array of its own "
-            "for the results"
+            "read the results of other CTAs in a later kernel, or store the results to a separate "
+            "array"
         )
         if LOAD in (touch.kind, earlier.kind):
             if touch.site == earlier.site:
                 fix = f"numpipe.atomic_add(array.at[…], tile), if each adds to it; else {fix}"
             fix += (
-                "; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, "
-                "one lane signals; one lane awaits that, a barrier, all lanes load"
+                "; or numpipe.combine, which passes partial sums on: all lanes store, then a "
+                "barrier, then one lane signals; one lane waits for the signal, then a barrier, "
+                "then all lanes load"
             )
     else:
         fix = (
-            "blocks of its own for each CTA: a ds(start, size), or an index map, that depends on "
-            "numpipe.program_id; or add them up: numpipe.atomic_add(array.at[…], tile), "
+            "give each CTA its own blocks: a ds(start, size), or an index map, that depends on "
+            "numpipe.program_id; or add the values: numpipe.atomic_add(array.at[…], tile), "
             "copy_smem_to_gmem(…, reduction_op='add')"
         )
         if touch.index != earlier.index:
@@ -156,19 +157,19 @@ def unsignaled(
     other = f"{earlier.agent.name} of {earlier.agent.where}"
     if touch.reduction and touch.reduction == earlier.reduction:
         fix = (
-            "reductions are atomic among the CTAs of one GPU only: an array of its own for each "
-            "GPU, added up by their owner"
+            "reductions are atomic among the CTAs of one GPU only: give each GPU its own array, "
+            "and add the arrays on one GPU"
         )
     else:
         fix = (
-            f"{other} signals a semaphore {where} behind its access, numpipe.signal("
-            "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, "
-            "where n counts the signals of every warpgroup that has a part in it"
+            f"{other} signals a semaphore {where} after its access, numpipe.signal("
+            "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this "
+            "access, where n counts the signals of all warpgroups that take part"
         )
         if _VERBS[touch.kind] == _VERBS[earlier.kind]:
             fix = (
-                "blocks of its own for each: a ds(start, size) that depends on "
-                f"numpipe.axis_index; or {fix}"
+                "give each its own blocks: a ds(start, size) that depends on numpipe.axis_index; "
+                f"or {fix}"
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
@@ -188,10 +189,10 @@ def other_proxy(
         "array-in-transfer",
         (
             f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which "
-            f"{earlier.describe()} of the same CTA wrote: nothing makes ordinary stores to an "
-            "array visible to the async proxy"
+            f"{earlier.describe()} of the same CTA wrote: ordinary stores to an array are not "
+            "visible to the async proxy"
         ),
-        "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
+        "the fence available to kernels, fence.proxy.async.shared::cta, covers only shared memory",
         "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel",
     )
 
@@ -204,10 +205,10 @@ def unordered(
     if touch.agent.role == STORE_ROLE.name and earlier.kind == LOAD:
         return in_transfer(access, touch, earlier, codes)
     if touch.agent.warpgroup == earlier.agent.warpgroup:
-        warps, fix = "its four warps", "the value that was stored in place of the load"
+        warps, fix = "its four warps", "use the stored value instead of the load"
     else:
         warps = f"{earlier.agent.name} before {touch.agent.name}"
-        fix = "rows and columns of its own for each warpgroup"
+        fix = "give each warpgroup its own rows and columns"
         if touch.kind == earlier.kind == STORE:
             fix += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
     return failure(
@@ -217,7 +218,7 @@ def unordered(
         "unordered-accesses",
         what,
         f"no barrier orders {warps}",
-        f"a barrier between the two, or {fix}",
+        f"add a barrier between the two, or {fix}",
     )
 
 
@@ -230,15 +231,15 @@ def in_transfer(
 ) -> SimulationError:
     """Return the error for an access that conflicts with a copy of its CTA in flight: a load, which
     completes on `mbar`, or a store."""
-    cause = f"nothing tells {touch.agent.name} that the store has reached the array"
+    cause = f"{touch.agent.name} does not wait until the store has reached the array"
     verb = _VERBS[touch.kind]
     fix = (
-        "the stores of a pipeline end with the kernel, so load what they write in the next one; "
-        "copies of your own end at wait_smem_to_gmem(0); or the value that was stored in place of "
-        "the load, or an array of its own for what is stored"
+        "a pipeline's stores complete when the kernel ends, so load their results in the next "
+        "kernel; your own copies complete at wait_smem_to_gmem(0); or use the stored value instead "
+        "of the load, or store to a separate array"
     )
     if mbar is not None:
-        cause = f"nothing tells {touch.agent.name} that this copy has landed"
+        cause = f"{touch.agent.name} does not wait until this copy has landed"
         if mbar.observed:
             fix = (
                 f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is "
@@ -246,11 +247,11 @@ def in_transfer(
             )
     elif verb == "writes" and earlier.kind != LOAD:
         fix = (
-            "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each "
-            "block"
+            "wait_smem_to_gmem(0) between the two, which are not ordered, or only one store to "
+            "each block"
             if earlier.agent.warpgroup == touch.agent.warpgroup
-            else "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), "
-            "or num_compute_wgs=1"
+            else "give each warpgroup its own rows (numpipe.axis_index of the warpgroup axis), or "
+            "num_compute_wgs=1"
         )
     return failure(
         access,
@@ -276,11 +277,11 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
         "read-before-grid-dependency",
         (
             f"{touch.where()} is {done} by {touch.describe()} of {agent} before "
-            "griddepcontrol.wait: the kernel ahead in the stream may not have ended"
+            "griddepcontrol.wait: the previous kernel in the stream may not have ended"
         ),
-        f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has "
-        "told it",
-        "griddep.wait() by every warpgroup, before it touches an array",
+        f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that it has "
+        "synchronized with since",
+        "griddep.wait() by every warpgroup, before it accesses an array",
     )
 
 
@@ -295,7 +296,7 @@ def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
             f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU "
             f"{gpu} has begun: its memory belongs to other kernels until then"
         ),
-        f"nothing tells {touch.agent.name} that the launch has begun",
+        f"{touch.agent.name} does not wait until the launch has begun",
         "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until "
         "all launches have begun",
     )
@@ -346,12 +347,12 @@ def failure(
             "steering-data-written",
             what,
             (
-                f"the roles read '{steering.what}' each for itself, at times of their own, to "
-                "know what to load and to compute, and they must read the same"
+                f"each role reads '{steering.what}' separately, at different times, to decide what "
+                "to load and to compute, and all must read the same values"
             ),
             (
-                f"an array of its own for what is stored: '{steering.what}' keeps its numbers "
-                "until the launch has ended"
+                f"store to a different array: '{steering.what}' must not change until the launch "
+                "has ended"
             ),
         )
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]

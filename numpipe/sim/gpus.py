@@ -84,24 +84,24 @@ class Gpus:
         self._left[gpu] = True
         warpgroups = [w for sm in group for w in sm.warpgroups]
         for act in self._reached[gpu].unknown(warpgroups):
-            raise _too_late(gpu, *act, "may have ended: nothing makes it wait for this", who)
+            raise _too_late(gpu, *act, "may have ended: it does not wait for this access", who)
 
 
 def _too_late(
     gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None
 ) -> SimulationError:
     fix = (
-        "the memory role reads it, and the compute role signals: a tile that it loads behind it, "
-        "and that the compute role computes with, tells; or the numbers in an array of this GPU, "
-        "which a kernel before has brought"
+        "the memory role reads it, but the compute role signals: signal after the compute role has "
+        "used a tile that the memory role loads after this read; or copy the values to an array of "
+        "this GPU in an earlier kernel"
         if who.role.loads and what.startswith("load")
         else (
-            f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before "
-            "its kernel ends"
+            f"GPU {gpu} must wait for all signals that it is sent: numpipe.wait(semaphore.at[i], "
+            "n) before its kernel ends"
         )
         if what.startswith("signal")
         else (
-            f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], "
+            f"numpipe.signal(semaphore.at[i], {gpu}) after it, and numpipe.wait(semaphore.at[i], "
             f"n) on GPU {gpu}, for each warpgroup that signals, before its kernel ends"
         )
     )
@@ -145,7 +145,7 @@ def check_rank(who: Warpgroup, rank: int, what: str) -> int:
     if not 0 <= rank < count:
         raise race_report.violation(
             who,
-            f"{what} of GPU {rank}, and the mesh has {count}",
+            f"{what} of GPU {rank}, but the mesh has {count}",
             hazard="out-of-bounds",
             fix=f'a rank in 0…{count - 1}: (numpipe.axis_index("gpu") + 1) % '
             'numpipe.axis_size("gpu")',

@@ -78,8 +78,8 @@ class Lane:
         if self._rounds > livelocks.MOST:
             raise livelocks.endless(
                 self._warp.who,
-                f"lane {self.lane % WARP} of warp {self._warp.number} has gone round its loops "
-                f"{livelocks.MOST} times and has not ended",
+                f"lane {self.lane % WARP} of warp {self._warp.number} has run {livelocks.MOST} "
+                "iterations of its loops and has not ended",
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -87,9 +87,9 @@ class Lane:
             return getattr(self._warp.who, name)
         operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
         raise SpecError(
-            f"{operation} is an operation of the whole warpgroup, and this body is code for each "
-            "lane (lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and "
-            "arrays, shuffles and syncwarp"
+            f"{operation} is an operation of the whole warpgroup, but this body runs in each lane ("
+            "lowering_semantics=LoweringSemantics.Lane): it may use elements of tiles and arrays, "
+            "shuffles and syncwarp"
         )
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
@@ -173,7 +173,7 @@ class Lane:
                 f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
                 "it is not in",
                 hazard="divergent-aligned",
-                fix="give the mask of all lanes that come there",
+                fix="pass the mask of all lanes that reach the call",
             )
         return self._warp.hub.switch(stop)
 
@@ -227,8 +227,9 @@ class _Warp:
                     who,
                     f"warp {self.number}: {told} that lane {other} of warp {warp} has "
                     f"{_DONE[did]}, and nothing orders them",
-                    fix="an element of its own for each lane, or numpipe.atomic_add and its "
-                    "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
+                    fix="give each lane its own element, or use numpipe.atomic_add or another "
+                    "atomic; or put a barrier of the warpgroup, numpipe.commit_smem(), between two "
+                    "bodies",
                     hazard="unordered-accesses",
                 )
             for own, now in who.needs() if did != "read" else ():
@@ -342,7 +343,7 @@ class _Warp:
                 f"which is not in the mask {stop.mask:#x}: undefined on the GPU",
                 stop.site,
                 hazard="divergent-aligned",
-                fix="take one of a lane that is in the mask",
+                fix="read from a lane that is in the mask",
             )
         return stops[source].value
 
@@ -366,7 +367,7 @@ class _Warp:
             f"{stop.mask:#x}, but lane {first} {where}",
             stop.site,
             hazard="divergent-aligned",
-            fix="all of them must come to the same call",
+            fix="all of them must reach the same call",
         )
 
 

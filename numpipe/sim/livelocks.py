@@ -68,8 +68,8 @@ def begin(who: Warpgroup) -> None:
     if rounds.busy > MOST:
         raise endless(
             who,
-            f"has gone round its loops {MOST} times and has not ended: the simulated SM takes it "
-            "for endless",
+            f"has run {MOST} iterations of its loops and has not ended: the simulator treats them "
+            "as endless",
         )
 
 
@@ -81,8 +81,8 @@ def endless(who: Warpgroup, what: str) -> SimulationError:
         hazard="livelock",
         error=PipelineDeadlock,
         fix=(
-            "change in the body what the loop's condition tests, or end it by a count; to wait "
-            "for somebody, wait for a barrier (barrier_wait), which takes no rounds"
+            "change in the body what the loop's condition tests, or end it by a count; to wait for "
+            "another warpgroup, use barrier_wait instead of a loop"
         ),
     )
 
@@ -90,8 +90,8 @@ def endless(who: Warpgroup, what: str) -> SimulationError:
 def _alone(who: Warpgroup) -> SimulationError:
     return endless(
         who,
-        f"has gone round this loop {MOST} times, and executed no operation in it: what its "
-        "condition tests does not change",
+        f"has run {MOST} iterations of this loop without an operation in it: the values that its "
+        "condition tests do not change",
     )
 
 
@@ -103,10 +103,10 @@ def _together(who: Warpgroup) -> SimulationError:
     )
     hint = Hint(
         "livelock",
-        f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or "
-        "an array: the warpgroups only tell each other to go on",
+        f"hint: in {who.loops.idle} iterations of a loop of {who.name}, no warpgroup has accessed "
+        "a tile or an array: the warpgroups only signal each other",
         fix,
     )
-    found = deadlock_search.report_of(who.sm, "warpgroups go round, and get nowhere", [hint])
-    now = race_report.party(who, "goes round its loop again and again")
+    found = deadlock_search.report_of(who.sm, "warpgroups loop without progress", [hint])
+    now = race_report.party(who, "repeats its loop")
     return race_report.failed(PipelineDeadlock, dataclasses.replace(found, now=now, waiting=()))

@@ -74,13 +74,13 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
             agent, _, at = mbar.arrivals[-1]
             last = side(agent, f"arrived on {mbar.name}", at, barrier=mbar.name, phase=mbar.phase)
         counted = (
-            " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
+            " (an arrival by a warpgroup or a copy counts 4, one per warp)" if mbar.observed else ""
         )
         return race_report.violation(
             who,
             f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only "
-            f"{mbar.pending} of {mbar.count} pending (arrived: {_arrived(mbar)}): either this "
-            "slot was passed on twice, or the phase before was not waited for, or the barrier's "
+            f"{mbar.pending} of {mbar.count} pending (arrived: {_arrived(mbar)}): either this slot "
+            "was handed over twice, or the previous phase was not waited for, or the barrier's "
             f"count is too small{counted}; {_once(mbar, mbar.phase)}",
             site,
             hazard="too-many-arrivals",
@@ -93,7 +93,7 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
         who,
         f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of "
         f"phase {mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): "
-        "this slot was passed on twice, or the phase before was not waited for; "
+        "this slot was handed over twice, or the previous phase was not waited for; "
         f"{_once(mbar, mbar.phase - 1)}",
         site,
         hazard="too-many-arrivals",
@@ -124,8 +124,8 @@ def not_awaited(read: Access, mbar: Mbarrier) -> tuple[str, str]:
     """Return the cause and fix of a read that repeats another one, and does not wait for what comes
     next."""
     return (
-        f"{read.agent.title} has read these bytes here before, and has arrived on a barrier since, "
-        "but has not waited for what comes next",
+        f"{read.agent.title} read these bytes here before and has arrived on a barrier since, but "
+        "has not waited for the next data",
         await_next(read, mbar),
     )
 
@@ -162,11 +162,11 @@ def _once(mbar: Mbarrier, phase: int) -> str:
     ):
         return (
             f"the CTA that waits for {mbar.name}, the leader, arrives on another ClusterBarrier "
-            "behind its wait, and the others wait for that before they arrive again"
+            "after its wait, and the others wait for that one before they arrive again"
         )
     often = _repeated(mbar, before=phase < mbar.phase)
     each = (
-        f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or "
+        f"one barrier_arrive by each warpgroup per phase (phase {phase} counts {often}); or "
         if often
         else ""
     )
@@ -240,8 +240,8 @@ def settle(mbar: Mbarrier, time: int) -> None:
     if mbar.observed and mbar.phase - 1 > mbar.waited:
         raise race_report.race(
             mbar.arrivals[-1][0],
-            f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
-            f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase "
+            f"phase {mbar.phase} of {mbar.name} completes, but no warpgroup has waited for phase "
+            f"{mbar.phase - 1}: a later wait could not distinguish the two; wait for each phase "
             "before the next one can complete",
             hazard="phase-unobserved",
             mbar=mbar,
@@ -287,8 +287,8 @@ def find(
         who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
         raise race_report.race(
             who,
-            f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
-            "initialise it, fence_mbarrier_init, then bar_sync before anyone uses it",
+            f"{operation} on SMEM[{address}], where no mbarrier has been initialized yet; "
+            "initialize it, then fence_mbarrier_init, then bar_sync, before its first use",
             hazard="missing-init-fence",
         )
     if mbar.epoch:
@@ -296,8 +296,8 @@ def find(
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                f"{sites.place(mbar.site)} before; bar_sync between the two",
+                f"{operation} on {mbar.name}, but nothing orders this after its initialization at "
+                f"{sites.place(mbar.site)}; bar_sync between the two",
                 hazard="missing-init-fence",
                 mbar=mbar,
                 before=mbar.party(),
@@ -305,8 +305,8 @@ def find(
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} "
-                "the TMA may not see; fence_mbarrier_init by the lane that initialised it, "
+                f"{operation} on {mbar.name}, whose initialization at {sites.place(mbar.site)} "
+                "the TMA may not see; fence_mbarrier_init by the lane that initialized it, "
                 "before the bar_sync",
                 hazard="missing-init-fence",
                 mbar=mbar,
@@ -353,7 +353,7 @@ def init_at_entry(
             hazard="barrier-reinitialised",
             mbar=old,
             before=old.party(),
-            fix="all warpgroups give a barrier the same count",
+            fix="give the barrier the same count in all warpgroups",
         )
 
 
@@ -389,14 +389,15 @@ def invalidate(who: Warpgroup, address: int) -> None:
             f"flight, {len(mbar.waiters)} waiting",
             hazard="barrier-reinitialised",
             mbar=mbar,
-            fix="wait for the phase before",
+            fix="wait for the phase before mbar_inval",
         )
     for warp, (epoch, user, site) in mbar.used.items():
         if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
             raise race_report.race(
                 who,
-                f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of "
-                f"{user.title} at {sites.place(site)} before: it may still test or arrive there",
+                f"mbar_inval on {mbar.name}, but nothing orders this after its use by warp "
+                f"{warp % 4} of {user.title} at {sites.place(site)}: that warp may still test it "
+                "or arrive on it",
                 hazard="barrier-reinitialised",
                 mbar=mbar,
                 fix="bar_sync between the last use of all warps and mbar_inval",
@@ -438,7 +439,7 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
         raise race_report.violation(
             who,
             f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be "
-            f"{mbar.tx}, and it holds 0 … {_MOST}; spread the copies over more phases",
+            f"{mbar.tx}, but must be in 0 … {_MOST}; spread the copies over more phases",
             hazard="wrong-expect-tx",
             mbar=mbar,
         )
@@ -456,9 +457,9 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise race_report.race(
             who,
             f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
-            f"{phase - 1}: coming earlier, it passes on the stale phase {phase - 2}, which has "
-            f"the same parity; wait for phase {phase - 1} too, or for a barrier on which somebody "
-            "arrives who has waited for it",
+            f"{phase - 1}: if it comes earlier, it returns on the stale phase {phase - 2}, which "
+            f"has the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
+            "warpgroup arrives after waiting for it",
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
@@ -499,16 +500,16 @@ def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step:
     waited = _waited(mbar, phase, step)
     if reached < phase:
         return (
-            f"{waited}, and passed on the stale phase {reached}, which has the same parity: "
-            f"nothing of phase {phase} is there; a wait may be at most one phase ahead of its "
+            f"{waited}, and returned on the stale phase {reached}, which has the same parity: "
+            f"phase {phase} has not completed; a wait may be at most one phase ahead of its "
             "mbarrier"
         )
     missing = missing_arrival(who, mbar if mbar.last is None else awaited(mbar.last))
     last = _completes(mbar, who)
     return (
-        f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, "
-        "someone arrived for a later one without this warpgroup's release (a slot passed on "
-        "twice, or not waited for); "
+        f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed: "
+        "another warpgroup arrived for a later phase without this warpgroup's release (a slot was "
+        "handed over twice, or was not waited for); "
         + (
             missing
             or (
@@ -527,16 +528,16 @@ def _may_be_missed(
     not that wait is over."""
     last = _completes(mbar, who)
     by = (
-        f"{last.title} completes phase {mbar.phase} and"
+        f"{last.title} completes phase {mbar.phase}"
         if last is not who
-        else f"phase {mbar.phase} completes:"
+        else f"phase {mbar.phase} completes"
     )
     of = " by all four warps" if last is who else ""
     return race_report.race(
         who,
-        f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: "
-        f"coming later, it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which "
-        "has the same parity; " + (missing_arrival(who, mbar) or _tell(mbar, who, last)),
+        f"{_waited(mbar, phase, step)}, but {by} before this wait{of} is known to have ended: if "
+        f"the wait comes later, it finds phase {mbar.phase} and waits for phase {mbar.phase + 1}, "
+        "which has the same parity; " + (missing_arrival(who, mbar) or _tell(mbar, who, last)),
         site,
         hazard="wrong-phase",
         mbar=mbar,
@@ -571,9 +572,9 @@ def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
             f"{mbar.name}"
         )
     return (
-        f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count "
-        "is then one more (with an arrival before the first wait), or on another barrier for "
-        f"which {last.name} waits before it arrives on {mbar.name} again"
+        f"an arrival by {who.name} after each of its waits: on {mbar.name} itself, with a count "
+        "that is one higher (and one arrival before the first wait), or on another barrier that "
+        f"{last.name} waits for before it arrives on {mbar.name} again"
     )
 
 
@@ -616,10 +617,10 @@ def unfinished(sm: SM) -> None:
         if mbar.tx:
             raise race_report.violation(
                 first,
-                f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
-                f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                "others; announce the bytes of all copies that are issued for the phase, and no "
-                "more",
+                f"the CTA ends while {mbar.name} is still missing {mbar.tx} bytes of phase "
+                f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, but its copies brought "
+                "a different number; announce the bytes of all copies that are issued for the "
+                "phase, and no more",
                 mbar.site,
                 hazard="wrong-expect-tx",
                 mbar=mbar,
@@ -636,8 +637,8 @@ def unfinished(sm: SM) -> None:
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise race_report.race(
                 first,
-                f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
-                "what arrived there told nobody; wait for each phase that completes",
+                f"the CTA ends, but no warpgroup has waited for phase {mbar.phase - 1} of "
+                f"{mbar.name}: its arrivals ordered nothing; wait for each phase that completes",
                 mbar.site,
                 phase=mbar.phase - 1,
                 hazard="phase-unobserved",
@@ -648,7 +649,7 @@ def unfinished(sm: SM) -> None:
                 first,
                 f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                 f"of {mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is "
-                f"too high, or somebody did not arrive; {mbar.pending // 4 or 1} more "
+                f"too high, or an arrival is missing; {mbar.pending // 4 or 1} more "
                 "(barrier_arrive, or a copy), or "
                 f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase "
                 "(barrier_wait)",

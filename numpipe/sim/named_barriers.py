@@ -97,7 +97,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
             who,
             f"{operation} {barrier} with {threads} threads, but nothing orders this after the use "
             f"of the barrier at {sites.place(over.site)} by {users}: its warps may be counted "
-            "there; take another barrier, or wait for the end of that use",
+            "there; use another barrier, or wait for the end of that use",
             hazard="named-barrier-mismatch",
             before=over.party(),
         )
@@ -232,8 +232,8 @@ def unfinished(sm: SM) -> None:
         if left.turn:
             raise race_report.race(
                 sm.warpgroups[0],
-                f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); "
+                f"the CTA ends, but no warpgroup took {left.turn}, which {left.arrived[0].name} "
+                f"passed at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); "
                 f"{_fix(left)}",
                 left.site,
                 hazard="named-barrier-mismatch",
@@ -262,17 +262,17 @@ def hints(sm: SM) -> list[Hint]:
 def _fix(generation: Generation) -> str:
     if generation.turn.startswith("the turn '"):
         return (
-            "every compute warpgroup goes through the blocks of a numpipe.turn equally often, and "
-            "waits in none of them for what another one does behind its own"
+            "every compute warpgroup must enter the blocks of a numpipe.turn equally often, and "
+            "must not wait inside one for work that another warpgroup does after its own block"
         )
     if generation.turn:
         return (
-            "in its turn a warpgroup waits for no other one, for those wait for theirs: let them "
-            "meet before or behind the tiles"
+            "a warpgroup must not wait for another one during its turn, because the others wait "
+            "for theirs: synchronize before or after the tiles"
         )
     return (
-        "the same number and the same count of threads for all who meet at named barrier "
-        f"{generation.barrier}, and as many warpgroups that come there"
+        f"use the same number and the same count of threads in all warpgroups that meet at named "
+        f"barrier {generation.barrier}, and let that many warpgroups reach it"
     )
 
 

@@ -37,8 +37,8 @@ class RunProgress:
         limit = LIMIT if limit is None else limit
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise SpecError(
-                f"kernel {name}: simulate: limit={limit!r}: it is a number of seconds above 0, "
-                "math.inf for no bound"
+                f"kernel {name}: simulate: limit={limit!r}: it must be a number of seconds above "
+                "0, or math.inf for no limit"
             )
         self.name, self.limit, self.clusters = name, limit, clusters
         self.begin, self.ended, self.part = time.monotonic(), 0, 0.0
@@ -79,7 +79,9 @@ class RunProgress:
         done = f"{self.ended + self.part:.3g} of {self.clusters} clusters took {seconds:.0f} s"
         estimate = self.estimate()
         if (estimate or seconds) > self.limit:
-            self._refuse(estimate or seconds, done if estimate else f"{done}: more is not known")
+            self._refuse(
+                estimate or seconds, done if estimate else f"{done}: the rest cannot be estimated"
+            )
         if seconds > SHOWN and self._bar is None:
             self._bar = progress_bar(f"simulate {self.name}", total=self.clusters, unit="cluster")
         if self._bar is not None:
@@ -91,7 +93,7 @@ class RunProgress:
 
     def _refuse(self, seconds: float, why: str) -> None:
         raise SpecError(
-            f"kernel {self.name}: simulated it takes about {seconds:.0f} s ({why}), and simulations"
-            f" end at {self.limit:g} s: take smaller arrays, which have the same races and"
-            f" deadlocks, or say kernel.simulate(…, limit={math.ceil(1.5 * seconds)})"
+            f"kernel {self.name}: simulating it would take about {seconds:.0f} s ({why}), and the "
+            f"limit is {self.limit:g} s: use smaller arrays, which show the same races and "
+            f"deadlocks, or call kernel.simulate(…, limit={math.ceil(1.5 * seconds)})"
         )

@@ -75,9 +75,9 @@ class Semaphore:
             for signal in self.signals
         ]
         return (
-            "nobody has signalled it"
+            "no warpgroup has signaled it"
             if not told
-            else "signalled by "
+            else "signaled by "
             + ", ".join(told[:4])
             + f" and {len(told) - 4} more" * (len(told) > 4)
         )
@@ -105,7 +105,7 @@ def _of(
     if not 0 <= index < size:
         raise race_report.violation(
             who,
-            f"{does} of {name}[{index}], and there are {size}",
+            f"{does} of {name}[{index}], but there are only {size}",
             hazard="out-of-bounds",
             fix=f"an index in 0…{size - 1}, or more of them: @numpipe.kernel(semaphores=…)",
         )
@@ -190,10 +190,10 @@ def hints(sm: SM) -> list[Hint]:
         )
         call = f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu})"
         fix = (
-            f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait "
-            f"of who is to signal; or a wait for {of.count}"
+            f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path, and not after a wait "
+            f"that depends on it; or a wait for {of.count}"
             if of.count
-            else f"{call} for {of.name}, by who does not wait for it before"
+            else f"{call} for {of.name}, by a warpgroup that does not wait for it first"
         )
         found[of.title, reason.value] = Hint("deadlock", text, fix)
     return list(found.values())

@@ -130,7 +130,7 @@ class SharedMemory:
                     lo,
                     hi,
                     "",
-                    "store what atomics begin with, hist[...] = numpipe.full(…)",
+                    "store initial values for the atomics, hist[...] = numpipe.full(…)",
                 )
             for index, value in write.needs:
                 if known[index] < value:

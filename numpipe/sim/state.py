@@ -180,7 +180,7 @@ class Mbarrier:
         return tuple(counts.items())
 
     def party(self) -> Party:
-        return side(self.owner, f"initialises {self.name}", self.site, barrier=self.name)
+        return side(self.owner, f"initializes {self.name}", self.site, barrier=self.name)
 
 
 def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) -> Party:
@@ -254,7 +254,7 @@ class MbarrierWait(WaitReason):
         return (
             f"{self.mbar.title} phase {self.phase}"
             + (f" step {self.step}" if self.step >= 0 else "")
-            + (", which it tests again and again" if self.kind == "poll" else "")
+            + (", which it polls" if self.kind == "poll" else "")
         )
 
 

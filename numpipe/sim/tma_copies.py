@@ -144,7 +144,7 @@ def load(
         raise race_report.illegal(
             who,
             f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
-            fix="a bit for each rank of the cluster that is to get a copy",
+            fix="set a bit for each rank of the cluster that receives a copy",
         )
     for to in [peer for peer in sm.peers if ctas >> peer.rank & 1] if ctas else [sm]:
         on = mbarriers.find(who, int(mbar), operation, asynchronous=True, of=to)
@@ -196,8 +196,8 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
         raise race_report.illegal(
             who,
             f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of "
-            f"{array.dtype}; a bulk copy has a multiple of 16 bytes, to a multiple of 16, of an "
-            "array of one dimension that has as many",
+            f"{array.dtype}; a bulk copy needs a multiple of 16 bytes, a destination at a multiple "
+            "of 16, and a one-dimensional array with at least that many bytes",
         )
     sm.memory.check_range(who, dst, dst + nbytes, operation)
     on, known = mbarriers.find(who, int(mbar), operation, asynchronous=True), who.known()
@@ -297,7 +297,7 @@ class Groups(WaitReason):
                 self.who,
                 f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited "
                 f"for, the first {first.describe()} at {sites.place(first.site)}{open_}; "
-                "wait_smem_to_gmem(0) behind the last group's commit, before it ends "
+                "wait_smem_to_gmem(0) after the last group's commit, before it ends "
                 "(bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
                 first.site,
                 hazard="exit-in-flight",
@@ -330,8 +330,8 @@ def store(
     if min(where) < 0:
         raise race_report.violation(
             who,
-            f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
-            "one; start at 0 and store less",
+            f"tma_store of {tensor.name} at coordinates {where}: a store must not start at a "
+            "negative coordinate; start at 0 and store less",
             hazard="out-of-bounds",
         )
     end = shape[-1] * dtype.itemsize
@@ -406,8 +406,8 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     if pending < 0:
         raise race_report.illegal(
             who,
-            f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; "
-            "wait with one of these",
+            f"bulk_wait({pending}): the number of groups that may stay unfinished must be 0 or "
+            "more; use bulk_wait(0)",
         )
     groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
     groups.reading = read

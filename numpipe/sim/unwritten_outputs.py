@@ -14,8 +14,8 @@ from . import gmem_accesses, race_report
 from .gmem import GlobalMemory
 
 COVER = (
-    "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), a part for each "
-    "warpgroup"
+    "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), and a part for "
+    "each warpgroup"
 )
 
 
@@ -47,13 +47,17 @@ def unwritten(
     )
     where = f"{within}{name}[{', '.join(f'{part.start}:{part.stop}' for part in box)}]"
     if before is None:
-        cause = f"'{name}' is allocated by the call (out_type), and holds anything there"
-        fix = f"{COVER}; where the rest is to stay as it is, pass '{name}' or out= with its values"
+        cause = (
+            f"'{name}' is allocated by the call (out_type), and these elements are uninitialized"
+        )
+        fix = (
+            f"{COVER}; to keep the other elements unchanged, pass '{name}' or out= with its values"
+        )
     else:
-        cause = "it keeps what it held before the call"
-        fix = f"{COVER}; where that is meant, verify(…, partial='{name}')"
+        cause = "these elements keep their values from before the call"
+        fix = f"{COVER}; if this is intended, verify(…, partial='{name}')"
     last = gmem.newest_write(place)
-    what = f"{where}, {number} of {array.size} elements, is written by nobody: {cause}"
+    what = f"{where}, {number} of {array.size} elements, is never written: {cause}"
     text = (
         f"{what}\n  last:   {last.tell()}\n  fix:    {fix}"
         if last is not None

@@ -319,7 +319,7 @@ class Products:
             raise race_report.race(
                 who,
                 "wgmma on registers that something else has written, without a wgmma_fence in "
-                "between (on the hardware nothing reports it, and the result is wrong); "
+                "between (the hardware does not report this, and the result is wrong); "
                 "wgmma_fence before the first wgmma of a group",
                 hazard="missing-wgmma-fence",
             )
@@ -395,11 +395,11 @@ class Products:
         """Describe, for a report, how many groups a wait for a batch may leave."""
         newer = sum(last >= batch for last in self.groups) - 1
         if newer < 0:
-            return f": batch {batch} is in no group yet"
+            return f": batch {batch} is not in a committed group yet"
         return f", {newer} at most: " + (
             f"wgmma_wait({self.left}) leaves it in flight"
             if self.left > newer
-            else "none has come since it was committed"
+            else "no wgmma_wait has followed its commit"
         )
 
     def at_exit(self) -> None:
@@ -485,7 +485,9 @@ def wait(who: Warpgroup, pending: int) -> None:
     products, pending = who.products, int(pending)
     if pending < 0:
         raise race_report.illegal(
-            who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more"
+            who,
+            f"wgmma_wait({pending}); the number of groups that may stay in flight must be 0 "
+            "or more",
         )
     covered = len(products.groups) - pending
     until = products.groups[covered - 1] if covered > 0 else 0

@@ -8,7 +8,7 @@ reported in the same form::
       warpgroup 0 (compute): blocked on ready[1] of a, b @ g.py:41 phase 1 step 3 at g.py:43 in mm
       warpgroup 1 (memory): blocked on consumed[1] of a, b @ g.py:41 phase 0 step 3 at g.py:41 in mm
       consumed[1] of a, b @ g.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
-      hint: consumed[1] of a, b @ g.py:41 still misses 4 of 4 arrivals in phase 0: a slot was …
+      hint: consumed[1] of a, b @ g.py:41 is still missing 4 of 4 arrivals in phase 0: a slot was …
       fix:    warpgroup 0 (compute) releases slot 1 of a, b @ g.py:41 after step 1: …
 """
 
@@ -95,7 +95,7 @@ def _text(
             f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} "
             "bytes missing"
             if barrier.known
-            else "what it misses is not known"
+            else "its missing arrivals and bytes are not known"
         )
         arrived = ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
         lines.append(
@@ -151,17 +151,17 @@ def _no_sum(barrier: Barrier) -> Hint:
     )
     return Hint(
         "too-few-arrivals",
-        f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
-        "cluster does not exchange its sum of a tile",
-        "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever "
-        "part of it they have",
+        f"hint: {barrier.name} is still missing {misses} in phase {barrier.phase}: another CTA of "
+        "the cluster did not exchange its partial sum of a tile",
+        "call numpipe.combine(acc, part, axis=…) in all CTAs along the axis, for each tile, "
+        "whatever part of it they have",
     )
 
 
 def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
     """Return the hint for a barrier with all arrivals but missing bytes. `shared`: each CTA of a
     cluster loads a share of them."""
-    text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
+    text = f"hint: {barrier.name} is still missing {barrier.missing_bytes} bytes "
     if shared:
         step = f"of step {barrier.step} " if barrier.step is not None else ""
         return Hint(
@@ -170,13 +170,13 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
             "share of them",
             "copy_gmem_to_smem(…, collective_axes=…) by all CTAs along the axes"
             if barrier.kind == "own"
-            else "the same pipelines with the same grids, and as many tiles, in all CTAs along "
-            "collective_axes",
+            else "use the same pipelines, with the same grids and the same number of tiles, in all "
+            "CTAs along collective_axes",
         )
     brought = "more were announced than the copies of this phase bring"
     if (announced := barrier.expected) is not None:
         brought = (
-            f"expect_tx announced {announced} bytes, the copies of this phase brought "
+            f"expect_tx announced {announced} bytes, but the copies of this phase brought "
             f"{announced - barrier.missing_bytes}"
         )
     return Hint(
@@ -188,7 +188,7 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
 
 def _misses(barrier: Barrier) -> str:
     return (
-        f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in "
+        f"hint: {barrier.name} is still missing {barrier.pending} of {barrier.count} arrivals in "
         f"phase {barrier.phase}: "
     )
 
@@ -207,8 +207,8 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     if barrier.kind != "own":
         return Hint(
             "too-few-arrivals",
-            f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
-            "arrive",
+            f"{_misses(barrier)}a slot was never released, or the count is higher than the number "
+            "of arrivals",
             f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}"
             + (f", or a count of {barrier.count - barrier.pending}" if some else "")
             if sure
@@ -236,13 +236,13 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
         fix += f", or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
     elif not who:
         fix += (
-            ", by who does not wait for it before; or the wait is for another barrier: of those of "
-            "a ring, barriers.at[i] for slot i"
+            ", by a warpgroup that does not wait for it first; or wait for another barrier: in a "
+            "ring, barriers.at[i] for slot i"
         )
     return Hint(
         "too-few-arrivals",
-        f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "
-        "those who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)",
+        f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is higher than the "
+        "number of arrivals (an arrival by a warpgroup or a copy counts 4, one per warp)",
         fix,
         sure,
     )
@@ -279,9 +279,9 @@ def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     sure = some or bool(late)
     return Hint(
         "too-few-arrivals",
-        f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
-        f"arrive: {who} {has} not released {slot}",
-        f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its "
+        f"{_misses(barrier)}a slot was never released, or the count is higher than the number of "
+        f"arrivals: {who} {has} not released {slot}",
+        f"{who} {gives} {slot}, on every path through the body: one barrier_arrive per step on its "
         "consumed barrier, by all four warps"
         if sure
         else "",
@@ -299,14 +299,14 @@ def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
         ", ".join(
             f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders
         )
-        or "nobody loads"
+        or "no warpgroup loads"
     )
     return Hint(
         "too-few-arrivals",
         f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
         f"{barrier.ring}: {who}",
-        "load as many steps as are computed: both roles go through the same pipelines, with the "
-        "same grids"
+        "load as many steps as are computed: both roles must run the same pipelines with the same "
+        "grids"
         if over
         else "",
         over,

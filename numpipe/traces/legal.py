@@ -179,8 +179,8 @@ def _in_time(events: Sequence[Event], clock: str) -> None:
         if now.end < before.end:
             raise SimulationError(
                 f"{_who(now)}: {_text(now)} ends at {now.end} {clock}, before {_text(before)}, "
-                f"which comes first, does at {before.end}: a warpgroup's events are in the order "
-                "of its instructions"
+                f"which precedes it and ends at {before.end}: a warpgroup's events must be in the "
+                "order of its instructions"
             )
 
 
@@ -207,7 +207,7 @@ class _Rules:
                         "wrong-phase",
                         action.event,
                         None,
-                        f"step {action.step} of {self.slots} slots is in slot "
+                        f"step {action.step} of a ring of {self.slots} slots must be in slot "
                         f"{action.step % self.slots}",
                     )
                 last = before.get((action.what, action.operand))
@@ -227,7 +227,7 @@ class _Rules:
                         hazard,
                         action.event,
                         None if last is None else last.event,
-                        f"steps are taken one after another; {due} is next",
+                        f"steps must be consecutive; the next step is {due}",
                     )
                 if action.step < due:
                     continue
@@ -246,7 +246,7 @@ class _Rules:
                     "wrong-phase",
                     action.event,
                     other.event,
-                    "a step is of one warpgroup's turn",
+                    "a step must be read by only one of the warpgroups that take turns",
                 )
         cut = self.cut | {first} if self.cut & set(readers) else self.cut
         replace(self, cut=cut).ring(
@@ -275,7 +275,7 @@ class _Rules:
                         "read-after-release",
                         release.event,
                         used[-1].event if used else None,
-                        "a slot is released when its tiles have been waited for and used",
+                        "a slot may be released only after its tiles have been waited for and used",
                     )
             if number in self.cut:
                 continue
@@ -286,7 +286,7 @@ class _Rules:
                         "too-few-arrivals",
                         compute.event,
                         None,
-                        "the warpgroup ends without having released this step",
+                        "the warpgroup ends without releasing this step",
                     )
             if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
                 step = min(missed)
@@ -295,7 +295,7 @@ class _Rules:
                     "exit-in-flight",
                     next(iter(issues[step].values())).event,
                     None,
-                    f"warpgroup {number} ends without having waited for step {step}",
+                    f"warpgroup {number} ends without waiting for step {step}",
                     step,
                 )
 
@@ -322,7 +322,7 @@ class _Rules:
                     "refilled-while-read",
                     issue.event,
                     action.event,
-                    "a slot is filled again when all that read it have released it",
+                    "a slot may be filled again only after all its readers have released it",
                     issue.step,
                 )
 
@@ -335,7 +335,7 @@ class _Rules:
                 "read-before-ready",
                 compute.event,
                 None,
-                f"nobody issues the copies of step {compute.step}",
+                f"no warpgroup issues the copies of step {compute.step}",
             )
         for action in copies:
             if compute.event.start < action.event.start:
@@ -344,7 +344,7 @@ class _Rules:
                     "read-before-ready",
                     compute.event,
                     action.event,
-                    "a wait for the tiles ends after the issue of their copies",
+                    "a wait for the tiles must not end before their copies are issued",
                     compute.step,
                 )
         for action in _matching(released, compute.operand):
@@ -354,7 +354,7 @@ class _Rules:
                     "read-after-release",
                     compute.event,
                     action.event,
-                    "what is released is not used any more",
+                    "a slot must not be used after its release",
                 )
 
     def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
@@ -381,7 +381,7 @@ class _Rules:
                             "unordered-accesses",
                             theirs.event,
                             written[-1].event,
-                            "a block is stored when all warpgroups have written it",
+                            "a block may be stored only after all warpgroups have written it",
                         )
 
     def error(
@@ -423,8 +423,8 @@ def compare(trace: Recording, simulated: Recording) -> None:
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
     if not ours:
         raise SimulationError(
-            f"the traces have no CTA in common: {sorted(trace.ctas)}, and "
-            f"{sorted(simulated.ctas)} simulated; give both runs the same arguments and grid"
+            f"the traces have no CTA in common: {sorted(trace.ctas)}, but the simulated run has "
+            f"{sorted(simulated.ctas)}; give both runs the same arguments and grid"
         )
     named, known = _rings(trace), _rings(simulated)
     for cta, events in ours.items():
@@ -444,8 +444,8 @@ def compare(trace: Recording, simulated: Recording) -> None:
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
                         f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is "
-                        f"{_at(have)}, and simulated {_at(want)}: both runs must do the same, in "
-                        "the same order; give them the same kernel, arguments and grid"
+                        f"{_at(have)}, but {_at(want)} in the simulated run: both runs must do the "
+                        "same, in the same order; give them the same kernel, arguments and grid"
                     )
 
 

@@ -101,7 +101,7 @@ def timeline(
     )
     for row in rows or ():
         if row not in ROWS and not (row.startswith("wg") and row[2:].isdigit()):
-            raise SpecError(f"timeline: rows: {row!r} is none of {', '.join(ROWS)}, wg0, wg1 …")
+            raise SpecError(f"timeline: rows: {row!r} is not one of {', '.join(ROWS)}, wg0, wg1 …")
 
     def wanted(name: str) -> bool:
         return rows is None or name in rows or any(word in rows for word in name.split())

@@ -128,22 +128,18 @@ def load(trace: Recording, path: Any) -> None:
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
-        raise SpecError(
-            f"{where} is a picture in text; a trace is read from the .json file that Trace.save "
-            "wrote"
-        )
+        raise SpecError(f"{where} is a text timeline; load the .json file that Trace.save wrote")
     try:
         found = json.loads(content(file, MOST_BYTES).decode("utf8"))
     except OSError as error:
         raise SpecError(f"{where} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{where} is no JSON: {error}") from None
+        raise SpecError(f"{where} is not JSON: {error}") from None
     packed = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
         raise SpecError(
-            f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what "
-            "viewers of the format show is not enough: save the trace again with this version of "
-            "numpipe"
+            f"{where} has no member {KEY!r} of format {FORMAT}, which Trace.load needs; save the "
+            "trace again with this version of numpipe"
         )
     try:
         for later in ("banks", "gpus"):  # older files lack these keys

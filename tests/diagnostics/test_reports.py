@@ -215,7 +215,7 @@ def test_a_product_left_in_flight_asks_for_delay_release(seed: int | None) -> No
         == (1024 + 8192 * number, 1024 + 8192 * (number + 1))
     )
     assert (
-        "warps 0, 1, 2, 3 of warpgroup 0 (compute) never told that their wgmma drained"
+        "warps 0, 1, 2, 3 of warpgroup 0 (compute) did not signal that their wgmma had finished"
         in report.cause
     )
     assert report.fix == (
@@ -247,7 +247,7 @@ def test_a_tile_that_is_not_waited_for(slots: int, seed: int | None) -> None:
     assert report.now is not None and report.before is not None
     parties = {report.now.role: report.now, report.before.role: report.before}
     assert parties["compute"].lines[0].line == line("early")
-    assert parties["memory"].did in ("TMA load (b)", "TMA load that has yet to be issued")
+    assert parties["memory"].did in ("TMA load (b)", "TMA load that has not been issued yet")
     assert (
         parties["compute"].step == parties["memory"].step
         and parties["compute"].slot == parties["memory"].slot
@@ -393,9 +393,7 @@ def test_a_read_after_the_arrival_that_frees_the_bytes(late: bool, seed: int | N
     report = broken(go)
     # whether the second copy comes before the read or after it
     assert report.hazard == "read-after-release"
-    assert (
-        report.fix == "read before the arrival on free: it says that the bytes may be overwritten"
-    )
+    assert report.fix == "read before the arrival on free, which allows the bytes to be overwritten"
 
 
 # ---- deadlocks -----------------------------------------------------------------------------------
@@ -482,7 +480,11 @@ def for_each_other(machine: Any) -> None:
 @pytest.mark.parametrize(
     "body, hazard, fix",
     [
-        (waits_alone, "named-barrier-mismatch", "the same number and the same count of threads"),
+        (
+            waits_alone,
+            "named-barrier-mismatch",
+            "use the same number and the same count of threads",
+        ),
         (too_many_registers, "register-budget", "counts that add up to at most 510"),
         (
             one_arrival_of_two,
@@ -493,7 +495,8 @@ def for_each_other(machine: Any) -> None:
         (
             for_each_other,
             "deadlock",
-            "one arrival (barrier_arrive, or a copy) in phase 0 of bar0, by who does not",
+            "one arrival (barrier_arrive, or a copy) in phase 0 of bar0, by a warpgroup that does "
+            "not",
         ),
     ],
 )
@@ -531,11 +534,11 @@ def test_a_deadlock_is_reported_from_plain_data() -> None:
         "  warpgroup 1 (memory): blocked on consumed[0] of a @ k.py:3 phase 0 step 2",
         "  ready[0] of a @ k.py:3: phase 1, 1 of 1 arrivals missing, 0 bytes missing",
         "  consumed[0] of a @ k.py:3: phase 0, 4 of 4 arrivals missing, 0 bytes missing",
-        "  hint: consumed[0] of a @ k.py:3 still misses 4 of 4 arrivals in phase 0: a slot was "
-        "never released, or the count is too high for those who arrive: warpgroup 0 (compute) has "
-        "not released slot 0 of a @ k.py:3 after step 0",
+        "  hint: consumed[0] of a @ k.py:3 is still missing 4 of 4 arrivals in phase 0: a slot was "
+        "never released, or the count is higher than the number of arrivals: warpgroup 0 (compute) "
+        "has not released slot 0 of a @ k.py:3 after step 0",
         "  fix:    warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every "
-        "path through the body: one barrier_arrive a step on its consumed barrier, by all four "
+        "path through the body: one barrier_arrive per step on its consumed barrier, by all four "
         "warps",
     ]
     assert (

@@ -92,7 +92,8 @@ def test_a_cluster_with_one_hanging_cta_ends_too() -> None:
     for _ in range(3):
         with pytest.raises(
             PipelineDeadlock,
-            match="(?s)kernel one_of_a_cluster_hangs,.*what it misses is not known",
+            match="(?s)kernel one_of_a_cluster_hangs,.*its missing arrivals and bytes are not "
+            "known",
         ) as caught:
             one_of_a_cluster_hangs(x, np.zeros((128, 512), np.float16), target="gpu")
         assert caught.value.report is not None and not any(

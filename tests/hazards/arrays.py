@@ -38,7 +38,7 @@ READY = 60 * 1024
     zeros(128, 64, dtype=F32),
     hazard="cta-conflict",
     says=r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], "
-    r"which CTA \(0, 0, 0\) writes too.*fix: +blocks of its own for each CTA",
+    r"which CTA \(0, 0, 0\) writes too.*fix: +give each CTA its own blocks",
     gives=np.concatenate([ONE, ONE]),
     grid=2,
 )
@@ -51,7 +51,7 @@ def two_ctas_store_to_one_block(y, *, fixed: numpipe.Static):
     integers(64, 256),
     hazard="cta-conflict",
     says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) "
-    r"reads.*fix: +a kernel of its own for what reads",
+    r"reads.*fix: +read the results of other CTAs in a later kernel",
     gives=integers(64, 256),
     grid=2,
 )
@@ -105,8 +105,8 @@ def every_part_of_a_tile_stores_it(y, work, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*fix: +hand "
-    r"every part over",
+    says=r"blocked on the flag of work\[0\].*the flag of work\[0\]: it was never set.*fix: +pass "
+    r"every part on",
     gives=2 * ONE,
     error=PipelineDeadlock,
     grid=2,
@@ -125,7 +125,7 @@ def a_part_of_a_tile_that_nobody_hands_over(y, work, *, fixed: numpipe.Static):
     zeros(64, 64, dtype=F32),
     hazard="exit-in-flight",
     says=r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is "
-    r"still set when the kernel has ended.*in the owner's too",
+    r"still set when the kernel has ended.*including the owner's",
     gives=2 * ONE,
     error=SimulationError,
     grid=2,
@@ -178,8 +178,8 @@ COUNTS = np.full((64, 64), 2, np.int32)
     zeros(64, 64, dtype=np.dtype(np.int32)),
     hazard="steering-data-written",
     says=r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 "
-    r"\(memory\) reads.*the roles read 'counts' each for itself.*fix: +an array of its own "
-    r"for what is stored",
+    r"\(memory\) reads.*each role reads 'counts' separately.*fix: +store to a different array"
+    r"",
     gives=np.ones((64, 64), np.int32),
     alias=1,
 )
@@ -198,7 +198,7 @@ def what_steers_is_stored_to(x, counts, y, *, fixed: numpipe.Static):
     np.arange(4, dtype=np.int64),
     np.zeros(4, np.int64),
     hazard="steering-data-written",
-    says=r"load \(order\).*the roles read 'order' each for itself",
+    says=r"load \(order\).*each role reads 'order' separately",
     gives=np.array([0, 1, 2, 3]),
     alias=1,
 )
@@ -216,7 +216,7 @@ def an_order_that_is_marked_as_done(x, order, y, *, fixed: numpipe.Static):
     np.arange(4, dtype=np.int64),
     np.zeros(4, np.int64),
     hazard="steering-data-written",
-    says=r"load \(order\).*the roles read 'order' each for itself",
+    says=r"load \(order\).*each role reads 'order' separately",
     gives=np.array([0, 1, 2, 3]),
     alias=1,
 )
@@ -258,7 +258,7 @@ def copy_table(x):
 @kernel(
     PANEL,
     hazard="uninitialised-read",
-    says=r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by "
+    says=r"TMA load \(y\) reads y\[0:64, 64:96\], which has not been written: 'y' is allocated by "
     r"the call.*fix: +pass 'y'",
     gives=3 * ONE,
     error=SimulationError,
@@ -321,7 +321,7 @@ def a_block_is_read_before_its_store_has_ended(y, z, *, fixed: numpipe.Static):
     integers(64, 256, dtype=F32),
     hazard="cta-conflict",
     says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) "
-    r"reads.*fix: +a kernel of its own for what reads",
+    r"reads.*fix: +read the results of other CTAs in a later kernel",
     grid=2,
     gives=integers(64, 256, dtype=F32) * np.repeat(F32.type([2, 2, 1, 1]), 64),
 )
@@ -350,7 +350,7 @@ def a_warpgroup_reads_a_block_that_another_one_stores(y, *, fixed: numpipe.Stati
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
     says=r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) "
-    r"writes.*no barrier orders its four warps.*fix: .*the value that was stored",
+    r"writes.*no barrier orders its four warps.*fix: .*use the stored value",
     gives=5 * ONE,
 )
 def a_block_is_read_again_that_lanes_have_stored(y, z, *, fixed: numpipe.Static):
@@ -362,7 +362,7 @@ def a_block_is_read_again_that_lanes_have_stored(y, z, *, fixed: numpipe.Static)
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the "
+    says=r"load \(y\) reads y\[0:64, 0:64\], which has not been written: 'y' is allocated by the "
     r"call.*fix: +pass 'y'",
     gives=ONE,
     error=SimulationError,
@@ -568,8 +568,8 @@ def a_row_scattered_behind_the_last_one(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"scattered store to y: index 0 along dimension 0 comes more than once; which of its "
-    r"elements is stored last is not known",
+    says=r"scattered store to y: index 0 along dimension 0 occurs more than once, and which of its "
+    r"elements is stored last is undefined",
     gives=ONE,
     error=SimulationError,
 )
@@ -687,7 +687,7 @@ def a_row_of_zeros_divided_by_its_sum(x, y, *, fixed: numpipe.Static):
     zeros(128, dtype=F32),
     hazard="unordered-accesses",
     says=r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, "
-    r"and nothing orders them: an element of its own for each lane",
+    r"and nothing orders them: give each lane its own element",
     gives=np.ones(128, F32),
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
 )

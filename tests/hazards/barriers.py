@@ -36,8 +36,8 @@ def panel(x, coords, nbytes, address=0):
 # ---- initialization
 @machine(
     "missing-init-fence",
-    r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may "
-    r"not see; fence_mbarrier_init by the lane that initialised it",
+    r"tma_load on mbarrier at 61440, whose initialization at barriers.py:\d+ in begin the TMA may "
+    r"not see; fence_mbarrier_init by the lane that initialized it",
     PANEL,
     gives=DONE,
 )
@@ -51,9 +51,9 @@ def the_first_copy_of_an_unfenced_barrier(fixed, x, out):
 
 @machine(
     "missing-init-fence",
-    r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; "
-    r"initialise it, fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its "
-    r"initialisation at .* before; bar_sync between the two)",
+    r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialized yet; initialize "
+    r"it, then fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders this after "
+    r"its initialization at .*; bar_sync between the two)",
     gives=DONE,
     warpgroups=2,
 )
@@ -120,8 +120,8 @@ def invalidated_while_somebody_has_still_to_arrive(fixed, out):
 
 @machine(
     "barrier-reinitialised",
-    r"mbar_inval on mbarrier at 61440, but nothing orders its use by warp 1 of warpgroup 0 "
-    r"\(compute\) at barriers.py:\d+ in \w+ before.*",
+    r"mbar_inval on mbarrier at 61440, but nothing orders this after its use by warp 1 of "
+    r"warpgroup 0 \(compute\) at barriers.py:\d+ in \w+.*",
     gives=DONE,
 )
 def invalidated_while_other_warps_may_still_wait(fixed, out):
@@ -162,8 +162,8 @@ def announced_late(x, fixed):
 @machine(
     "barrier-reinitialised",
     r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
-    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before "
-    r"the bytes serve something else",
+    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval them "
+    r"before their bytes are reused",
     gives=DONE,
     error=SimulationError,
     warpgroups=2,
@@ -201,7 +201,7 @@ def a_slot_over_its_own_barrier(fixed, x, out):
 # ---- phases
 @machine(
     "wrong-phase",
-    r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which "
+    r"waited for phase 2 of mbarrier at 61440 for step 3, and returned on the stale phase 0, which "
     r"has the same parity",
     gives=DONE,
 )
@@ -250,8 +250,8 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="phase-unobserved",
-    says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait "
-    r"for each phase",
+    says=r"the CTA ends, but no warpgroup has waited for phase 0 of barrier @ barriers.py:\d+: "
+    r".*wait for each phase",
     gives=ONE,
 )
 def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
@@ -266,8 +266,8 @@ def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="phase-unobserved",
-    says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): "
-    r".*wait for each phase",
+    says=r"the CTA ends, but no warpgroup has waited for phase 1 of barrier @ barriers.py:\d+ "
+    r"\(1\): .*wait for each phase",
     gives=X[:, :64],
     num_compute_wgs=2,
     warp_specialized=False,
@@ -304,8 +304,8 @@ def too_few_bytes_announced(fixed, x, out):
 
 @machine(
     "wrong-expect-tx",
-    r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced "
-    r"12288 bytes, the copies of this phase brought 8192",
+    r"mbarrier at 61440 is still missing 4096 bytes and no copy is in flight: expect_tx announced "
+    r"12288 bytes, but the copies of this phase brought 8192",
     PANEL,
     gives=DONE,
     error=PipelineDeadlock,
@@ -464,8 +464,8 @@ def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="too-few-arrivals",
-    says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a "
-    r"barrier_arrive or a copy is missing, or the count is too high",
+    says=r"hint: barrier @ barriers.py:\d+ is still missing 4 of 8 arrivals in phase 0: a "
+    r"barrier_arrive or a copy is missing, or the count is higher",
     gives=X[:, :64],
     error=PipelineDeadlock,
 )
@@ -495,7 +495,7 @@ def ends_in_the_middle_of_a_phase(y, *, fixed: numpipe.Static):
 
 @machine(
     "too-few-arrivals",
-    r"mbarrier at 61440 still misses 3 of 4 arrivals in phase 0",
+    r"mbarrier at 61440 is still missing 3 of 4 arrivals in phase 0",
     gives=DONE,
     error=PipelineDeadlock,
     warpgroups=2,

@@ -61,9 +61,9 @@ def two_steps(x, out, counts, to):
 
 @machine(
     "refilled-while-read",
-    r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that (CTA "
-    r"\([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases "
-    r"it to each that fills|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: "
+    r"TMA load \(x\).*(warpgroup 0 \(compute\) of CTA \([01], 0, 0\) does not wait until (CTA "
+    r"\([01], 0, 0\) has released these bytes.*fix: +every CTA whose slot is filled releases it to "
+    r"every CTA that fills|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: "
     r"+barrier_arrive by the readers))",
     X,
     gives=np.tile(WORDS, 2),
@@ -96,7 +96,7 @@ def a_release_that_misses_a_peer(fixed, x, out):
 @machine(
     "exit-in-flight",
     r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may "
-    r"have ended: nothing makes it wait for this: all warpgroups of the cluster meet",
+    r"have ended: it does not wait for this access: all warpgroups of the cluster meet",
     gives=np.array([7, 7]),
     **PAIR,
 )
@@ -111,8 +111,8 @@ def a_cta_that_ends_while_its_peer_arrives(fixed, out):
 
 @machine(
     "exit-in-flight",
-    r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: "
-    r"nothing makes it wait for this: all warpgroups of the cluster meet",
+    r"tma_multicast of x to CTA \(1, 0, 0\), which may be in flight when CTA \(0, 0, 0\) ends: the "
+    r"CTA does not wait for it: all warpgroups of the cluster meet",
     X,
     gives=WORDS[[0, 0]],
     **PAIR,
@@ -133,8 +133,8 @@ def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(fixed, x, out):
 
 @machine(
     "missing-init-fence",
-    r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
-    r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)",
+    r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialized yet|mbarrier at "
+    r"61440, but nothing orders this after its initialization at clusters.py:\d+ in begin)",
     gives=np.array([7, 7]),
     **PAIR,
 )
@@ -203,8 +203,8 @@ def rounds(out, *, waits=True, asks=True, meets=False):
 @machine(
     "read-before-ready",
     r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of "
-    r"CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has "
-    r"landed.*fix: +wait for mbarrier at 61440, phase 0, by every warp",
+    r"CTA \([01], 0, 0\) may still be writing it.*.* does not wait until the data from .* has "
+    r"landed.*fix: +wait for mbarrier at 61440, phase 0, in every warp",
     gives=SENT,
     **PAIR,
 )
@@ -214,9 +214,9 @@ def sums_that_are_read_before_they_have_come(fixed, out):
 
 @machine(
     "refilled-while-read",
-    r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of "
-    r"CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what "
-    r"another CTA sends arrives on a barrier of that CTA",
+    r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*warpgroup 0 \(compute\) of CTA \([01], 0, "
+    r"0\) does not wait until CTA \([01], 0, 0\) has read the previous data.*fix: +each warp that "
+    r"reads the data arrives on a barrier of the sending CTA",
     gives=SENT,
     **PAIR,
 )
@@ -245,8 +245,9 @@ def a_cta_that_ends_while_its_peer_sends(fixed, out):
 @machine(
     "unfenced-writes",
     r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) "
-    r"of CTA \([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the "
-    r"async proxy does not see.*fix: +read it with ordinary loads",
+    r"of CTA \([01], 0, 0\) may still be writing it.*writes through the generic proxy, as ordinary "
+    r"stores do: the data is not visible to the async proxy.*fix: +read the data with ordinary "
+    r"loads",
     gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32),
     box=(16, 32),
     **PAIR,
@@ -281,7 +282,7 @@ A, B = integers(128, 128), integers(64, 128)
     hazard="multicast-mismatch",
     says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is "
     r"\(\d+, \d+\) of 'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, "
-    r"0\), and each loads a share of the block for both: the tile would be of two blocks; the "
+    r"0\), and each loads a share of the block for both: the tile would mix two blocks; use the "
     r"same start for all CTAs along collective_axes",
     gives=A.astype(F32) @ B.astype(F32).T,
     grid=2,
@@ -311,8 +312,8 @@ TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
     A[:64],
     np.zeros((128, 64), F32),
     hazard="refilled-while-read",
-    says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA "
-    r"\([01], 0, 0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 "
+    says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*warpgroup 0 \(compute\) of CTA \([01], 0, 0\) "
+    r"does not wait until (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 "
     r"\(compute\) of CTA \([01], 0, 0\) has read)",
     gives=TWICE,
     grid=2,
@@ -341,8 +342,8 @@ def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     np.zeros((128, 64), F32),
     hazard="multicast-mismatch",
     says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of "
-    r"'x' in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
-    r"be of two blocks; the same start for all CTAs along collective_axes",
+    r"'x' in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would mix "
+    r"two blocks; use the same start for all CTAs along collective_axes",
     gives=np.tile(A[:64, :64].astype(F32), (2, 1)),
     grid=2,
     cluster=2,
@@ -367,7 +368,7 @@ HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
     np.zeros((128, 32), F32),
     hazard="read-before-ready",
     says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) "
-    r"of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has "
+    r"of CTA \([01], 0, 0\) may still be writing it.*.* does not wait until the data from .* has "
     r"landed",
     gives=HALVES,
     grid=2,
@@ -395,8 +396,8 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
     A.astype(F32),
     np.zeros((128, 32), F32),
     hazard="refilled-while-read",
-    says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 "
-    r"\(compute\) of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
+    says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*warpgroup 0 \(compute\) of "
+    r"CTA \([01], 0, 0\) does not wait until CTA \([01], 0, 0\) has read the previous data",
     gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
     grid=2,
     cluster=2,
@@ -431,8 +432,8 @@ def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
     hazard="unordered-accesses",
     says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = "
     r"value\) of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing "
-    r"it.*nothing tells .* that what .* wrote is there for other CTAs.*fix: +barrier_arrive "
-    r"behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+    r"it.*.* does not wait until the data that .* wrote is visible to other CTAs.*fix: "
+    r"+barrier_arrive after the store, on a ClusterBarrier\(…, orders_stores=True\)",
     gives=HALVES,
     grid=2,
     cluster=2,
@@ -465,8 +466,8 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed:
     hazard="unordered-accesses",
     says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ "
     r"SMEM\[\d+:\d+\) while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be "
-    r"(reading|writing) it.*nothing tells .* has read what was there.*fix: +barrier_arrive on "
-    r"a ClusterBarrier by the CTA that has read",
+    r"(reading|writing) it.*.* does not wait until .* has read the previous data.*fix: "
+    r"+barrier_arrive on a ClusterBarrier by the CTA that has read",
     gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
     grid=2,
     cluster=2,
@@ -495,8 +496,8 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpip
 
 @machine(
     "exit-in-flight",
-    r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: "
-    r"nothing makes it wait for this: all warpgroups of the cluster meet",
+    r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: it does "
+    r"not wait for this access: all warpgroups of the cluster meet",
     gives=np.array([11, 10]),
     **PAIR,
 )

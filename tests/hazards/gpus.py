@@ -17,8 +17,8 @@ OTHER = BOTH[::-1]
 OUT = zeros(64, 64)
 TALL = integers(128, 64)
 UNORDERED = (
-    r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a semaphore of GPU \d behind "
-    r"its access"
+    r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a semaphore of GPU \d after its "
+    r"access"
 )
 
 
@@ -50,7 +50,7 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Sta
     zeros(128, 64),
     hazard="gpu-conflict",
     says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals "
-    r"of every",
+    r"of all",
     gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]),
     gpus=2,
     num_compute_wgs=2,
@@ -175,7 +175,7 @@ def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpi
     hazard="deadlock",
     says=r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) "
     r"of GPU 0: blocked on the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for "
-    r"1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled it.*fix: "
+    r"1.*hint: ready\[1\] of GPU 0 is 0 .*no warpgroup has signaled it.*fix: "
     r"+numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]",
     gives=OTHER,
     error=PipelineDeadlock,
@@ -192,7 +192,7 @@ def a_signal_that_nobody_sends(x, y, ready, *, fixed: numpipe.Static):
     X,
     OUT,
     hazard="deadlock",
-    says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 "
+    says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signaled by warpgroup 0 "
     r"\(compute\) of CTA \(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal",
     gives=OTHER,
     error=PipelineDeadlock,
@@ -210,7 +210,7 @@ def a_wait_for_more_than_is_sent(x, y, ready, *, fixed: numpipe.Static):
     OUT,
     hazard="exit-in-flight",
     says=r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose "
-    r"kernel (may have ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it",
+    r"kernel (may have ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) after it",
     gives=OTHER,
     gpus=2,
 )
@@ -226,7 +226,7 @@ def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, fixed: numpipe.Static):
     OUT,
     hazard="exit-in-flight",
     says=r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have "
-    r"ended|has ended).*GPU \d waits for as much as it is sent",
+    r"ended|has ended).*GPU \d must wait for all signals that it is sent",
     gives=np.ones((2, 64, 64), F16),
     gpus=2,
 )
@@ -242,7 +242,7 @@ def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
     X,
     OUT,
     hazard="out-of-bounds",
-    says=r"numpipe.peer\(y, rank\) of GPU 2, and the mesh has 2.*a rank in 0…1",
+    says=r"numpipe.peer\(y, rank\) of GPU 2, but the mesh has 2.*a rank in 0…1",
     gives=OTHER,
     error=SimulationError,
     gpus=2,
@@ -258,7 +258,7 @@ def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, fixed: numpipe.Static):
 @kernel(
     OUT,
     hazard="out-of-bounds",
-    says=r"a (signal|wait) of ready\[4\], and there are 4.*an index in 0…3",
+    says=r"a (signal|wait) of ready\[4\], but there are only 4.*an index in 0…3",
     gives=np.ones((2, 64, 64), F16),
     error=SimulationError,
     gpus=2,

@@ -80,7 +80,7 @@ def a_copy_that_lands_where_a_peer_still_loads(x, y, *, fixed: numpipe.Static):
     PAIR,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +a place of its own for each sender",
+    says=r"fix: +give each sender its own part",
     gives=PAIR[:64] + PAIR[64:],
     grid=2,
     cluster=2,
@@ -232,7 +232,7 @@ def a_step_that_does_not_wait_for_a_stored_tile(x, y, *, fixed: numpipe.Static):
     np.concatenate([np.eye(64, dtype=np.float16)] * 2, axis=1),
     zeros(128, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) behind its wgmma_wait, and "
+    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) after its wgmma_wait, and "
     r"barrier_wait by warpgroup [01] \(compute\) before the store",
     gives=np.concatenate([2 * SUM, 2 * SUM]),
     num_compute_wgs=2,

@@ -11,11 +11,11 @@ from .catalogue import F32, kernel, zeros
 
 ONE = np.ones((64, 64), F32)
 TURN = (
-    r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array.*fix: +end the "
-    r"loop by a count"
+    r"warpgroups loop without progress.*no warpgroup has accessed a tile or an array.*fix: +end "
+    r"the loop by a count"
 )
 ALONE = (
-    r"has gone round this loop \d+ times, and executed no operation in it.*: change in the body "
+    r"has run \d+ iterations of this loop without an operation in it.*: change in the body "
     r"what the loop's condition"
 )
 HAND = {"num_compute_wgs": 2, "warp_specialized": False, "wg_axis": "wg", "error": PipelineDeadlock}
@@ -114,7 +114,7 @@ def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="livelock",
-    says=r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array",
+    says=r"warpgroups loop without progress.*no warpgroup has accessed a tile or an array",
     gives=ONE,
     warp_specialized=False,
     error=PipelineDeadlock,

@@ -21,7 +21,7 @@ LIKE_X = {
     "error": SimulationError,
 }
 ALLOCATED = (
-    r"elements, is written by nobody: 'y' is allocated by the call \(out_type\).*fix: +store to "
+    r"elements, is never written: 'y' is allocated by the call \(out_type\).*fix: +store to "
     r"all of it: a grid and"
 )
 
@@ -126,7 +126,7 @@ def a_pipeline_with_a_step_too_few(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:64],
     hazard="unwritten-output",
-    says=r"y\[0:64, 0:64\], 4096 of 4096 elements, is written by nobody: 'y' is allocated by the "
+    says=r"y\[0:64, 0:64\], 4096 of 4096 elements, is never written: 'y' is allocated by the "
     r"call",
     gives=X[:64],
     **LIKE_X,
@@ -177,8 +177,8 @@ def ctas_past_the_last_tile_that_take_it_too(y, *, fixed: numpipe.Static):
     X[:128],
     zeros(64, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"CTA \(2, 0, 0\): load \(x\) reads x\[0:64, 0:32\], which CTA \(0, 0, 0\) writes.*a "
-    r"kernel of its own for",
+    says=r"CTA \(2, 0, 0\): load \(x\) reads x\[0:64, 0:32\], which CTA \(0, 0, 0\) writes.*read "
+    r"the results of other CTAs in a later kernel",
     gives=zeros(64, 64, dtype=F32),
     **WIDE,
 )
@@ -225,7 +225,7 @@ def a_copy_by_hand_of_the_first_half(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:128],
     hazard="unwritten-output",
-    says=r"y\[64:128\], 64 of 128 elements, is written by nobody",
+    says=r"y\[64:128\], 64 of 128 elements, is never written",
     gives=X[:128].sum(axis=1),
     **LIKE_X | {"out_type": lambda x: ArrayType((x.shape[0],), x.dtype)},
 )
@@ -237,7 +237,7 @@ def sums_of_half_the_rows(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:128],
     hazard="unwritten-output",
-    says=r"z\[64:128, 0:64\], 4096 of 8192 elements, is written by nobody: 'z' is allocated by "
+    says=r"z\[64:128, 0:64\], 4096 of 8192 elements, is never written: 'z' is allocated by "
     r"the call",
     gives=2 * X[:128],
     **LIKE_X | {"out_type": lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype))},

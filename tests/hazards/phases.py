@@ -16,9 +16,10 @@ from .catalogue import F32, kernel, machine, zeros
 
 ABA = (
     r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes "
-    r"phase 1 and nothing tells it that this wait is over: coming later, it meets phase 1|the "
-    r"mbarrier has already reached phase [12]: the phase was missed).*an arrival of warpgroup 1 "
-    r"\(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one"
+    r"phase 1 before this wait is known to have ended: if the wait comes later, it finds phase "
+    r"1|the mbarrier has already reached phase [12]: the phase was missed).*an arrival by "
+    r"warpgroup 1 \(compute\) after each of its waits: on barrier @ .* itself, with a count that "
+    r"is one"
 )
 
 
@@ -87,7 +88,7 @@ def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static)
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-MISSED = r"nothing tells it that this wait is over|the phase was missed"
+MISSED = r"before this wait is known to have ended|the phase was missed"
 
 
 @kernel(
@@ -186,9 +187,9 @@ def an_mbarrier_tested_and_ended_by_one_warpgroup(fixed, out):
 
 @machine(
     "wrong-phase",
-    r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing "
-    r"orders this after the end of phase 0: coming earlier, it passes on the stale phase -1.*wait "
-    r"for phase 0 too)",
+    r"waited for phase 1 of mbarrier at 61440, (and returned on the stale phase -1|but nothing "
+    r"orders this after the end of phase 0: if it comes earlier, it returns on the stale phase "
+    r"-1.*wait for phase 0 too)",
     gives=DONE,
     warpgroups=2,
 )
@@ -213,8 +214,8 @@ def a_wait_that_may_come_before_the_phase_before_has_ended(fixed, out):
 
 @machine(
     "wrong-phase",
-    r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this "
-    r"wait by all four warps is over.*a barrier of the four warps \(bar_sync\) between",
+    r"waited for phase 0 of mbarrier at 61440, but phase 1 completes before this wait by all four "
+    r"warps is known to have ended.*a barrier of the four warps \(bar_sync\) between",
     gives=DONE,
 )
 def a_lane_that_goes_on_while_other_warps_may_still_wait(fixed, out):

@@ -113,8 +113,8 @@ def fenced_behind_the_barrier(fixed, out):
 # ---- other warps
 @machine(
     "unordered-accesses",
-    r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*fix: +a "
-    r"barrier between the two",
+    r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*fix: "
+    r"+add a barrier between the two",
     gives=ONE,
 )
 def fenced_and_no_barrier_before_the_store(fixed, out):
@@ -127,8 +127,8 @@ def fenced_and_no_barrier_before_the_store(fixed, out):
 
 @machine(
     "unordered-accesses",
-    r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*fix: +a "
-    r"barrier between the two: commit_smem",
+    r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*fix: "
+    r"+add a barrier between the two: commit_smem",
     gives=np.full((64, 64), 64, F32),
 )
 def fenced_and_no_barrier_before_the_product(fixed, out):
@@ -149,7 +149,7 @@ def fenced_and_no_barrier_before_the_product(fixed, out):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders "
-    r"warp.*fix: +a barrier between the two: commit_smem",
+    r"warp.*fix: +add a barrier between the two: commit_smem",
     gives=X.T,
     compiler_params=BARE,
     warp_specialized=False,
@@ -170,7 +170,7 @@ def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier "
-    r"orders.*fix: +a barrier",
+    r"orders.*fix: +add a barrier",
     gives=X.T,
     compiler_params=BARE,
     warp_specialized=False,
@@ -190,7 +190,7 @@ def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     zeros(128, 64),
     hazard="unordered-accesses",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of "
-    r"warpgroup [01].*fix: +a barrier between the two",
+    r"warpgroup [01].*fix: +add a barrier between the two",
     gives=np.ones((128, 64), F16),
     num_compute_wgs=2,
 )
@@ -207,7 +207,7 @@ def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* "
-    r"while read).*fix: .*barrier_arrive and barrier_wait from one to another",
+    r"while read).*fix: .*barrier_arrive and barrier_wait between warpgroups",
     gives=2 * ONE,
     num_compute_wgs=2,
     warp_specialized=False,
@@ -233,8 +233,8 @@ def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
 @machine(
     "unordered-accesses",
     r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) "
-    r"writes SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier "
-    r"between the two",
+    r"writes SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +(add )?a "
+    r"barrier between the two",
     gives=np.array([7]),
     warpgroups=2,
 )

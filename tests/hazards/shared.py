@@ -114,7 +114,7 @@ def an_atomic_on_what_another_warp_has_stored(y, *, fixed: numpipe.Static):
 @kernel(
     np.zeros(64, I32),
     hazard="uninitialised-read",
-    says=r"atomic \(atomic_add\) reads SMEM\[\d+:\d+\), which holds bytes that nobody has written",
+    says=r"atomic \(atomic_add\) reads SMEM\[\d+:\d+\), but these bytes have not been written",
     gives=ONES,
 )
 def an_atomic_on_what_nobody_has_stored(y, *, fixed: numpipe.Static):

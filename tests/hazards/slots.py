@@ -25,8 +25,8 @@ emit = numpipe.emit_pipeline_warp_specialized
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
     says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, "
-    r"3 of warpgroup 0 \(compute\) never told that their wgmma drained.*fix: +wgmma_wait\(0\) "
-    r"before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+",
+    r"3 of warpgroup 0 \(compute\) did not signal that their wgmma had finished.*fix: "
+    r"+wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
 def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
@@ -114,8 +114,8 @@ def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told "
-    r"that their wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*did not signal "
+    r"that their wgmma had finished.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
     r"still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
@@ -144,8 +144,8 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma "
-    r"drained.*fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the "
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*did not signal that their "
+    r"wgmma had finished.*fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive after the "
     r"product of its step and wgmma_wait\(1\): batch [12] may still read slot [01] of a, b",
     gives=PRODUCT,
 )
@@ -286,8 +286,8 @@ def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, fixed: numpipe.S
     zeros(128, 64),
     hazard="refilled-while-read",
     says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read "
-    r"\(tile\[…\]\) reads SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, "
-    r"behind their last read, and barrier_wait before the copy",
+    r"\(tile\[…\]\) reads SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, after "
+    r"their last read, and barrier_wait before the copy",
     gives=np.concatenate([X[:, 64:128], X[:, :64]]),
     num_compute_wgs=2,
     warp_specialized=False,
@@ -337,8 +337,8 @@ def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="read-before-ready",
-    says=r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 "
-    r"\(compute\) that this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, "
+    says=r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*warpgroup 0 \(compute\) does not "
+    r"wait until this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, "
     r"phase 0",
     gives=X[:, :64],
 )
@@ -375,7 +375,7 @@ def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.S
     B,
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for "
+    says=r"wgmma \(batch 1\) reads SMEM.*(not been written|TMA load \(b\).*ready\[0\] for "
     r"in_specs\[1\] 'b' of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
     gives=PRODUCT,
 )
@@ -400,7 +400,7 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static)
     B,
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for "
+    says=r"wgmma \(batch 1\) reads SMEM.*(not been written|TMA load \(b\).*ready\[0\] for "
     r"in_specs\[1\] 'b' of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
     gives=PRODUCT,
 )

@@ -23,7 +23,7 @@ ONE, TWO = np.ones((64, 64), F32), np.full((64, 64), 2, F32)
     zeros(64, 128, dtype=F32),
     hazard="store-source-reused",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
-    r"+wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit",
+    r"+wait_smem_to_gmem\(0, wait_read_only=True\) after the group's commit",
     gives=np.concatenate([ONE, TWO], axis=1),
 )
 def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
@@ -39,7 +39,7 @@ def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
     zeros(64, 192, dtype=F32),
     hazard="store-source-reused",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
-    r"+wait_smem_to_gmem\(1, wait_read_only=True\) behind the group's commit",
+    r"+wait_smem_to_gmem\(1, wait_read_only=True\) after the group's commit",
     gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1),
 )
 def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
@@ -57,8 +57,8 @@ def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
     zeros(64, 128, dtype=F32),
     hazard="store-source-reused",
     says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
-    r"+commit_smem_to_gmem_group behind the store, then wait_smem_to_gmem\(0, "
-    r"wait_read_only=True\) behind the group's commit",
+    r"+commit_smem_to_gmem_group after the store, then wait_smem_to_gmem\(0, "
+    r"wait_read_only=True\) after the group's commit",
     gives=np.concatenate([ONE, TWO], axis=1),
 )
 def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
@@ -76,7 +76,7 @@ def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"read \(tile\[…\]\) reads SMEM\[1024:\d+\), which holds bytes that nobody has written",
+    says=r"read \(tile\[…\]\) reads SMEM\[1024:\d+\), but these bytes have not been written",
     gives=ONE,
 )
 def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
@@ -91,7 +91,7 @@ def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64),
     hazard="uninitialised-read",
-    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of "
+    says=r"TMA store \(y\) reads SMEM.*, but these bytes have not been written: write all of "
     r"an output tile in every block.*slot=0 step=0",
     gives=np.concatenate([X[:, :64]] * 2),
 )
@@ -111,7 +111,7 @@ def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 192),
     hazard="uninitialised-read",
-    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA "
+    says=r"TMA store \(y\) reads SMEM.*, but these bytes have not been written since TMA "
     r"store \(y\) by .*: write all of an output tile in every block",
     gives=X,
 )
@@ -131,8 +131,8 @@ def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
     integers(64, 256),
     hazard="array-in-transfer",
     says=r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA "
-    r"(load|store) \(x\) by .* may still be.*fix: +the stores of a pipeline end with the "
-    r"kernel",
+    r"(load|store) \(x\) by .* may still be.*fix: +a pipeline's stores complete when the kernel "
+    r"ends",
     gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1),
 )
 def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):
@@ -200,7 +200,7 @@ def store(out, wait):
 @machine(
     "exit-in-flight",
     r"the warpgroup ends with 1 TMA store not waited for, the first TMA store \(out\) at "
-    r"stores.py:\d+ in store; wait_smem_to_gmem\(0\) behind the last group's commit, before it "
+    r"stores.py:\d+ in store; wait_smem_to_gmem\(0\) after the last group's commit, before it "
     r"ends",
     PANEL,
     gives=PANEL,

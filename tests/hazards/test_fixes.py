@@ -72,7 +72,7 @@ TWINS = (
         r"^\+ +numpipe\.barrier_wait\(read\)",
     ),
     (
-        r"^barrier_arrive behind the store, on a ClusterBarrier",
+        r"^barrier_arrive after the store, on a ClusterBarrier",
         r"^\+ +numpipe\.barrier_wait\(there\)",
     ),
     # ---- the fix of a report, and what the twin has (+) or lacks (-); {0} is the fix's first
@@ -97,18 +97,18 @@ TWINS = (
         r"\+.*wgmma_wait\((\w+, )?0\)",
     ),
     (
-        r"blocks of its own for each CTA: .* that depends on numpipe.program_id",
+        r"give each CTA its own blocks: .* that depends on numpipe.program_id",
         r"\+.*(program_id|part.begin == 0|if cta <)",
     ),
-    (r"a kernel of its own for what reads the results of other CTAs", r"-.*(at \+ |x\[)"),
+    (r"read the results of other CTAs in a later kernel", r"-.*(at \+ |x\[)"),
     (r"all CTAs use the same reduction_op", r"\+.*'add'"),
     (
         r"look for its origin: .* a root or logarithm of a negative number",
         r"\+.*np\.(maximum|where)",
     ),
     (r"numpipe.combine", r"\+    .*numpipe.combine"),
-    (r"rows and columns of its own for each warpgroup", r"\+.*('wg'\) \* 64|y\[ds\(row, 64\))"),
-    (r"the value that was stored in place of the load", r"\+.*= tile \+ "),
+    (r"give each warpgroup its own rows and columns", r"\+.*('wg'\) \* 64|y\[ds\(row, 64\))"),
+    (r"use the stored value instead of the load", r"\+.*= tile \+ "),
     (
         r"wait_smem_to_gmem\((\d), wait_read_only=True\)",
         r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group"
@@ -123,12 +123,12 @@ TWINS = (
     (r"reductions are atomic among the CTAs of one GPU only", r"\+.*64 \* me"),
     (r"numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", r"\+.*numpipe.signal\(ready.at\[1\]"),
     (r"or a wait for 1", r"\+.*numpipe.wait\(ready.at\[0\], 1\)"),
-    (r"numpipe.signal\(semaphore.at\[i\], \d\) behind it", r"\+.*numpipe.signal"),
-    (r"GPU \d waits for as much as it is sent", r"\+.*numpipe.wait"),
+    (r"numpipe.signal\(semaphore.at\[i\], \d\) after it", r"\+.*numpipe.signal"),
+    (r"GPU \d must wait for all signals that it is sent", r"\+.*numpipe.wait"),
     (r"a rank in 0…1", r"\+.*% 2"),
     (
-        r"an array of its own for what is stored|griddep.wait\(\) by every|fence_mbarrier_init by "
-        r"the lane|who reads what another CTA",
+        r"store to a different array|griddep.wait\(\) by every|fence_mbarrier_init by "
+        r"the lane|each warp that reads the data",
         r"\+|^$",
     ),
     (
@@ -136,23 +136,23 @@ TWINS = (
         r"\+.*(x\[|\(0, 0\)\))",
     ),
     (
-        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts of 0 or more|store what "
-        "lies inside|start at 0",
+        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts of 0 or more|store only "
+        "what lies inside|start at 0",
         r"\+",
     ),
-    (r"indices that differ", r"\+.*iota\(64\)$"),
+    (r"use indices that are all different", r"\+.*iota\(64\)$"),
     (
-        r"initialise it, fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the "
-        r"four warps|wait for the phase before",
+        r"initialize it, then fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the "
+        r"four warps|wait for the phase before mbar_inval",
         r"\+.*(barrier\.sync|meet)|^$",
     ),
     (r"mbar_inval it first", r"\+.*mbarrier.inval"),
     (
-        r"place mbarriers outside the slots, and mbar_inval before",
+        r"place mbarriers outside the slots, and mbar_inval them before",
         r"\+.*(barrier.sync|nbytes, 0\))",
     ),
     (
-        r"an arrival of warpgroup \d \(compute\) behind each of its waits: on",
+        r"an arrival by warpgroup \d \(compute\) after each of its waits: on",
         r"\+.*(barrier_arrive|num_arrivals=2|barrier.sync)",
     ),
     (r"at most one phase ahead", r"\+.*mbarrier.wait\(READY, 0"),
@@ -172,19 +172,19 @@ TWINS = (
     (r"num_arrivals=1", r"\+.*num_arrivals=1"),
     (r"\d+ more arrivals", r"\+.*(arrive|\(0, 1\))"),
     (
-        r"every CTA that a slot is filled in releases it to each that fills it",
+        r"every CTA whose slot is filled releases it to every CTA that fills it",
         r"\+.*(barrier_arrive|\(0, 1\))",
     ),
     (r"all warpgroups of the cluster meet", r"\+.*meet\(\)"),
     (r"cluster_arrive first", r"\+.*cluster.arrive"),
-    (r"by those who have waited for it", r"\+.*smem_read"),
-    (r"the same start for all CTAs along collective_axes", r"\+.*(\(0, k\)|ds\(0, 64\)\])"),
+    (r"in warps that have waited for it", r"\+.*smem_read"),
+    (r"use the same start for all CTAs along collective_axes", r"\+.*(\(0, k\)|ds\(0, 64\)\])"),
     (r"barrier_wait for .*, phase \d, before the bytes are read", r"\+.*barrier_wait"),
-    (r"barrier_arrive by .* behind its wgmma_wait", r"\+.*barrier_arrive\(read\)"),
-    (r"a place of its own for each sender", r"\+.*row = 64 \* rank"),
+    (r"barrier_arrive by .* after its wgmma_wait", r"\+.*barrier_arrive\(read\)"),
+    (r"give each sender its own part", r"\+.*row = 64 \* rank"),
     (r"both inside with numpipe.turn", r"\+.*with numpipe.turn"),
     (
-        r"wait for .* phase 0.*(?:before the bytes are touched|before step 0)",
+        r"wait for .* phase 0.*(?:before the bytes are accessed|before step 0)",
         r"\+.*(barrier_wait|mbarrier.wait)|^$",
     ),
     (
@@ -204,15 +204,15 @@ TWINS = (
         r"read and",
         r"\+.*(commit_smem|barrier_arrive|barrier.sync|compiler_params|wg \* 64)",
     ),
-    (r"store (?:to them|what atomics begin with)", r"\+.*\[\.\.\.\] = "),
+    (r"store (?:to these bytes|initial values for the atomics)", r"\+.*\[\.\.\.\] = "),
     (
         r"read (?:the tile of step 0|before the arrival)",
         r"\+.*(tile\[\.\.\.\]|delay_release=1|barrier_arrive\(free\))",
     ),
     (r"write all of an output tile in every block", r"\+.*y_tile"),
     (
-        r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally "
-        r"often",
+        r"the same number|use another barrier|must enter the blocks of a numpipe.turn equally often"
+        r"",
         r"\+.*(barrier.sync|mbarrier.arrive|tile|range\(2\))",
     ),
     (
@@ -221,7 +221,7 @@ TWINS = (
     ),
     (r"counts that add up to at most 504", r"\+.*(dec\(24\)|'decrease')"),
     (r"one arrival \(barrier_arrive, or a copy\) in phase 0", r"\+.*barrier_arrive"),
-    (r"an element of its own for each lane", r"\+.*y\[lane\]"),
+    (r"give each lane its own element", r"\+.*y\[lane\]"),
     (r"put cuda\.syncwarp\(\) between", r"\+.*syncwarp\(\)"),
     (r"a multiple of (?:16|128)|stay within what the CTA has", r"\+"),
 )
@@ -252,7 +252,7 @@ OTHERS = {
         True,
     ),
     "the_step_before_released_ahead_of_a_product": (
-        r"barrier_arrive behind the product of its step and wgmma_wait\(1\)",
+        r"barrier_arrive after the product of its step and wgmma_wait\(1\)",
         [
             (
                 "        if fixed:\n            acc = numpipe.wgmma_wait(acc, 0)\n",
@@ -307,7 +307,7 @@ OTHERS = {
         False,
     ),
     "both_warpgroups_write_one_half": (
-        r"or a part of its own for each warpgroup",
+        r"or give each warpgroup its own part",
         [("wg * 64 if fixed else wg * 0", 'numpipe.axis_index("wg") * 64')],
         True,
     ),
@@ -456,7 +456,7 @@ def test_what_else_the_fix_offers_makes_the_report_go_away(
 def test_half_a_fix_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "released_before_the_product_has_drained"
     edits = [("numpipe.wgmma_wait(acc, 0)", "numpipe.wgmma_wait(acc, 1)"), ("if fixed", "if True")]
-    with pytest.raises(SimulationError, match="never told that their wgmma drained"):
+    with pytest.raises(SimulationError, match="did not signal that their wgmma had finished"):
         edited(ENTRIES[name], edits, tmp_path, monkeypatch).run(False, None)
 
 

@@ -46,7 +46,7 @@ def warpgroups_that_count_differently(fixed, out):
 
 @machine(
     "named-barrier-mismatch",
-    r"bar_sync 1 with 128 threads, but nothing orders this after the use of the barrier at .*take "
+    r"bar_sync 1 with 128 threads, but nothing orders this after the use of the barrier at .*use "
     r"another barrier",
     gives=DONE,
     warpgroups=2,
@@ -93,7 +93,7 @@ def a_turn_given_twice(fixed, out):
     zeros(128, 64, dtype=F32),
     hazard="named-barrier-mismatch",
     says=r"named barrier 3 \(the turn 'store' of compute warpgroup 0\): 128 of 256 threads \(at "
-    r"whole.py:\d+.*goes through the blocks of a numpipe.turn equally often",
+    r"whole.py:\d+.*must enter the blocks of a numpipe.turn equally often",
     gives=np.concatenate([ONE, ONE]),
     error=PipelineDeadlock,
     num_compute_wgs=2,
@@ -112,7 +112,7 @@ def a_turn_that_one_warpgroup_does_not_take(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(128, 64, dtype=F32),
     hazard="named-barrier-mismatch",
-    says=r"the turn 'store' of compute warpgroup [01]\).*goes through the blocks of a numpipe.turn "
+    says=r"the turn 'store' of compute warpgroup [01]\).*must enter the blocks of a numpipe.turn "
     r"equally often",
     gives=np.concatenate([ONE, ONE]),
     error=PipelineDeadlock,
@@ -289,7 +289,7 @@ def a_named_barrier_against_an_mbarrier(fixed, out):
 @machine(
     "too-few-arrivals",
     r"\d+ tests in a row failed while nothing else happened.*warpgroup 0 \(compute\): blocked on "
-    r"mbarrier at 61440 phase 0, which it tests again and again at whole.py:\d+.*fix: +128 more "
+    r"mbarrier at 61440 phase 0, which it polls at whole.py:\d+.*fix: +128 more "
     r"arrivals in phase 0 of mbarrier at 61440",
     gives=DONE,
     error=PipelineDeadlock,
@@ -347,7 +347,8 @@ def a_slot_that_is_not_aligned(fixed, x, out):
     PANEL,
     zeros(64, 64),
     hazard="out-of-bounds",
-    says=r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one",
+    says=r"tma_store of y at coordinates \(0, -64\): a store must not start at a negative "
+    r"coordinate",
     gives=PANEL,
     error=SimulationError,
 )

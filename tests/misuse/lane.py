@@ -26,8 +26,8 @@ ELEMENTS = (
 )
 # operations of the warpgroup; messages do not use the machine's names
 OF_ALL = (
-    " is an operation of the whole warpgroup, and this body is code for each lane "
-    "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles "
+    " is an operation of the whole warpgroup, but this body runs in each lane ("
+    "lowering_semantics=LoweringSemantics.Lane): it may use elements of tiles and arrays, shuffles "
     "and syncwarp"
 )
 refused = Cases(cuda=cuda, emit=emit)

@@ -89,8 +89,9 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with pytest.raises(
         SpecError,
-        match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), "
-        r"and simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, "
+        match=rf"kernel {kernel.name}: simulating it would take about \d+ s \(.* clusters took 0 "
+        rf"s\), "
+        r"and the limit is 0.01 s: use smaller arrays, .* kernel.simulate\(…, "
         r"limit=\d+\)",
     ):
         kernel.simulate(*arrays(32), limit=0.01)
@@ -103,7 +104,7 @@ def test_a_grid_without_end_is_refused_at_once() -> None:
     huge = numpipe.kernel(by_ctas.function, grid=(2**31 - 1,), grid_names="m")
     begin = time.monotonic()
     with pytest.raises(
-        SpecError, match=r"simulated it takes about 214748 s \(a grid of 2147483647 CTAs\)"
+        SpecError, match=r"simulating it would take about 214748 s \(a grid of 2147483647 CTAs\)"
     ):
         huge(*arrays(1), target="sim")
     assert time.monotonic() - begin < 2
@@ -114,7 +115,11 @@ def test_a_cta_without_a_known_end_ends_at_the_limit(
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "_OFTEN", 1)
-    with pytest.raises(SpecError, match=r"\(0 of 1 clusters took 0 s: more is not known\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"\(0 of 1 clusters took 0 s: the rest cannot be "
+        r"estimated\)",
+    ):
         by_ctas.simulate(*arrays(1), limit=1e-4)
 
 
@@ -137,7 +142,7 @@ def test_the_bar_appears_on_a_terminal_in_long_runs_alone(
 @pytest.mark.parametrize("limit", [0, -1, True, "1", math.nan])
 def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
     with pytest.raises(
-        SpecError, match=r"kernel by_ctas: .*limit=.*it is a number of seconds above 0"
+        SpecError, match=r"kernel by_ctas: .*limit=.*it must be a number of seconds above 0"
     ):
         by_ctas.simulate(*arrays(1), limit=limit)
 

@@ -140,7 +140,7 @@ def test_the_initialising_lane_alone_has_seen_it_without_a_barrier():
         machine.mbar_wait(0, 0)
 
     with pytest.raises(
-        PipelineRace, match="mbar_wait on bar0, but nothing orders its initialisation"
+        PipelineRace, match="mbar_wait on bar0, but nothing orders this after its initialization"
     ):
         run(body)
 
@@ -183,8 +183,8 @@ def test_polling_makes_progress_and_polling_for_ever_is_a_deadlock():
     for seed in SEEDS:
         run(waits, arrives, seed=seed)
     told = (
-        r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it tests again and again at "
-        r"test_sim_barriers.py:\d+ in waits.*bar0 still misses 1 of 1 arrivals in phase 0"
+        r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it polls at "
+        r"test_sim_barriers.py:\d+ in waits.*bar0 is still missing 1 of 1 arrivals in phase 0"
     )
     with pytest.raises(PipelineDeadlock, match=told):
         run(waits, lambda machine: initialised(machine, 1))
@@ -406,7 +406,7 @@ def test_ctas_run_one_after_the_other_with_fresh_memory():
     def body(machine):
         seen.append((machine.cta, machine.grid, machine.unit))
         one(machine, machine.store_word, 0, 1)
-        with pytest.raises(PipelineRace, match="bytes that nobody has written"):
+        with pytest.raises(PipelineRace, match="bytes have not been written"):
             one(machine, machine.load_word, 4)
 
     simulate(body, grid=(2, 2, 1), warpgroups=1, smem_bytes=1024, unit="unit")

@@ -85,7 +85,7 @@ def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None
         r"in fills: c\[0:64",
         rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} "
         r"in fills: c\[0:64",
-        r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'",
+        r"fix:    give each CTA its own blocks: .*numpipe.program_id.*reduction_op='add'",
     )
 
 
@@ -99,7 +99,7 @@ def test_a_report_has_both_accesses() -> None:
         report.now.did.startswith("TMA store (c) of c[0:64, ")
         and report.now.lines[0].function == "fills"
     )
-    assert "program_id" in report.fix and "at once" in report.cause
+    assert "program_id" in report.fix and "concurrently" in report.cause
 
 
 @numpipe.kernel(grid=(2,))
@@ -180,7 +180,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
         "cta-conflict",
         r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
         r"before: TMA reduction 'add' \(c\)",
-        "fix:    set the array up before the kernel .*all CTAs use the same reduction_op",
+        "fix:    initialize the array before the kernel .*all CTAs use the same reduction_op",
     )
     reported(lambda seed: run(seed, None, "add"), "cta-conflict", r"before: TMA store \(c\)")
     reported(
@@ -201,7 +201,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
     reported(
         lambda seed: adds.simulate(a, seed=seed),
         "uninitialised-read",
-        r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written",
+        r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which has not been written",
         kind=SimulationError,
     )
 
@@ -298,10 +298,9 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
     reported(
         lambda seed: run_body(lambda machine: body(machine, 0), seed),
         "array-in-transfer",
-        r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing "
-        r"makes ordinary "
-        "stores to an array visible",
-        r"fence.proxy.async.shared::cta, is of shared memory",
+        r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: ordinary "
+        r"stores to an array are not visible",
+        r"fence.proxy.async.shared::cta, covers only shared memory",
         r"fix:    store it with copy_smem_to_gmem",
     )
 
@@ -369,7 +368,7 @@ def test_a_store_is_complete_only_for_warpgroups_that_are_notified(second: str) 
         "array-in-transfer",
         r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] "
         r"\(compute\) may still be "
-        "(reading|writing) it|ordinary stores to an array visible",
+        "(reading|writing) it|ordinary stores to an array are not visible",
     )
 
 

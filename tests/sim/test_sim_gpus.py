@@ -175,7 +175,7 @@ def test_a_deadlock_of_two_gpus_names_who_waits_and_who_has_signalled() -> None:
     for text in (
         "warpgroup 0 (compute) of CTA (1, 0, 0) of GPU 0: blocked on the semaphore ready[1] of "
         "GPU 0: it is 0, and the wait is for 2",
-        "ready[1] of GPU 1 is 2 and the wait is for 4: signalled by warpgroup 0 (compute) of CTA (",
+        "ready[1] of GPU 1 is 2 and the wait is for 4: signaled by warpgroup 0 (compute) of CTA (",
         "of GPU 0 at test_sim_gpus.py:",
         "2 more signals",
     ):

@@ -46,7 +46,8 @@ def test_the_correct_kernel_is_silent(seed):
 BUGS = {
     "release before drain": (
         PipelineRace,
-        "TMA load .a. fills .* while wgmma .*warps 0, 1, 2, 3 of warpgroup . .compute. never told",
+        "TMA load .a. fills .* while wgmma .*warps 0, 1, 2, 3 of warpgroup . .compute. did not "
+        "signal",
     ),
     "release dropped": (
         PipelineDeadlock,
@@ -60,24 +61,24 @@ BUGS = {
     "bytes short": (SimulationError, "4096 more than phase 0 expects .28672 announced"),
     "one load forgotten in the bytes": (
         SimulationError,
-        "announced 16384 bytes|16384 announced|nothing tells|nobody has written",
+        "announced 16384 bytes|16384 announced|does not wait until|not been written",
     ),
     "bytes long": (
         PipelineDeadlock,
         "4096 bytes and no copy is in flight: expect_tx announced 36864 bytes, .* brought 32768",
     ),
-    "ready wait skipped": (PipelineRace, "wgmma .* reads SMEM|bytes that nobody has written"),
+    "ready wait skipped": (PipelineRace, "wgmma .* reads SMEM|bytes have not been written"),
     "ready wait by one lane": (
         PipelineRace,
-        "nothing tells warpgroup . .compute. that this copy has landed",
+        "warpgroup . .compute. does not wait until this copy has landed",
     ),
-    "free wait skipped": (SimulationError, r"on ready\[\d\].*was passed on twice|fills SMEM"),
+    "free wait skipped": (SimulationError, r"on ready\[\d\].*was handed over twice|fills SMEM"),
     "one group too many pending": (PipelineRace, "while wgmma .batch 1.|read before wgmma_wait"),
     "stale phase": (PipelineRace, r"waited for phase -3 of consumed\[0\]"),
     # by parity, a wait for the next phase passes before this one is complete, and hangs after it
     "phase one too far": (
         SimulationError,
-        r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
+        r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale phase -1"
         r"|compute.: blocked on ready\[0\] .*phase 1",
     ),
     "phase never advances": (
@@ -91,7 +92,7 @@ BUGS = {
     "staging not awaited": (PipelineRace, "bulk_wait.pending, read=True."),
     "release by one warp": (
         PipelineRace,
-        "warps 1, 2, 3 of warpgroup . .compute. never told that their wgmma drained",
+        "warps 1, 2, 3 of warpgroup . .compute. did not signal that their wgmma had finished",
     ),
     "stores not drained": (PipelineRace, "ends with 2 TMA stores not waited for"),
     "stores drained of reads only": (PipelineRace, "ends with 2 TMA stores not waited for"),
@@ -99,7 +100,7 @@ BUGS = {
     "barriers not fenced": (PipelineRace, "fence_mbarrier_init"),
     "barriers not synchronised": (
         PipelineRace,
-        "mbarrier has been initialised yet|nothing orders its initialisation",
+        "mbarrier has been initialized yet|nothing orders this after its initialization",
     ),
 }
 
@@ -150,7 +151,7 @@ def test_a_deadlock_names_what_each_warpgroup_waits_for_and_where():
         assert re.search(
             r"at sim_pipelines.py:\d+ in (consume|produce) <- sim_pipelines.py:\d+ in body", line
         )
-    assert "hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 8 arrivals" in text
+    assert "hint: consumed[1] of a, b @ gemm.py:41 is still missing 4 of 8 arrivals" in text
 
 
 def test_the_same_seed_is_the_same_run():

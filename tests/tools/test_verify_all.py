@@ -133,7 +133,7 @@ def test_a_deal_is_a_part_of_the_name() -> None:
 
 @pytest.mark.parametrize("seed", ["", "all", "0", "0: 1", "0: 1.2.3", "-1:", "0 / :"])
 def test_a_text_that_names_no_schedule_is_refused(seed: str) -> None:
-    with pytest.raises(SpecError, match="a text is the name of a schedule"):
+    with pytest.raises(SpecError, match="a string must be the name of a schedule"):
         guess.simulate(ROWS, seed=seed)
 
 

@@ -268,7 +268,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
         ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
         (
             {"rows": ["tensorcore"]},
-            "timeline: rows: 'tensorcore' is none of compute, memory, storing, copy in",
+            "timeline: rows: 'tensorcore' is not one of compute, memory, storing, copy in",
         ),
         (
             {"titles": "one"},

@@ -436,7 +436,7 @@ def test_a_file_that_nests_too_deeply_is_refused_and_one_that_is_saved_again_is_
     file = tmp_path / "deep.json"
     text = damaged(saved, "events/5/4", {"coords": "deep"})
     file.write_text(text.replace('"deep"', "[" * 200_000), encoding="utf8")
-    with pytest.raises(SpecError, match="deep.json' is (no JSON|damaged)"):
+    with pytest.raises(SpecError, match="deep.json' is (not JSON|damaged)"):
         Trace.load(file)
     gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
     assert Trace.load(file).events

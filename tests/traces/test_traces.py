@@ -284,7 +284,7 @@ BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, st
         "refilled-while-read",
         r"warpgroup 2 \(memory\) of CTA \(0, 0, 0\): issue of step \d at \d+ cycles, but "
         r"warpgroup \d \(compute\): release of step \d \(slot \d\) of a, b @ .*:\d+ at \d+ "
-        r"cycles: a slot is filled again when all that read it",
+        r"cycles: a slot may be filled again only after all its readers",
     ),
     "a warpgroup that does not release": (
         lambda t: edited(t, without(lambda e: e.note == "release" and e.warpgroup == 1)),
@@ -297,66 +297,67 @@ BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, st
         lambda t: edited(t, without(lambda e: of(e, "release", 2, 1))),
         SimulationError,
         "too-few-arrivals",
-        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps are taken "
-        "one after another; 2 is next",
+        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps must be "
+        "consecutive; the next step is 2",
     ),
     "the last release missing": (
         lambda t: edited(t, without(lambda e: of(e, "release", 7))),
         SimulationError,
         "too-few-arrivals",
-        "compute of step 7 .* the warpgroup ends without having released this step",
+        "compute of step 7 .* the warpgroup ends without releasing this step",
     ),
     "steps swapped": (
         swapped,
         SimulationError,
         "wrong-phase",
-        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps are taken "
-        "one after another; 2 is next",
+        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps must be "
+        "consecutive; the next step is 2",
     ),
     "tiles used before their copies": (
         early_compute,
         PipelineRace,
         "read-before-ready",
         r"compute of step 0 .* at \d+ cycles, but warpgroup 2 .memory.: issue .* at \d+ cycles: a "
-        r"wait for the tiles ends after",
+        r"wait for the tiles must not end before",
     ),
     "a slot released before it is used": (
         released_first,
         PipelineRace,
         "read-after-release",
-        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: what is released "
-        "is not used any more",
+        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: a slot must not be "
+        "used after its release",
     ),
     "a slot released twice": (
         released_twice,
         SimulationError,
         "too-many-arrivals",
-        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps are taken "
-        "one after another; 2 is next",
+        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps must be "
+        "consecutive; the next step is 2",
     ),
     "a step in a wrong slot": (
         lambda t: edited(t, said(lambda e: of(e, "wait", 3) or of(e, "compute", 3), slot=0)),
         SimulationError,
         "wrong-phase",
-        r"compute of step 3 \(slot 0\) .*: step 3 of 2 slots is in slot 1",
+        r"compute of step 3 \(slot 0\) .*: step 3 of a ring of 2 slots must be in slot 1",
     ),
     "a slot released unused": (
         lambda t: edited(t, without(lambda e: of(e, "compute", 7))),
         PipelineRace,
         "read-after-release",
-        "release of step 7 .*: a slot is released when its tiles have been waited for and used",
+        "release of step 7 .*: a slot may be released only after its tiles have been waited for "
+        "and used",
     ),
     "copies that nobody issued": (
         lambda t: edited(t, without(lambda e: e.cta == (0, 0, 0) and e.kind == "issue")),
         PipelineRace,
         "read-before-ready",
-        "compute of step 0 .*: nobody issues the copies of step 0",
+        "compute of step 0 .*: no warpgroup issues the copies of step 0",
     ),
     "copies that nobody waits for": (
         lambda t: edited(t, without(lambda e: of(e, "compute", 7) or of(e, "release", 7))),
         SimulationError,
         "exit-in-flight",
-        "issue of step 7 .*: warpgroup 0 ends without having waited for step 7",
+        "issue of step 7 .*: warpgroup 0 ends without waiting for step 7",
     ),
 }
 
@@ -386,7 +387,7 @@ def test_events_of_a_warpgroup_that_go_back_in_time_are_reported() -> None:
     trace, _ = once("gemm")
     with pytest.raises(
         SimulationError,
-        match=r"compute of step 3 .* ends at 5 cycles, before wait .*, which comes first",
+        match=r"compute of step 3 .* ends at 5 cycles, before wait .*, which precedes it",
     ):
         edited(trace, at(5, lambda e: of(e, "compute", 3))).check_legal()
 
@@ -408,8 +409,8 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
     made = edited(trace, edit)
     with pytest.raises(
         PipelineRace,
-        match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored when "
-        r"all",
+        match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored only "
+        r"after all",
     ):
         made.check_legal()
 
@@ -420,16 +421,16 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     longer, _ = traced(tiled(ctas=2), *operands(256, 128, 320), cfg=SMALL)
     with pytest.raises(
         SimulationError,
-        match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, and "
-        r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do",
+        match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, but wait of "
+        r"step 4 \(slot 0\) of a, b @ .* at \d+ in the simulated run: both runs must do",
     ):
         trace.check_legal(longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
     skipped.check_legal()
     with pytest.raises(
         SimulationError,
-        match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, and "
-        r"simulated wait of step 7",
+        match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, but "
+        r"wait of step 7",
     ):
         skipped.check_legal(trace)
     elsewhere = edited(
@@ -437,7 +438,8 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     )
     with pytest.raises(
         SimulationError,
-        match=r"no CTA in common: \[\(9, 0, 0\)\], and \[\(0, 0, 0\), \(1, 0, 0\)\] simulated",
+        match=r"no CTA in common: \[\(9, 0, 0\)\], but the simulated run has \[\(0, 0, 0\), \(1, "
+        r"0, 0\)\]",
     ):
         elsewhere.check_legal(trace)
 
@@ -470,10 +472,10 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     for name, text in cases.items():
         (tmp_path / name).write_text(text, encoding="utf8")
     for name, message in (
-        ("old.json", "lacks what a trace is read from, a member 'numpipe'"),
-        ("list.json", "lacks what a trace"),
-        ("broken.json", "is no JSON"),
-        ("run.txt", "is a picture in text"),
+        ("old.json", "has no member 'numpipe'"),
+        ("list.json", "has no member"),
+        ("broken.json", "is not JSON"),
+        ("run.txt", "is a text timeline"),
         ("none.json", "cannot be read: No such"),
     ):
         with pytest.raises(SpecError, match=f"{name}' {message}"):

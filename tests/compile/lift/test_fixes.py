@@ -156,7 +156,7 @@ def test_an_operation_of_the_warpgroup_in_code_for_lanes_is_shown_as_it_is_writt
     with pytest.raises(
         NumpipeError,
         match=r"kernel reads: `.*c\[ds\(0, 64\), ds\(0, 64\)\]` is an operation of the whole "
-        "warpgroup, and this body is code for each lane",
+        "warpgroup, but this body runs in each lane",
     ) as caught:
         reads.simulate(A, A.copy())
     assert "gmem_read" not in str(caught.value)

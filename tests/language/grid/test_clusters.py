@@ -203,7 +203,7 @@ def test_a_cta_that_leaves_without_its_peers_is_a_race(
 ) -> None:
     monkeypatch.setattr(simulate, "await_peers", lambda np_: None)
     with pytest.raises(
-        PipelineRace, match=r"to CTA \(., 0, 0\), which may be on its way|which may have ended"
+        PipelineRace, match=r"to CTA \(., 0, 0\), which may be in flight|which may have ended"
     ) as caught:
         product(dataclasses.replace(SMALL, along_m=2)).simulate(*operands(128, 64, 128), seed=seed)
     assert caught.value.report is not None and caught.value.report.hazard == "exit-in-flight"
@@ -249,7 +249,7 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
     with pytest.raises(
         PipelineDeadlock,
         match=r"(?s)of CTA \(0, 0, 0\): finished.*of CTA \(1, 0, 0\): blocked on "
-        r"ready\[0\].*hint: ready\[0\] of b .* still misses 4096 bytes of step 2 .*"
+        r"ready\[0\].*hint: ready\[0\] of b .* is still missing 4096 bytes of step 2 .*"
         r"another CTA of the cluster has not loaded its share.*the same pipelines",
     ):
         uneven.simulate(operands(64, 64, 192)[1], np.zeros((128, 64), np.float32))

@@ -114,7 +114,7 @@ def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
             "exit-in-flight",
             "too-few-arrivals",
         )
-        assert "numpipe.combine(acc, part, axis=…) by all CTAs" in str(caught.value)
+        assert "numpipe.combine(acc, part, axis=…) in all CTAs" in str(caught.value)
 
 
 def test_ctas_along_one_axis_share_blocks_and_along_the_other_the_steps() -> None:

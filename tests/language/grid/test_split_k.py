@@ -307,7 +307,7 @@ def test_a_part_that_another_one_has_handed_over_already_is_reported() -> None:
             else:
                 c[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
-    with pytest.raises(SimulationError, match="nobody has taken what that handed over"):
+    with pytest.raises(SimulationError, match="no CTA has received that part yet"):
         hand_written(twice).simulate(ones())
 
 

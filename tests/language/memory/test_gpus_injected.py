@@ -50,14 +50,14 @@ BUGS = {
         old="semaphore.start[0], rank,",
         new="semaphore.start[0], current().gpu,",
         error=SimulationError,
-        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written",
+        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|not been written",
     ),
     "a signal to the next semaphore": Bug(
         where=semaphores.add_to,
         old="semaphore.start[0], rank",
         new="semaphore.start[0] ^ 1, rank",
         error=SimulationError,
-        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written",
+        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|not been written",
     ),
     "no signal at all": Bug(
         where=semaphores.complete_and_add,
@@ -71,7 +71,7 @@ BUGS = {
         old="start[0], value,",
         new="start[0], value - 1,",
         error=SimulationError,
-        message=f"{TOO_EARLY}|has ended|may have ended|nobody has written",
+        message=f"{TOO_EARLY}|has ended|may have ended|not been written",
     ),
     "a wait of one lane for itself": Bug(
         semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY
@@ -81,14 +81,14 @@ BUGS = {
         old=FENCE,
         new="pass",
         error=PipelineRace,
-        message="nothing makes ordinary stores to an array visible to the async proxy",
+        message="ordinary stores to an array are not visible to the async proxy",
     ),
     "the proxy fence ahead of the wait": Bug(
         where=semaphores.await_value,
         old=f"{POLL}\n    {FENCE}",
         new=f"{FENCE}\n    {POLL}",
         error=PipelineRace,
-        message="nothing makes ordinary stores to an array visible to the async proxy",
+        message="ordinary stores to an array are not visible to the async proxy",
     ),
     "a peer's memory before its launch": Bug(
         where=peer_arrays.peer,

@@ -423,7 +423,7 @@ RACES = {
     ),
     "y[0, lane % 64] = 1.0": (
         r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, "
-        "and nothing orders them: an element of its own for each lane"
+        "and nothing orders them: give each lane its own element"
     ),
     "y[0, (lane + 32 * k) % 128] = 1.0": "warp 0: .* lane 0 of warp 1 has stored",
     "y[0, lane] = y[0, (lane + 1) % 128]": "store to y by lane 1 .* that lane 0 has loaded",
@@ -443,7 +443,7 @@ OTHERS = {
     ),
     "z[lane % 4] = 1.5": r"'z' is int32, the value float: int\(x\) truncates a float",
     "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": (
-        "is an operation of the whole warpgroup, and this body is code for each"
+        "is an operation of the whole warpgroup, but this body runs in each"
     ),
 }
 WRONG = {

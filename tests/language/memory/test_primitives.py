@@ -275,7 +275,7 @@ BUGS = {
         shared_tiles,
         [("numpipe.barrier_wait(free.at[slot])", "pass")],
         PipelineRace,
-        "while wgmma|nobody has waited|while TMA load",
+        "while wgmma|no warpgroup has waited|while TMA load",
     ),
     "nobody hands the slot back": (
         shared_tiles,
@@ -317,7 +317,7 @@ BUGS = {
         roles_by_hand,
         [("numpipe.barrier_wait(free.at[slot])", "pass")],
         SimulationError,
-        "while wgmma|nobody has waited|nothing orders|passed on twice",
+        "while wgmma|no warpgroup has waited|nothing orders|handed over twice",
     ),
     "nobody gives registers back": (
         roles_by_hand,
@@ -340,7 +340,7 @@ BUGS = {
             )
         ],
         SimulationError,
-        "while TMA load|never waited for|nobody has waited",
+        "while TMA load|never waited for|no warpgroup has waited",
     ),
 }
 
@@ -431,7 +431,8 @@ def twice(x):
     [
         (
             unobserved,
-            r"the CTA ends, and nobody has waited for phase 0 of barrier @ test_primitives\.py:\d+",
+            r"the CTA ends, but no warpgroup has waited for phase 0 of barrier @ "
+            r"test_primitives\.py:\d+",
         ),
         (begun, r"the CTA ends in the middle of phase 0 of barrier @ .*: 4 of 12 arrivals missing"),
         (

@@ -118,7 +118,7 @@ def test_a_group_that_is_left_open_is_not_waited_for() -> None:
         assert (y == 1).all()
         with pytest.raises(
             PipelineRace,
-            match=r"(?s)while TMA store \(y\).*wait_smem_to_gmem\(0, wait_read_only=True\) behind",
+            match=r"(?s)while TMA store \(y\).*wait_smem_to_gmem\(0, wait_read_only=True\) after",
         ):
             once_more(False).simulate(y, seed=seed)
 

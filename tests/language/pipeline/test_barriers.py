@@ -297,7 +297,7 @@ def test_bytes_that_parts_share_are_announced_after_the_last_one(
             PipelineRace,
             match=r"arrives on consumed\[0\] for in_specs\[1\] 'b' .*nothing orders this "
             r"after|waited for phase -1 of consumed\[0\] for in_specs\[1\] .*, but .* "
-            r"completes phase 0 and nothing tells it",
+            r"completes phase 0 before this wait",
         ):
             load(source(plan)).simulate(*inputs(plan, 2, 3), seed=seed)
 
@@ -328,11 +328,11 @@ PRODUCT = "acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T)"
 WAIT, ARRIVE = "numpipe.barrier_wait(b_ready)", "numpipe.barrier_arrive(b_consumed)"
 DRAIN, DRAIN_LATE = "acc = numpipe.wgmma_wait(acc, 0)", "acc = numpipe.wgmma_wait(acc, 1)"
 NOT_DRAINED = (
-    r"TMA load \([ab]\) fills .* while wgmma .* of warpgroup \d \(compute\).*never told that "
-    r"their wgmma drained"
+    r"TMA load \([ab]\) fills .* while wgmma .* of warpgroup \d \(compute\).*did not signal that "
+    r"their wgmma had finished"
 )
 READ_EARLY = (
-    r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this "
+    r"wgmma .* reads SMEM.*(not been written|warpgroup \d \(compute\) does not wait until this "
     r"copy has landed)"
     # or it reads the slot's previous contents, and the copy it did not wait for arrives meanwhile
     f"|{NOT_DRAINED}"
@@ -485,13 +485,13 @@ def test_the_fixed_twins_are_silent_and_right(plan: Plan) -> None:
         (
             "never releases b",
             r"warpgroup 2 \(memory\): blocked on consumed\[0\] for in_specs\[1\] 'b' of a, b @ "
-            r"\S+ phase 0 step 2.*hint: consumed\[\d\] for in_specs\[1\] 'b' of .* still misses 8 "
-            r"of 8 arrivals in phase 0",
+            r"\S+ phase 0 step 2.*hint: consumed\[\d\] for in_specs\[1\] 'b' of .* is still "
+            r"missing 8 of 8 arrivals in phase 0",
         ),
         (
             "releases b twice",
             r"(ready|consumed)\[\d\] for in_specs\[1\] 'b' of a, b @ .*(nothing orders this after "
-            r"the end of phase|only \d of 8 pending|passed on twice|already reached)|while TMA "
+            r"the end of phase|only \d of 8 pending|handed over twice|already reached)|while TMA "
             r"load \(b\)|TMA load \(b\) fills",
         ),
     ],

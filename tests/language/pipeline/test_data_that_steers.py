@@ -129,9 +129,8 @@ def test_an_array_that_steers_and_is_written_under_another_name_is_a_hazard() ->
     with pytest.raises(PipelineRace) as raised:
         stepped.simulate(a, counts, counts)
     assert raised.value.report.hazard == "steering-data-written"
-    assert (
-        "an array of its own for what is stored: 'counts' keeps its numbers until the launch has "
-        "ended" in str(raised.value)
+    assert "store to a different array: 'counts' must not change until the launch has ended" in str(
+        raised.value
     )
     stepped.simulate(a, counts, made := counts.copy())
     assert (made == 128).all()

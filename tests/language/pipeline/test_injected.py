@@ -83,13 +83,13 @@ ARRIVE = f"products_in_flight.commit_to(ring, part, {OWN})"
 
 NOT_DRAINED = (
     r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of "
-    r"warpgroup \d \(compute\) never told that their wgmma drained"
+    r"warpgroup \d \(compute\) did not signal that their wgmma had finished"
 )
 TWICE = (
     r"on (ready|consumed)\[\d\] .*(nothing orders this after the end of phase|only 0 of 1 pending)"
 )
 READ_EARLY = (
-    r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this "
+    r"wgmma .* reads SMEM.*(not been written|warpgroup \d \(compute\) does not wait until this "
     r"copy has landed)"
 )
 TOO_FEW = (
@@ -155,14 +155,14 @@ BUGS = {
         old=ARRIVE,
         new=f"if warpgroup() != 1 or step != 1: {ARRIVE}",
         error=PipelineDeadlock,
-        message=r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0",
+        message=r"hint: consumed\[1\] of .* is still missing 4 of 8 arrivals in phase 0",
     ),
     "dropped arrive in the second tile": Bug(
         where=ring.release,
         old=ARRIVE,
         new=f"if warpgroup() or step != 7: {ARRIVE}",
         error=PipelineDeadlock,
-        message=r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 3",
+        message=r"hint: consumed\[1\] of .* is still missing 4 of 8 arrivals in phase 3",
     ),
     "no arrive at all": Bug(
         where=ring.release,
@@ -191,14 +191,15 @@ BUGS = {
         old=ARRIVE,
         new=f"one_lane(mbarrier.arrive, {OWN})",
         error=PipelineDeadlock,
-        message=r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0",
+        message=r"consumed\[0\] of .* is still missing 6 of 8 arrivals in phase 0",
     ),
     "arrive by one warp for all four": Bug(
         where=ring.release,
         old=ARRIVE,
         new=f"one_lane(lambda a: current().mbar_arrive(a, 4), {OWN})",
         error=PipelineRace,
-        message=r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained",
+        message=r"warps 1, 2, 3 of warpgroup \d \(compute\) did not signal that their wgmma had "
+        r"finished",
     ),
     "release of the next slot": Bug(
         ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST
@@ -219,8 +220,8 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 1, step",
         error=SimulationError,
-        message=r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): "
-        r"blocked on ready\[0\] .*phase 1",
+        message=r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale phase "
+        r"-1|\(compute\): blocked on ready\[0\] .*phase 1",
     ),
     "stale parity: ready phase one behind": Bug(
         where=ring.await_ready,
@@ -234,7 +235,7 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 2, step",
         error=PipelineRace,
-        message=r"waited for phase 2 of ready\[0\].*passe[sd] on the stale phase 0",
+        message=r"waited for phase 2 of ready\[0\].*return(s|ed) on the stale phase 0",
     ),
     "stale parity: ready phase two behind": Bug(
         where=ring.await_ready,
@@ -255,7 +256,7 @@ BUGS = {
         old="step // ring.plan.slots",
         new="step",
         error=PipelineRace,
-        message=r"waited for phase 1 of ready\[1\].*passed on the stale phase -1",
+        message=r"waited for phase 1 of ready\[1\].*returned on the stale phase -1",
     ),
     # ---- load ring, memory role
     "skipped free wait": Bug(ring.fill, WAIT_FREE, "pass", SimulationError, TWICE),
@@ -302,7 +303,7 @@ BUGS = {
         old="plan.expected(part)",
         new="plan.expected(part) + 4096",
         error=PipelineDeadlock,
-        message="still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 "
+        message="is still missing 4096 bytes and no copy is in flight: expect_tx announced 28672 "
         "bytes, .* brought 24576",
     ),
     "wrong byte count: long in the last step": Bug(
@@ -310,7 +311,7 @@ BUGS = {
         old=BYTES,
         new=BYTES.replace("part)", "part) + 16 * (step == 9)"),
         error=PipelineDeadlock,
-        message=r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx "
+        message=r"ready\[1\] of .* is still missing 16 bytes and no copy is in flight: expect_tx "
         r"announced 24592 bytes, .* brought 24576",
     ),
     "wrong byte count: one operand forgotten": Bug(

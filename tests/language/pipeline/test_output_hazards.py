@@ -22,7 +22,7 @@ SCHEDULES = (None, *range(6))
 
 
 UNORDERED = (
-    r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = "
+    r"(TMA store \(o\) reads SMEM.* while write|bytes have not been written|write \(tile\[…\] = "
     r"value\) writes)"
 )
 BUGS = {
@@ -90,7 +90,7 @@ BUGS = {
         old="if k > 0 and ends(ring, k - 1):",
         new="if k > 0:",
         error=PipelineRace,
-        message=r"(bytes that nobody has written since|while TMA store)",
+        message=r"(bytes have not been written since|while TMA store)",
     ),
 }
 
@@ -173,14 +173,14 @@ def forgetful(how: str) -> Any:
         (
             "a step",
             PipelineRace,
-            r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store "
+            r"TMA store \(o\) reads .* but these bytes have not been written since TMA store "
             r"\(o\) by .*: "
             "write all of an output tile in every block",
         ),
         (
             "anything",
             PipelineRace,
-            r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of "
+            r"TMA store \(o\) reads .*, but these bytes have not been written: write all of "
             r"an output tile",
         ),
         ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
@@ -225,8 +225,8 @@ def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
     for seed in SCHEDULES:
         with pytest.raises(
             PipelineRace,
-            match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody "
-            r"has written since TMA store \(o\) by .*: write all of an output tile in every "
+            match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, but these bytes have not been "
+            r"written since TMA store \(o\) by .*: write all of an output tile in every "
             r"block, before it is read",
         ) as caught:
             comes_again.simulate(integers((192, 128)), np.zeros((64, 128), F16), seed=seed)
@@ -242,7 +242,7 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
 
     with pytest.raises(
         PipelineRace,
-        match=r"read \(tile\[…\]\) reads SMEM.*, which holds bytes that nobody has written",
+        match=r"read \(tile\[…\]\) reads SMEM.*, but these bytes have not been written",
     ):
         reads.simulate(np.zeros((64, 64), F32))
 
@@ -306,7 +306,7 @@ def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(
     b = integers((64, 192))
     with pytest.raises(
         PipelineRace,
-        match="(?s)" + MEETING + r".*fix:    the stores of a pipeline end with the kernel",
+        match="(?s)" + MEETING + r".*fix:    a pipeline's stores complete when the kernel ends",
     ):
         twice.simulate(b, 0 * b, 0 * b, seed=seed)
 

@@ -136,7 +136,7 @@ BUGS = {
         old=WAITS,
         new="pass",
         error=PipelineRace,
-        message="(?s)while wgmma .* never told that their wgmma drained",
+        message="(?s)while wgmma .* did not signal that their wgmma had finished",
     ),
     "a slot too far ahead": Bug(
         steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."

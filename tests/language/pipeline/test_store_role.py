@@ -134,7 +134,7 @@ def test_a_compute_warpgroup_ends_while_its_stores_run() -> None:
 # ---- bugs
 NOT_READ = (
     r"write \((staging panel|tile\[…\] = value)\) writes SMEM.* while TMA store|this slot was "
-    r"passed on twice"
+    r"handed over twice"
 )
 UNORDERED = r"TMA store \(\w\) reads SMEM"
 TILES = {

@@ -171,7 +171,9 @@ def test_a_step_of_two_warpgroups_is_not_a_legal_trace() -> None:
         else event
         for event in trace.events
     ]
-    with pytest.raises(SimulationError, match="a step is of one warpgroup's turn"):
+    with pytest.raises(
+        SimulationError, match="a step must be read by only one of the warpgroups that take turns"
+    ):
         trace.check_legal()
 
 
@@ -378,8 +380,9 @@ def test_the_error_for_warpgroups_that_meet_in_a_tile_suggests_the_turn() -> Non
     with pytest.raises(PipelineDeadlock) as caught:
         meets.simulate(np.zeros((128, 64), F16))
     assert "bar_sync 10 (the turn of compute warpgroup 1): 128 of 256 threads" in str(caught.value)
-    assert "in its turn a warpgroup waits for no other one, for those wait for theirs" in str(
-        caught.value
+    assert (
+        "a warpgroup must not wait for another one during its turn, because the others wait for "
+        "theirs" in str(caught.value)
     )
 
 

@@ -93,7 +93,7 @@ def test_a_reduction_needs_something_to_start_from() -> None:
     assert (out == 2).all()
     with pytest.raises(
         SimulationError,
-        match=r"(?s)reduction 'add' \(out\) changes out\[0:64\], which nobody has written",
+        match=r"(?s)reduction 'add' \(out\) changes out\[0:64\], which has not been written",
     ):
         added.simulate(x)
 

@@ -45,8 +45,8 @@ def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered
         (
             9,
             "unordered-accesses",
-            "index 9 along dimension 0 comes more than once; which of its elements is stored last "
-            "is not known",
+            "index 9 along dimension 0 occurs more than once, and which of its elements is stored "
+            "last is undefined",
         ),
     ],
 )

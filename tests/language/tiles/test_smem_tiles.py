@@ -315,7 +315,7 @@ def test_reading_before_the_tile_has_landed_is_a_race(seed: int | None) -> None:
     early(True).simulate(a, c, seed=seed)
     assert (c == a).all()
     with pytest.raises(
-        PipelineRace, match=r"(?s)read \(tile\[…\]\) reads .*(has landed|nobody has written)"
+        PipelineRace, match=r"(?s)read \(tile\[…\]\) reads .*(has landed|not been written)"
     ):
         early(False).simulate(a, c, seed=seed)
 

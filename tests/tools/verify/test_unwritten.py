@@ -47,7 +47,7 @@ def test_of_an_output_that_is_passed_the_rest_is_a_warning() -> None:
     (warning,) = result.warnings
     assert (warning.hazard, warning.schedules) == ("unwritten-output", 3)
     assert (
-        "y[64:128, 0:64], 4096 of 8192 elements, is written by nobody: it keeps what it held"
+        "y[64:128, 0:64], 4096 of 8192 elements, is never written: these elements keep their values"
         in warning.text
     )
     assert warning.report is not None and warning.report.fix.endswith("verify(…, partial='y')")
@@ -160,7 +160,7 @@ def test_a_long_loop_is_not_reported_as_endless(monkeypatch: pytest.MonkeyPatch)
     assert (y == 5000).all()
     with pytest.raises(
         PipelineDeadlock,
-        match="has gone round this loop 5000 times, and executed no operation in it",
+        match="has run 5000 iterations of this loop without an operation in it",
     ):
         long_loop.simulate(y, 5001)
 
@@ -178,7 +178,7 @@ def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.Monkey
             at = 3 - at
         y[0, 0] = 1.0
 
-    with pytest.raises(PipelineDeadlock, match="gone round"):
+    with pytest.raises(PipelineDeadlock, match="has run 1000 iterations of this loop"):
         spins.simulate(np.zeros((64, 64), F32))
 
 
