@@ -247,7 +247,8 @@ def _finding(this: Conflict) -> Finding:
             else "store-source-reused"
             if read.kind == "TMA store"
             else "unordered-accesses",
-            f"{store.agent.title} does not wait until {read.agent.title} has read the previous data",
+            f"{store.agent.title} does not wait until {read.agent.title} has read the previous "
+            "data",
             _read_first(read, store),
         )
     fix = _wait_for(this) or (
@@ -319,7 +320,8 @@ def _sent(this: Conflict) -> Finding:
         sender = later if later.kind == "st.async" else earlier
         return Finding(
             "refilled-while-read",
-            f"{sender.agent.title} does not wait until CTA {this.sm.cta} has read the previous data",
+            f"{sender.agent.title} does not wait until CTA {this.sm.cta} has read the previous "
+            "data",
             "each warp that reads the data arrives on a barrier of the sending CTA after its last "
             "read, and that CTA waits for the barrier before it sends again",
         )
