@@ -9,7 +9,7 @@ from ...core import numba as nb
 from ...core.inert import NoValue
 from . import array_views as source
 from .indices import Index, plain
-from .layouts import COLUMN, EITHER, ROW, places, sources
+from .layouts import EITHER, Form, before, needed, sources
 from .refs import All, method_of, unlimited, whole_slices
 from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
@@ -118,16 +118,16 @@ class Block:
         return builder.select(inside, found, zero)
 
 
-def indices_of(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
+def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list[Any]:
     """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
     scattered."""
-    have, layout = registers(builder, vector, value), vector.layout
-    if len(tile.shape) == 1:
-        return have
-    if layout == EITHER:
-        skipped = len(places(vector.shape, ROW))
-        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
-    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
+    have, size = registers(builder, vector, value), vector.shape[0]
+    lies = (size,) if len(tile.shape) == 1 else (1, size) if axis else (size, 1)
+    want = needed(lies, tile.shape, tile.layout)
+    if vector.layout != EITHER:
+        return [have[i] for i in sources(tile.shape, tile.layout, lies, vector.layout)]
+    first = before(vector.shape, want)
+    return [have[first + i] for i in sources(tile.shape, tile.layout, lies, want)]
 
 
 with_at(GmemType)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...core.machine import current
+from ...core.machine import Machine, current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
 from ...plan.unit import Unit
@@ -76,10 +76,11 @@ def room(unit: Unit) -> int:
 
 
 def exchange(
-    np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False
+    np_: Context | Machine, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False
 ) -> None:
     """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
 
+    np_    whose `unit` is the kernel's
     what   its name in reports
     apart  each warp loads only what it has stored itself, so there is no barrier in between
     """

@@ -21,8 +21,8 @@ column       (M,), (M, 1)  64 b + 8 h, along the rows                           
                                                                                                a
                                                                                                quad,
                                                                                                all t
-either       (n,)          those of a row, then those of a column                              what
-                                                                                               is
+either       (n,), (1, n), those of each layout that such a tile may need, one after another   what
+             (n, 1)        (`ways`)                                                            is
                                                                                                not
                                                                                                used
                                                                                                is
@@ -49,16 +49,25 @@ k16 step, as they are.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...arch.products import WGMMA
-from ...arch.register_layouts import WARP, WARPS, Bits, Place, RegisterLayout, Registers
+from ...arch.register_layouts import (
+    LANES,
+    WARP,
+    WARPS,
+    Bits,
+    Place,
+    RegisterLayout,
+    Registers,
+)
 from ...diagnostics.errors import SpecError
 from . import row_layouts
-from .row_layouts import ROWS, lanes_for, lanes_of, word_of
+from .row_layouts import ROWS, covered_rows, lanes_for, lanes_of, word_of
 
 FRAGMENTS = WGMMA.accumulator
 """the record of the layout that tiles of two dimensions have unless they are cast or small"""
@@ -68,6 +77,8 @@ BLOCK, GROUP = FRAGMENTS.units
 """rows and columns after which an accumulator's layout repeats"""
 WIDEST = WGMMA.widest
 """columns of an accumulator, at most"""
+MOST = 32768
+"""elements of a tile: 256 registers of float32 a lane"""
 
 
 def coalesced(vector: int) -> str:
@@ -143,16 +154,13 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     """
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
-    if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
+    if word == ROWS and 1 in shape and len(shape) == 2:
+        word = layout_of(shape)
+    elif lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
         raise SpecError(
             f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
             + f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}"
-        )
-    if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
-        raise SpecError(
-            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, "
-            "two for each lane that shares a row, and rows of 8"
         )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
@@ -174,6 +182,47 @@ class Form:
     def places(self) -> tuple[Place, ...]:
         """The elements of a lane: `places`."""
         return places(self.shape, self.layout)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one element, which all lanes have."""
+        return math.prod(self.shape) == 1
+
+    def settled(self, *preferred: str) -> Form:
+        """Return the form in one layout: of a deferred tile, the first of `preferred` that it has,
+        or the first of its own."""
+        if self.layout != EITHER:
+            return self
+        own = ways(self.shape)
+        return replace(self, layout=next((of for of in preferred if of in own), own[0]))
+
+    def holds(self, layout: str) -> bool:
+        """Return whether the lanes have the elements as `layout` needs them: nothing is moved."""
+        return layout == self.layout or (self.layout == EITHER and layout in ways(self.shape))
+
+    @property
+    def covered(self) -> tuple[int, ...]:
+        """The shape that the registers of the lanes have room for: the tile's, rounded up."""
+        sizes = list(self.shape)
+        if 0 in self.record.axes and lanes_of(self.layout):
+            sizes[0] = covered_rows(sizes[0])
+        if 1 in self.record.axes:
+            unit = self.record.units[-1]
+            sizes[-1] = -(-sizes[-1] // unit) * unit
+        return tuple(sizes)
+
+    @property
+    def padded(self) -> bool:
+        """Whether some lanes have registers for elements outside the tile."""
+        return any(self.outside(place) != (False, False) for place in self.places)
+
+    def outside(self, place: Place) -> tuple[bool, bool]:
+        """Return whether the row, and the column, of an element of some lane lies outside."""
+        row, column = (
+            at is not None and at + most >= self.shape[axis if len(self.shape) == 2 else 0]
+            for axis, (at, most) in enumerate(zip(place, farthest(self.record), strict=True))
+        )
+        return row, column
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}" + (
@@ -231,27 +280,63 @@ def layout_of(shape: tuple[int, ...]) -> str:
     return COLUMN if shape[1] == 1 else ROW if shape[0] == 1 else ACCUMULATOR
 
 
-def vector_layout(size: int, what: str) -> str:
-    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise
-    SpecError for neither."""
-    row = size % GROUP == 0 and GROUP <= size <= WIDEST
-    column = size % BLOCK == 0 and size >= BLOCK
-    if not row and not column:
-        raise SpecError(
-            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a "
-            f"tile, or 64 x j along its rows, got {size}"
-        )
-    return EITHER if row and column else ROW if row else COLUMN
+@functools.lru_cache(maxsize=1024)
+def ways(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the layouts in which a vector, or a tile of one row or column, may be needed: along
+    the columns of a tile, along its rows, or both.
+
+    A tile that is loaded, or made by `full` or `iota`, has its elements in all of them; the first
+    operation that needs one of them takes it.
+
+    >>> ways((1024,))
+    ('column', 'row 128', 'row 32')
+    >>> ways((1, 64)), ways((8, 1))
+    (('row', 'row 128', 'row 32'), ('column 32', 'column 16', 'column 8', 'column 4'))
+    """
+    size = max(shape)
+    if size == 1:
+        return (f"{COLUMN} {row_layouts.LANES[-1]}",)
+    fragments, lanes = list[str](), list[str]()
+    if shape[-1] == size:
+        fragments += [ROW] * fits((BLOCK, size))
+        lanes += [f"{ROW} {row_layouts.WHOLE}", f"{ROW} {lanes_for(size)}"]
+    if shape[0] == size:
+        fragments += [COLUMN] * fits((size, GROUP))
+        # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
+        lanes += [
+            f"{COLUMN} {of}"
+            for of in row_layouts.LANES
+            if (size % BLOCK or size == BLOCK) and size * 2 * of <= MOST
+        ]
+    return tuple(fragments + lanes)
+
+
+@functools.lru_cache(maxsize=1024)
+def before(shape: tuple[int, ...], layout: str) -> int:
+    """Return how many elements a lane of a deferred tile has before those of one of its `ways`."""
+    own = ways(shape)
+    return sum(len(places(shape, of)) for of in own[: own.index(layout)])
+
+
+def deferred(shape: tuple[int, ...]) -> str:
+    """Return the layout of a tile of one row or column whose layout its use decides.
+
+    >>> deferred((64,)), deferred((1,))
+    ('either', 'column 4')
+    """
+    own = ways(shape)
+    return EITHER if len(own) > 1 else own[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
-    """Return the record of the layout of a tile of this shape; of a vector in either layout, that
-    of its row.
+    """Return the record of the layout of a tile of this shape; of a deferred one, that of its first
+    way.
 
     >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
     ((64, 64), (0,))
     """
+    layout = ways(shape)[0] if layout == EITHER else layout
     if lanes_of(layout):
         return row_layouts.record(shape, layout)
     if vector := vector_of(layout):
@@ -292,8 +377,17 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     (((None, 0), (None, 1)), ((0, None), (8, None)))
     """
     if layout == EITHER:
-        return places(shape, ROW) + places(shape, COLUMN)
+        return tuple(place for of in ways(shape) for place in places(shape, of))
+    if lanes_of(layout) and word_of(layout) != ROW:
+        shape = (covered_rows(shape[0]), *shape[1:])
     return record(shape, layout).places(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def farthest(of: RegisterLayout) -> tuple[int, int]:
+    """Return the largest row, and column, that a lane has as its own."""
+    row, column = (int(np.max(own)) for own in of.own(np.arange(LANES)))
+    return row, column
 
 
 @functools.lru_cache(maxsize=1024)
@@ -308,12 +402,15 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
     """
+    if math.prod(have) == 1:
+        return (0,) * len(places(shape, layout))
+    if layout == EITHER:
+        return tuple(i for way in ways(shape) for i in sources(shape, way, have, of))
+    if of == EITHER:
+        part = needed(have, shape, layout)
+        return tuple(before(have, part) + i for i in sources(shape, layout, have, part))
     if layout == of:
         return tuple(range(len(places(shape, layout))))
-    if of == EITHER:
-        part = COLUMN if layout == COLUMN else ROW
-        first = len(places(have, ROW)) if part == COLUMN else 0
-        return tuple(first + i for i in sources(shape, layout, have, part))
     number = {place: i for i, place in enumerate(places(have, of))}
     along = word_of(of) == ROW
     return tuple(
@@ -321,74 +418,73 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
     )
 
 
+def needed(have: tuple[int, ...], shape: tuple[int, ...], layout: str) -> str:
+    """Return the layout in which an operand of shape `have` lies for a result (shape, layout).
+
+    >>> needed((64,), (8, 64), "rows 32"), needed((64, 1), (64, 64), ACCUMULATOR)
+    ('row 32', 'column')
+    """
+    if have == shape or len(shape) == 1 or 1 in shape:
+        return layout
+    word = COLUMN if have[-1] == 1 else ROW
+    return f"{word} {lanes_of(layout)}" if lanes_of(layout) else word
+
+
+def laid(form: Form, shape: tuple[int, ...], layout: str) -> Form:
+    """Return the form that an operand of an operation that gives a result (shape, layout) is moved
+    to; its own, if its lanes have what they need."""
+    want = needed(form.shape, shape, layout)
+    return form if form.single or form.holds(want) else replace(form, layout=want)
+
+
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise
-    SpecError if they do not fit."""
+    SpecError if they do not fit.
+
+    Operands that lie otherwise are moved (`laid`): to the accumulator's layout where one of them
+    has it, of tiles by rows to the one with more lanes a row, of vectors to the first one's.
+    """
     shapes = [form.shape for form in forms]
-    if any(vector_of(form.layout) for form in forms):
-        if len({(form.shape, form.layout) for form in forms}) > 1:
-            lie = " and ".join(
-                dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
-            )
-            raise SpecError(
-                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-                "numpipe.layout_cast(x, "
-                '"accumulator") of what is coalesced'
-            )
-        return forms[0].shape, forms[0].layout
-    flat = [form for form in forms if len(form.shape) == 1]
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
         raise SpecError(
             f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine"
         ) from None
-    lanes = {lanes_of(form.layout) for form in forms}
-    if lanes != {0}:
-        return shape, _by_row(symbol, forms, shape, lanes)
-    if len(shape) == 2:
-        for form in flat:
-            if form.layout == COLUMN:
-                raise SpecError(
-                    f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, "
-                    "as in NumPy, but "
-                    "this one lies along rows (column layout): write v[:, None], or "
-                    'numpipe.layout_cast(v, "row")'
-                )
-        layout = layout_of(shape)
-        if layout == ACCUMULATOR and not fits(shape):
-            raise SpecError(
-                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
-                f"of {shape}, which is none: (64 x j, 8 x i) with at most 256 columns"
-            )
-        return shape, layout
-    kinds = {form.layout for form in flat} - {EITHER}
-    if len(kinds) > 1:
+    if math.prod(shape) > MOST:
         raise SpecError(
-            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), "
-            "one along rows (column "
-            'layout): no lane has both; cast one: numpipe.layout_cast(v, "row")'
+            f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
+            f"of {shape}, which is none: at most {MOST} elements"
         )
-    return shape, kinds.pop() if kinds else EITHER
+    if len(shape) == 1 or 1 in shape:
+        words = dict.fromkeys(
+            form.layout
+            for form in forms
+            if math.prod(form.shape) == math.prod(shape)
+            and (len(shape) == 1 or word_of(form.layout) == layout_of(shape))
+        )
+        words.pop(EITHER, None)
+        return shape, next(iter(words), deferred(shape))
+    whole = {form.layout for form in forms if form.shape == shape}
+    if len(whole) == 1 and not (vector_of(*whole) and set(shapes) != {shape}):
+        return shape, whole.pop()
+    if whole and fits(shape):
+        return shape, ACCUMULATOR
+    lanes = {lanes_of(of) for of in whole} or {
+        lanes_of(form.layout) for form in forms if form.layout != EITHER and not form.single
+    }
+    if lanes & set(row_layouts.LANES) and (whole or len(lanes) == 1):
+        return shape, f"{ROWS} {max(lanes & set(row_layouts.LANES))}"
+    return shape, natural(shape)
 
 
-def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
-    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where
-    they lie otherwise."""
-    words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
-    if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
-        lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
-        most = max(lanes)
-        raise SpecError(
-            f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, '
-            "or "
-            f'"column {most}" along the rows and then v[:, None]'
-        )
-    if len(shape) == 1:
-        return f"{words[0]} {max(lanes)}"
-    word = layout_of(shape)
-    return f"{ROWS if word == ACCUMULATOR else word} {max(lanes)}"
+def natural(shape: tuple[int, ...]) -> str:
+    """Return the layout of a tile (M, N) that is loaded or made: the accumulator's, or by rows.
+
+    >>> natural((64, 64)), natural((8, 64)), natural((3, 10))
+    ('accumulator', 'rows 32', 'rows 8')
+    """
+    return ACCUMULATOR if fits(shape) else f"{ROWS} {lanes_for(shape[1])}"
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
@@ -403,28 +499,7 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
         )
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
-    want = COLUMN if index == ":, None" else ROW
-    if lanes_of(form.layout):
-        want = f"{want} {lanes_of(form.layout)}"
-    if form.layout not in (want, EITHER):
-        if lanes_of(form.layout):
-            raise SpecError(
-                f'v[{index}] of {form}: write numpipe.layout_cast(v, "{want}")[{index}]'
-            )
-        lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        fix = (
-            f'write numpipe.layout_cast(v, "{want}")[{index}]'
-            if vector_layout(form.shape[0], "v") == EITHER
-            else (
-                "there, vectors have 64 x j elements"
-                if want == COLUMN
-                else "there, vectors have 8 x i elements, at most 256"
-            )
-        )
-        raise SpecError(
-            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies "
-            f"{lies[form.layout]}: {fix}"
-        )
-    return Form(
-        (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want
-    )
+    word = COLUMN if index == ":, None" else ROW
+    shape = (form.shape[0], 1) if word == COLUMN else (1, form.shape[0])
+    keeps = word_of(form.layout) == word or form.single
+    return Form(shape, form.dtype, form.layout if keeps else deferred(shape))

@@ -17,8 +17,7 @@ An array of more dimensions takes integers along the others: ``c[b, ds(i, 128), 
 ``bias[layer, ds(j, 64)]``. The rows and columns of a tile are in the order of the array's
 dimensions. Elements that a ``ds`` selects outside the array are 0, and are not accessed. An index
 outside the array, a number or an element of v, is the hazard `out-of-bounds`, unless it has a mode
-(`numpipe.index`). Gathered rows need v along rows (column layout), gathered columns need v along
-columns; a gathered vector has the layout of v.
+(`numpipe.index`). A gathered vector has the layout of v.
 
 Load operands of products through a pipeline. Use these loads for what an epilogue reads once: a
 bias, a residual, ``beta * c``. A lane has two adjacent columns of each row, so a row is loaded in
@@ -35,6 +34,7 @@ depend on them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,12 @@ from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
-from .array_views import GmemView, block_axes, check_inside, ends, starts
+from .array_views import GmemView, block_axes, check_inside, ends, index_form, starts
+from .conversions import moved
 from .indices import check_gathered, plain, settled
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
+from .layouts import ACCUMULATOR, COALESCED, COLUMN, ROW, Form, by_rows, coalesced_form, layout_of
 from .refs import Ds, GmemRef, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of
+from .row_layouts import ROWS, lanes_of, word_of
 from .tile import Tile, check_dtype, check_form, form_of
 
 __all__ = ["load_tile"]
@@ -85,17 +86,9 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
             f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, "
             f"size) and integers, got {' and '.join(map(str, indices))}"
         )
-    if len(sizes) == 1:
-        return Form(form.shape, dtype, vector.layout)
-    want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
-    want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
-    if vector.layout not in (want, EITHER):
-        raise SpecError(
-            f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of "
-            f"{vector.shape[0]} "
-            f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "
-            f'"{want}")'
-        )
+    word = word_of(vector.layout)
+    if len(sizes) == 1 or (word == layout_of(form.shape) and word in (ROW, COLUMN)):
+        return replace(form, layout=vector.layout)
     return form
 
 
@@ -210,6 +203,9 @@ def load(ref: GmemRef, index: Any) -> Any:
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None
     )
+    if gathered is not None:
+        vector = parts[axes[gathered]]
+        moved(vector, index_form(form, gathered, vector.form))
     if gathered is None:
         _read_block(ref, axes, parts, value)
     else:

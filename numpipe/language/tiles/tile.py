@@ -9,6 +9,7 @@ w … 16 w + 15 of each. Vectors, and tiles with one row or column, have what br
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -31,13 +32,10 @@ from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
 from ...diagnostics.argument_checks import is_int, told
 from ...diagnostics.errors import CompileError, SpecError
-from .layouts import Form, by_rows, fits, layout_of, vector_layout
-from .row_layouts import ROWS
+from .layouts import MOST, Form, deferred, natural, ways
 
 __all__ = ["bitcast", "zeros"]
 
-MOST = 32768
-"""elements of a tile: 256 registers of float32 a lane"""
 FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
@@ -59,34 +57,17 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         raise SpecError(f"{what}: a shape is a tuple of ints up to {MOST}, got {told(shape)}")
     if dtype != BOOL:
         check_dtype(dtype, what)
-    if len(shape) == 1:
-        return Form((int(shape[0]),), dtype, vector_layout(shape[0], what))
-    if len(shape) == 2 and 1 in shape:
-        size, layout = max(shape), layout_of(shape)
-        if vector_layout(size, what) not in (layout, "either"):
-            raise SpecError(
-                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j "
-                f"rows, got {shape}"
-            )
-        return Form((int(shape[0]), int(shape[1])), dtype, layout)
-    return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
-
-
-def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as
-    they have pairs of columns for."""
-    if (
-        len(shape) != 2
-        or shape[0] % 8
-        or shape[1] % 8
-        or min(shape) < 8
-        or shape[0] * shape[1] > MOST
-    ):
+    whole = tuple(map(int, shape))
+    if len(whole) not in (1, 2) or min(whole) < 1 or math.prod(whole) > MOST:
         raise SpecError(
-            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} "
-            f"elements, all registers of a warpgroup, got {shape}"
+            f"{what}: a tile has one or two dimensions, and 1 to {MOST} elements, all registers of "
+            f"a warpgroup, got {shape}"
         )
-    return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
+    if len(whole) == 2 and 1 not in whole:
+        return Form(whole, dtype, natural(whole))
+    if not ways(whole):
+        raise SpecError(f"{what}: a column has 64 x j rows, or at most {MOST // 8}, got {shape}")
+    return Form(whole, dtype, deferred(whole))
 
 
 class TileLike:

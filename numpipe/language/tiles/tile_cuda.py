@@ -14,7 +14,7 @@ from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.roles import Role
 from . import tile as source
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, joined, places
+from .layouts import ACCUMULATOR, EITHER, Form, before, joined, places, ways
 from .tile import TileLike
 
 
@@ -103,13 +103,19 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
 
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of a row or a column of a vector that may be in either layout."""
-    first = (
-        TileType(Form(have.shape, have.dtype, ROW)).registers
-        if have.layout == EITHER and result.layout == COLUMN
-        else 0
-    )
-    return registers(builder, have, value)[first : first + result.registers]
+    """Return the registers that a tile has of one in another layout or shape, where lanes hold its
+    elements: those of a deferred tile that the result needs."""
+    parts, each = registers(builder, have, value), packing(have.dtype).per_register
+    if have.layout != EITHER or have.form == result.form:
+        return parts[: result.registers]
+    lines = ways(result.shape) if result.layout == EITHER else (result.layout,)
+    return [
+        part
+        for line in lines
+        for part in parts[before(have.shape, line) // each :][
+            : len(places(result.shape, line)) // each
+        ]
+    ]
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
@@ -127,13 +133,6 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
     return value
-
-
-nb.lower_cast(TileType, TileType)(
-    lambda context, builder, have, want, value: assembled(
-        builder, want, part_of_either(builder, have, value, want)
-    )
-)
 
 
 @cuda_meaning(source.zeros)
