@@ -16,7 +16,7 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .elementwise_cuda import place_of
+from .elementwise_cuda import each_way, place_of
 from .layouts import ACCUMULATOR, BLOCK, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
@@ -76,11 +76,14 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
     if len(have.shape) == 1 or 1 in have.shape:
         flat = (max(have.shape),)
         line = Layout((1, *flat), size, 1, 16, 16)
-        store, load = (TileType(replace(each.form, shape=flat)) for each in (have, result))
+        one = TileType(have.form.settled())
+        parts = assembled(builder, one, part_of_either(builder, have, value, one))
         barrier(builder)
-        anywhere.store(builder, line, base, store, none, value)
+        anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
-        return anywhere.load(builder, line, base, load, none)
+        lines = [TileType(replace(form, shape=flat)) for form in each_way(result.form)]
+        loaded = [anywhere.load(builder, line, base, each, none) for each in lines]
+        return [register for found in loaded for register in found]
     panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
     found: list[Any] = [None] * result.elements
     stored, loaded = anywhere.panels(have), anywhere.panels(result)

@@ -39,7 +39,7 @@ def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
     """
-    own = _spread(max(nbytes, CHUNK))  # here the 4 bytes of a number occupy a chunk of their own
+    own = _spread(-(-nbytes // CHUNK) * CHUNK)  # here 4 bytes of a number have their own chunk
     return own, np.tile(own.reshape(-1), (4, 1))
 
 

@@ -118,6 +118,16 @@ def coalesced_form(form: Form, what: str) -> Form:
     return Form(form.shape, form.dtype, coalesced(vector))
 
 
+def has_coalesced(form: Form) -> bool:
+    """Return whether a tile that is loaded has a coalesced layout."""
+    row = form.shape[-1] * form.dtype.itemsize
+    return (
+        form.layout == ACCUMULATOR
+        and form.dtype.itemsize > 1
+        and (row in (32, 64) or row % 128 == 0)
+    )
+
+
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
     elements."""
@@ -378,9 +388,10 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     """
     if layout == EITHER:
         return tuple(place for of in ways(shape) for place in places(shape, of))
+    of = record(shape, layout)
     if lanes_of(layout) and word_of(layout) != ROW:
         shape = (covered_rows(shape[0]), *shape[1:])
-    return record(shape, layout).places(shape)
+    return of.places(shape)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -48,14 +48,27 @@ from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
 from .array_views import GmemView, block_axes, check_inside, ends, index_form, starts
 from .conversions import moved
+from .fence_order import before_access
 from .indices import check_gathered, plain, settled
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, ROW, Form, by_rows, coalesced_form, layout_of
-from .refs import Ds, GmemRef, method_of, whole_slices
+from .layouts import (
+    ACCUMULATOR,
+    COALESCED,
+    COLUMN,
+    ROW,
+    Form,
+    by_rows,
+    coalesced_form,
+    has_coalesced,
+    layout_of,
+)
+from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
 from .row_layouts import ROWS, lanes_of, word_of
+from .scattered_shared import load as load_anywhere
 from .tile import Tile, check_dtype, check_form, form_of
 
 __all__ = ["load_tile"]
 
+AUTO = "auto"
 STEERING = INT32, INT64
 """Types of arrays whose elements may steer: each role, including the memory role, reads them
 itself."""
@@ -125,45 +138,49 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
 def load_form(view: Any, layout: Any) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
-    if not isinstance(view, GmemView):
+    shared = isinstance(view, SmemLike)
+    if not isinstance(view, (GmemView, SmemLike)):
         raise SpecError(
             "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
-            f"64)], got {called(view)}"
+            f"64)], or a tile in shared memory, got {called(view)}"
         )
     layout = constant("load_tile", "layout", layout)
-    named = isinstance(layout, str)
-    if named and (layout == ROWS or lanes_of(layout)) and view.shape:
-        check_dtype(view.ref.arg.dtype, "load_tile")
-        return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
-    if layout not in (ACCUMULATOR, COALESCED):
+    dtype = view.dtype if shared else view.ref.arg.dtype
+    shape = view.layout.sides if shared else view.shape
+    if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
+        check_dtype(dtype, "load_tile")
+        return by_rows(Form(shape, dtype), layout, "load_tile")
+    if layout not in (AUTO, ACCUMULATOR, COALESCED):
         raise SpecError(
-            'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", '
-            f'of a vector "row 32", "column 32", got {layout!r}'
+            'load_tile: layout must be "auto", "accumulator", "coalesced", or by rows "rows", '
+            f'"rows 32", of a vector "row 32", "column 32", got {layout!r}'
         )
-    form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
+    form = block_form("tile" if shared else f"{view.ref.arg.name}.at", dtype, shape)
     if form is None:
         raise SpecError(
             f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] "
             "loads it"
         )
-    return coalesced_form(form, "load_tile") if layout == COALESCED else form
+    wide = layout == AUTO and not shared and has_coalesced(form)
+    return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
 @op
-def load_tile(view: Any, layout: str = COALESCED) -> Tile:
+def load_tile(view: Any, layout: str = AUTO) -> Tile:
     """Load a block of an array as a register tile in a chosen layout, inside a kernel.
 
-    view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
+    view    ``array.at[ds(i, 64), ds(j, 64)]``, of which elements outside the array are 0; or a
+            tile in shared memory, or a view of one
     layout  "coalesced": a lane has 16 adjacent bytes, and 8 lanes have a whole 128-byte line of a
-            row; elementwise operands must have the same layout. "accumulator": the layout of
-            ``array[ds(i, 64), ds(j, 64)]``. "rows", "rows 32": as many lanes as possible, or 32,
+            row. "accumulator": the layout of ``array[ds(i, 64), ds(j, 64)]``. "auto": coalesced for
+            a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32": as many lanes as possible, or 32,
             share a row (`by_row`), the layout of tiles that are not accumulators; for a vector
             "row 32", along the columns of such a tile, or "column 32", along its rows
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
-    ``numpipe.layout_cast(tile, "accumulator")`` converts the tile, through shared memory, so that
-    it can be combined with vectors, reductions and products::
+    A tile that meets one in another layout is moved, through shared memory, and so is one that is
+    reduced; ``numpipe.layout_cast(tile, "accumulator")`` does that once, for several uses::
 
         x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
         b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
@@ -174,6 +191,9 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     form = load_form(view, layout)
     if not current().role.computes:
         return Tile(None, form)
+    if isinstance(view, SmemTile):
+        before_access(view)
+        return Tile(load_anywhere(view.layout, view.address, form, (0, 0)), form)
     value = np.zeros(form.shape, form.dtype)
     _read_block(view.ref, view.axes, view.start, value)
     return Tile(value, form)

@@ -22,12 +22,15 @@ from . import load as source
 from .array_views import index_form
 from .array_views_cuda import Block, indices_of, stops
 from .elementwise_cuda import each_way, place_of
+from .fence_order import before_access
 from .indices import plain
 from .indices_cuda import settled
 from .layouts import Form, vector_of
 from .refs import whole_slices
-from .refs_cuda import GmemType
+from .refs_cuda import GmemType, SmemType
 from .row_layouts import lanes_of
+from .scattered_shared_cuda import load as load_anywhere
+from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, assembled, undefined
 
 
@@ -234,6 +237,14 @@ nb.overload(operator.getitem, _load)
 @cuda_meaning(source.load_tile)
 def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout))
+    if isinstance(view, SmemType):
+        context, builder, args = yield tile(view, layout)
+        if not view.role.computes:
+            return undefined(tile)
+        nb.call(context, builder, before_access, (view,), (args[0],))
+        parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
+        converge(builder)
+        return assembled(builder, tile, parts)
     ref = view.ref
     context, builder, args = yield tile(view, layout)
     if not ref.role.computes:

@@ -87,7 +87,7 @@ class Plan:
     whole     whether all elements are combined into one
     result    the form of the resulting tile; a form without dimensions for a number
     elements  how many elements are combined into one
-    nbytes    bytes of shared memory that the warps exchange
+    nbytes    bytes that the warps exchange, in turns of at most `ROOM`
     """
 
     form: Form
@@ -152,14 +152,10 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         lanes, alone = lanes_of(form.layout), along == 1 or form.record.warps == 1
         word = (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")
         result = Form(shape, dtype, deferred(shape) if size == 1 else word)
-        nbytes = 0 if alone or along not in form.record.axes else 4 * size * each
-    if nbytes > ROOM:
-        raise SpecError(
-            f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} "
-            f"bytes, {ROOM} at most: reduce parts of its columns, x[:, 0:512]"
-        )
+        own = form.covered[1 - along]
+        nbytes = 0 if alone or along not in form.record.axes else 4 * own * each
     if nbytes and np_.computes:
-        np_.unit.plan_exchange(nbytes)
+        np_.unit.plan_exchange(min(nbytes, ROOM))
     return Plan(form, along, whole, result, elements, nbytes)
 
 
@@ -214,8 +210,8 @@ def _reduction(name: str) -> Op[..., Any]:
         if not np_.computes:
             return Tile(None, form) if form.shape else Inert(REDUCED)
         tile = moved(tile, how.form)
-        for _ in range(1 + (name in SPREADS) if how.nbytes else 0):
-            exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
+        for _ in range(-(-how.nbytes // ROOM) * (1 + (name in SPREADS))):
+            exchange(np_, *each_to_all(min(how.nbytes, ROOM) // 4), f"{name} of a register tile")
         if name in VOTES and not form.shape:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)

@@ -85,9 +85,14 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
 
     If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
     as do all g; with one lane, every lane has all values. The first barrier protects the previous
-    exchange, which may still be being read.
+    exchange, which may still be being read. Values take turns where there is no room for all.
     """
     wide = values[0].type == nb.i64
+    most = source.ROOM // ((32 if wide else 16) * lanes)
+    if len(values) > most:
+        for first in range(0, len(values), most):
+            yield from of_warps(builder, values[first : first + most], lanes)
+        return
     kind, shift = ("b64", 4) if wide else ("b32", 3)
     columns, step = lanes > 1, 2 if lanes > 1 else 1
     stride = (1 << shift) // 2 * lanes

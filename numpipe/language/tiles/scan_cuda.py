@@ -58,14 +58,6 @@ def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, lines
     return value
 
 
-def _shared(builder: Any, values: list[Any], lanes: int) -> Iterator[list[Any]]:
-    """Yield each value from all warps (`of_warps`), as many at once as there is shared memory
-    for."""
-    most = source.ROOM // (16 * lanes)
-    for first in range(0, len(values), most):
-        yield from of_warps(builder, values[first : first + most], lanes)
-
-
 @cuda_meaning(source.cumsum)
 def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, "cumsum")
@@ -123,7 +115,7 @@ def _sum_columns(
     shared = (
         ([total] for total in sums)
         if lines.warps == 1
-        else _shared(builder, sums, lines.lanes if columns else 1)
+        else of_warps(builder, sums, lines.lanes if columns else 1)
     )
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
@@ -210,7 +202,7 @@ class _Scan:
         shared = (
             iter([[value] for value in values])
             if of.warps == 1
-            else _shared(builder, values, of.lanes if columns else 1)
+            else of_warps(builder, values, of.lanes if columns else 1)
         )
         return [
             self._behind_warps(lines, first, shared)

@@ -295,16 +295,21 @@ class _Lanes:
         masks = inside_of(builder, tile.form)
 
         lines: dict[Any, tuple[Any, Any]] = {}
-        own_column = builder.add(to.start[1], column)
+        own_column = nb.const(0) if 1 in self.indices else builder.add(to.start[1], column)
 
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
             down, right = (part or 0 for part in where[number])
-            r = builder.add(builder.add(to.start[0], row), nb.const(down))
-            c = builder.add(own_column, nb.const(right))
-            if self.indices:
-                r = self.indices[0][number] if 0 in self.indices else r
-                c = self.indices[1][number] if 1 in self.indices else c
+            r = (
+                self.indices[0][number]
+                if 0 in self.indices
+                else builder.add(builder.add(to.start[0], row), nb.const(down))
+            )
+            c = (
+                self.indices[1][number]
+                if 1 in self.indices
+                else builder.add(own_column, nb.const(right))
+            )
             if self.indices or not lanes_of(tile.layout):
                 return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
             line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
