@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import INT32, packing
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
 from ...core.arith import INT64
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
@@ -118,6 +118,11 @@ def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
     )
 
 
+def number_type(dtype: np.dtype) -> np.dtype:
+    """Return the type of an element as a number of a kernel: float32 for bfloat16."""
+    return FLOAT32 if dtype == BFLOAT16 else dtype
+
+
 def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
     """Return how messages name a single element of an array, and why the memory role does not have
     it; "" if the memory role reads it too.
@@ -173,9 +178,10 @@ def load_tile(view: Any, layout: str = AUTO) -> Tile:
             tile in shared memory, or a view of one
     layout  "coalesced": a lane has 16 adjacent bytes, and 8 lanes have a whole 128-byte line of a
             row. "accumulator": the layout of ``array[ds(i, 64), ds(j, 64)]``. "auto": coalesced for
-            a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32": as many lanes as possible, or 32,
-            share a row (`by_row`), the layout of tiles that are not accumulators; for a vector
-            "row 32", along the columns of such a tile, or "column 32", along its rows
+            a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32":
+            as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
+            not accumulators; for a vector "row 32", along the columns of such a tile, or "column
+            32", along its rows
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
@@ -211,14 +217,19 @@ def load(ref: GmemRef, index: Any) -> Any:
         return Inert(unknown) if form is None else Tile(None, form)
     parts, absent = settled(ref, given, parts)
     if absent:
-        return ref.dtype.type(0) if form is None else Tile(np.zeros(form.shape, form.dtype), form)
+        return (
+            number_type(ref.dtype).type(0)
+            if form is None
+            else Tile(np.zeros(form.shape, form.dtype), form)
+        )
     check_inside(
         ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from"
     )
     if form is None:
-        return machine.gmem_read(
+        found = machine.gmem_read(
             array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
-        ).reshape(-1)[0]
+        )
+        return found.astype(number_type(ref.dtype)).reshape(-1)[0]
     value = np.zeros(form.shape, form.dtype)
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None

@@ -191,13 +191,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     tile = None if form is None else TileType(form)
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
-    result = tile or (
-        InertType(unknown)
-        if memory
-        else nb.types.float32
-        if arg.dtype == BFLOAT16
-        else type_of(arg.dtype)
-    )
+    result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)

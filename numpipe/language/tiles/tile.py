@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...arch.dtypes import (
+    BFLOAT16,
     BOOL,
     FLOAT32,
     FLOAT64,
@@ -198,6 +199,18 @@ def astype_form(form: Form, dtype: Any) -> Form:
     if kind != form.dtype:
         check_dtype(kind, "astype")
     return Form(form.shape, kind, form.layout)
+
+
+def number_form(value: Any, dtype: Any) -> np.dtype:
+    """Return the type that a number is converted to, ``x.astype(dtype)``; raise SpecError for types
+    that no number has."""
+    kind = dtype_of(dtype)
+    if (kind.itemsize == 1 and kind.kind not in "iub") or kind == BFLOAT16:
+        raise SpecError(
+            f"astype: a number of a kernel is not {kind}: fix: store it to an array or a tile of "
+            f"{kind}, which rounds it, or numpipe.full(shape, number, {kind.name!r})"
+        )
+    return kind
 
 
 def casts(have: np.dtype, want: np.dtype) -> bool:

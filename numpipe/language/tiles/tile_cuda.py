@@ -9,7 +9,8 @@ import numpy as np
 
 from ...arch.dtypes import BOOL, FLOAT32, FLOAT64, INTEGERS, UINT32, packing
 from ...core import numba as nb
-from ...core.inert_cuda import STEERLESS
+from ...core.inert_cuda import STEERLESS, InertType
+from ...core.numbers import cast
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.roles import Role
@@ -81,6 +82,8 @@ for _type in (TileType, InFlightType):
     nb.method(_type, "astype", source.astype)
     nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
+for _type in (nb.types.Float, nb.types.Integer, InertType):
+    nb.method(_type, "astype", source.astype)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
@@ -198,8 +201,13 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
+    if isinstance(tile, InertType):
+        context, _, _ = yield tile(tile, dtype)
+        return nb.nothing(context)
     if not isinstance(tile, TileLike):
-        return None
+        number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
+        context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
+        return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
     _, builder, args = yield result(tile, dtype)
