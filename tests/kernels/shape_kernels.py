@@ -6,13 +6,11 @@ Numbers are small integers, so that results are NumPy's to the last bit.
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import ArrayType, SMEM, cdiv, ds
+from numpipe import SMEM, ArrayType, cdiv, ds
 
 F32, I32, F16 = (np.dtype(of) for of in (np.float32, np.int32, np.float16))
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -133,7 +131,7 @@ def expected_of_best(x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
-def through_memory(x, at, y, z, hist, *, m: numpipe.Static, n: numpipe.Static):
+def through_memory(x, at, y, hist, *, m: numpipe.Static, n: numpipe.Static):
     """Store a tile and vectors to shared memory, load parts of them, gather, scatter and add."""
     t = x[ds(0, m), ds(0, n)]
 
@@ -196,5 +194,71 @@ def expected_of_meeting(x: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.stack(y).astype(x.dtype), np.concatenate(z).astype(x.dtype)
 
 
-def zeros(*shapes: Any, dtype: np.dtype) -> list[np.ndarray]:
-    return [np.zeros(shape, dtype) for shape in shapes]
+@numpipe.kernel(
+    out_type=lambda x, gamma, beta: ArrayType(x.shape, x.dtype),
+    grid=lambda x: (x.shape[0],),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
+def layer_norm(x, gamma, beta, y, *, n: numpipe.Static):
+    """Normalize rows of n elements, one a CTA."""
+    at = ds(numpipe.program_id(0), 1), ds(0, n)
+    row = x[at].astype(np.float32)
+    row = row - row.mean(axis=1, keepdims=True)
+    row = row * numpipe.rsqrt((row * row).mean(axis=1) + 1e-5)[:, None]
+    y[at] = row * gamma[ds(0, n)] + beta[ds(0, n)]
+
+
+def layer_norm_of(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    x = x.astype(np.float64)
+    x = x - x.mean(1, keepdims=True)
+    return x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * gamma + beta
+
+
+@numpipe.kernel(
+    out_type=lambda x: (ArrayType((x.shape[0], 8), np.float32), ArrayType((x.shape[0], 8), I32)),
+    grid=lambda x: (cdiv(x.shape[0], 8),),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
+def chosen_experts(x, weights, experts, *, n: numpipe.Static):
+    """Return the softmax of the 4 largest of each row's n numbers, and where they are."""
+    rows = ds(numpipe.program_id(0) * 8, 8)
+    best, at = numpipe.top_k(x[rows, ds(0, n)].astype(np.float32), 4)
+    e = np.exp(best - best.max(axis=1)[:, None])
+    weights[rows, ds(0, 8)] = e / e.sum(axis=1)[:, None]
+    experts[rows, ds(0, 8)] = at
+
+
+@numpipe.kernel(
+    out_type=lambda x: ArrayType((x.shape[0],), np.float32),
+    grid=lambda x: (cdiv(x.shape[0], 8),),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
+def log_sum_exp(x, y, *, n: numpipe.Static):
+    """Return log(sum(exp(row))) of rows that are read 256 elements after 256."""
+    rows = ds(numpipe.program_id(0) * 8, 8)
+    most, total = numpipe.full(8, -np.inf, np.float32), numpipe.zeros(8, np.float32)
+    for first in range(0, n, 256):
+        part = x[rows, ds(first, 256)].astype(np.float32)
+        before, most = most, np.maximum(most, part.max(axis=1))
+        total = total * np.exp(before - most) + np.exp(part - most[:, None]).sum(axis=1)
+    y[rows] = most + np.log(total)
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def numbers(x, t, y):
+    """Compute with elements of a bfloat16 or float16 array, also as the memory role sees them."""
+    scale, shift = x[1].astype(np.float32), float(x[2])
+    y[0] = scale * 2.0 + shift
+    y[1] = abs(-scale)
+    y[2] = np.maximum(float(x[1]), shift)
+    y[3] = np.float32(x[3]).astype(np.int32)
+    y[ds(8, 24)] = t[ds(0, 24)] * x[1] + numpipe.full(24, x[2], np.float32)
+
+
+def numbers_of(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    x = x.astype(np.float32)
+    head = [x[1] * 2 + x[2], abs(x[1]), max(x[1], x[2]), int(x[3]), 0, 0, 0, 0]
+    return np.concatenate([np.array(head, np.float32), t[:24] * x[1] + x[2]])

@@ -81,12 +81,17 @@ def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
     )
 
 
+def along(vector: Form, tile: Form, axis: int) -> tuple[int, ...]:
+    """Return the shape of a vector that lies along a dimension of a tile."""
+    shape = [1] * len(tile.shape)
+    shape[axis] = vector.shape[0]
+    return tuple(shape)
+
+
 def index_form(tile: Form, axis: int, vector: Form) -> Form:
     """Return the form that a vector of indices along a tile's dimension `axis` is moved to: its
     own, if lanes have the indices of their elements."""
-    size = vector.shape[0]
-    lies = (size,) if len(tile.shape) == 1 else (1, size) if axis else (size, 1)
-    want = needed(lies, tile.shape, tile.layout)
+    want = needed(along(vector, tile, axis), tile.shape, tile.layout)
     return vector if vector.single or vector.holds(want) else replace(vector, layout=want)
 
 

@@ -121,12 +121,9 @@ class Block:
 def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list[Any]:
     """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
     scattered."""
-    have, size = registers(builder, vector, value), vector.shape[0]
-    lies = (size,) if len(tile.shape) == 1 else (1, size) if axis else (size, 1)
+    have, lies = registers(builder, vector, value), source.along(vector.form, tile, axis)
     want = needed(lies, tile.shape, tile.layout)
-    if vector.layout != EITHER:
-        return [have[i] for i in sources(tile.shape, tile.layout, lies, vector.layout)]
-    first = before(vector.shape, want)
+    first = before(vector.shape, want) if vector.layout == EITHER else 0
     return [have[first + i] for i in sources(tile.shape, tile.layout, lies, want)]
 
 

@@ -106,15 +106,14 @@ def coalesced_form(form: Form, what: str) -> Form:
             "it, with astype"
         )
     vector = 16 // form.dtype.itemsize
-    columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
-    if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
+    row = form.shape[-1] * form.dtype.itemsize
+    if not has_coalesced(form):
         raise SpecError(
             f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got "
             f"{form.dtype} {form.shape}, rows of {row} bytes"
             if form.layout == ACCUMULATOR
             else f"{what}: tiles of two dimensions have a coalesced layout, got {form}"
         )
-    assert columns % vector == 0
     return Form(form.shape, form.dtype, coalesced(vector))
 
 
@@ -129,19 +128,13 @@ def has_coalesced(form: Form) -> bool:
 
 
 def only_accumulator(form: Form, what: str) -> None:
-    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
-    elements."""
+    """Raise SpecError for a tile where the lanes have to hold an accumulator's elements, and do
+    not."""
     if vector_of(form.layout) or lanes_of(form.layout):
-        fix = (
-            f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
-            if fits(form.shape)
-            else f'numpipe.layout_cast(v, "{word_of(form.layout)}")'
-            if len(form.shape) == 1
-            else "tiles of 64 x j rows and at most 256 columns"
-        )
+        fix = f'write numpipe.layout_cast(tile, "{ACCUMULATOR}")' * fits(form.shape)
         raise SpecError(
             f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in "
-            f"{form.layout} layout: write {fix}"
+            f"{form.layout} layout: {fix or 'take one of 64 x j rows and at most 256 columns'}"
         )
 
 

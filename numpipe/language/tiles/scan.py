@@ -76,7 +76,11 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     if lanes_of(form.layout) == WHOLE:  # a row that each warp has all of
         form = replace(form, layout=f"{ROW} {lanes_for(form.shape[-1])}")
     along = along if len(form.shape) == 2 else form.record.axes[0]
-    nbytes = 0 if along or alone(form, along) else min(ROOM, exchanged(form))
+    lines = None if along or alone(form, along) else lines_of(form, along)
+    nbytes = 0
+    if lines and lines.warps > 1:  # at once
+        each = form.covered[-1] if len(form.record.axes) > 1 else 1
+        nbytes = min(ROOM, 16 * -(-form.covered[0] // lines.step) * each)
     if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return form, along, nbytes
@@ -130,12 +134,6 @@ def lines_of(form: Form, along: int) -> Lines:
     halves = (0, rest[0].step) if rest else (0,)
     warps = 1 << (of.mask(0) & WARPS).bit_count()
     return Lines(lanes, lanes << len(distances), distances, step.step, halves, warps)
-
-
-def exchanged(form: Form) -> int:
-    """Return the bytes that the warps would exchange at once in a scan along axis 0."""
-    lines, each = lines_of(form, 0), form.covered[-1] if len(form.record.axes) > 1 else 1
-    return 0 if lines.warps == 1 else 16 * -(-form.covered[0] // lines.step) * each
 
 
 # ---- running sums
