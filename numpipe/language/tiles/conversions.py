@@ -4,7 +4,7 @@
 =======================  =====================  ====================================================
 from                     to                     costs
 =======================  =====================  ====================================================
-a vector in either       row, column            nothing: what is not used is not computed
+a deferred vector        any of its `ways`      nothing: what is not used is not computed
 row                      column                 through shared memory: 4 bytes an element, a named
                                                 barrier of the warpgroup before
 column                   row                    the stores, and one between them and the loads
@@ -18,10 +18,11 @@ float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no 
 the same                                        nothing
 =======================  =====================  ====================================================
 
-What costs is not done where it is not written: a mismatch is an error that names both layouts, and
-the cast. A vector in either layout becomes a row or a column by itself where an `if`, a loop, a
-carry or a function's results join it with one (`layouts.joined`). What goes through shared memory
-is listed by ``kernel.inspect("resources")``, with its line and its bytes.
+An operation moves an operand that lies otherwise than it needs (`layouts.combined`, `laid`) in the
+same ways, so no kernel has to name a layout; a cast before a loop moves a tile once. A deferred
+vector has every layout, and takes one by itself where an `if`, a loop, a carry or a function's
+results join it with another (`layouts.joined`). What goes through shared memory is listed by
+``kernel.inspect("resources")`` with its bytes, and casts with their lines.
 """
 
 from __future__ import annotations
@@ -86,14 +87,16 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> Form:
     """Return the form that a cast of a tile gives; raise SpecError for layouts that it cannot
     have."""
     result = _cast_form(tile, layout)
-    form = tile.form
-    nbytes = moved_bytes(form, result)
+    nbytes = moved_bytes(tile.form, result)
     if nbytes and np_.computes:
-        before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-        np_.unit.plan_exchange(
-            nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout")
-        )
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), described(tile.form, result)))
     return result
+
+
+def described(have: Form, form: Form) -> str:
+    """Return how reports name a move from one layout to another."""
+    before = f" ({have.layout} layout)" if have.layout == ACCUMULATOR else ""
+    return f"{have}{before} to {form.layout} layout"
 
 
 def _cast_form(tile: Any, layout: Any) -> Form:

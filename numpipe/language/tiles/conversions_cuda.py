@@ -57,7 +57,9 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
     (np_,) = (each for each in known if isinstance(each, ContextType))
     if not np_.computes:
         return undefined(result)
-    np_.unit.plan_exchange(nbytes)
+    what = source.described(have.form, result.form)
+    casts = [] if what in {text for _, text in np_.unit.casts} else [("an operand", what)]
+    np_.unit.plan_exchange(nbytes, *casts)
     if not source.in_chunks(have.form, result.form):
         return assembled(builder, result, _by_element(builder, have, value, result))
     if len(result.shape) == 1:

@@ -214,11 +214,6 @@ class Form:
             sizes[-1] = -(-sizes[-1] // unit) * unit
         return tuple(sizes)
 
-    @property
-    def padded(self) -> bool:
-        """Whether some lanes have registers for elements outside the tile."""
-        return any(self.outside(place) != (False, False) for place in self.places)
-
     def outside(self, place: Place) -> tuple[bool, bool]:
         """Return whether the row, and the column, of an element of some lane lies outside."""
         row, column = (

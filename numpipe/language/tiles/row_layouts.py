@@ -23,7 +23,7 @@ along a row takes log2 L shuffles within one warp. A single row may be spread ov
 warpgroup (L = 128), and a single element is in all lanes.
 
 Shapes are covered, not divided: where M or N is no multiple of what the layout repeats after, the
-last elements of some lanes are outside the tile (`Form.padded`). Nothing reads or stores them.
+last elements of some lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,8 +49,9 @@ from .tile import Tile, form_of
 
 __all__ = ["scan"]
 
-Line = list[np.ndarray]
-"""One column or one row of each of the tiles that are scanned together."""
+Line = list[np.ndarray] | None
+"""One column or one row of each of the tiles that are scanned together; None if it is outside
+them."""
 Combine = Callable[[Line, Line], Line]
 
 
@@ -158,16 +160,14 @@ def _add(one: Line, other: Line) -> Line:
     return [one[0] + other[0]]
 
 
-def _sum_rows(lines: Lines, add: Combine, columns: list[Line | None]) -> list[Line | None]:
+def _sum_rows(lines: Lines, add: Combine, columns: list[Line]) -> list[Line]:
     found, base = list[Any](), [np.full_like(columns[0][0], -0.0)]  # type: ignore[index]
     for first in range(0, len(columns), 2 * lines.lanes):
         own = columns[first : first + 2 * lines.lanes]
-        pairs = [_both(add, *own[i : i + 2]) for i in range(0, len(own), 2)]
+        pairs = [add(*own[i : i + 2]) for i in range(0, len(own), 2)]
         lanes = _running(add, pairs)
-        before = [base, *(_both(add, base, line) for line in lanes)]
-        found += [
-            _both(add, before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(len(own))
-        ]
+        before = [base, *(add(base, line) for line in lanes)]
+        found += [add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(len(own))]
         base = before[-1]
     return found
 
@@ -307,14 +307,14 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
 
 # ---- in the order of the GPU
 def _by_lines(
-    scanned: Callable[[Lines, Combine, list[Line | None]], list[Line | None]],
+    scanned: Callable[[Lines, Combine, list[Line]], list[Line]],
     combine: Combine,
     along: int,
     forms: list[Form],
     values: list[np.ndarray],
 ) -> list[np.ndarray]:
     """Return scanned tiles: `scanned` applied to their lines, or the tiles themselves if they have
-    a single line. Lines outside a tile, which lanes have registers for, are None."""
+    a single line."""
     if alone(forms[0], along):
         return values
     flat = [
@@ -322,57 +322,57 @@ def _by_lines(
         for value in values
     ]
     count = flat[0].shape[along]
-    lines: list[Line | None] = [
+    lines: list[Line] = [
         [value[:, i] if along else value[i] for value in flat] for i in range(count)
     ]
     covered = forms[0].covered[along if len(forms[0].shape) == 2 else 0]
     lines += [None] * (covered - count)
-    found = scanned(lines_of(forms[0], along), combine, lines)[:count]
+    both = functools.partial(_both, combine)
+    found = scanned(lines_of(forms[0], along), both, lines)[:count]
     return [
         np.stack(parts, axis=along).reshape(form.shape)
         for parts, form in zip(zip(*found, strict=True), forms, strict=True)  # type: ignore[arg-type]
     ]
 
 
-def _both(combine: Combine, *lines: Line | None) -> Line | None:
-    """Combine two lines; None if one of them is outside the tile."""
-    one, other = lines
+def _both(combine: Combine, one: Line, other: Line) -> Line:
+    """Combine two lines, if they are in the tile."""
     return None if one is None or other is None else combine(one, other)
 
 
-def _running(combine: Combine, lines: list[Line | None]) -> list[Line | None]:
+def _running(combine: Combine, lines: list[Line]) -> list[Line]:
     """Return what each lane has after combining with the lanes 1, 2, 4 … before."""
     distance = 1
     while distance < len(lines):
         lines = [
-            line if i < distance else _both(combine, lines[i - distance], line)
+            line if i < distance else combine(lines[i - distance], line)
             for i, line in enumerate(lines)
         ]
         distance *= 2
     return lines
 
 
-def _along_rows(lines: Lines, combine: Combine, columns: list[Line | None]) -> list[Line | None]:
-    found: list[Line | None] = []
+def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Line]:
+    found: list[Line] = []
     for first in range(0, len(columns), 2 * lines.lanes):
         own = columns[first : first + 2 * lines.lanes]
-        lanes = _running(combine, [_both(combine, *own[i : i + 2]) for i in range(0, len(own), 2)])
+        lanes = _running(combine, [combine(*own[i : i + 2]) for i in range(0, len(own), 2)])
         firsts = [
             own[0],
-            *(_both(combine, before, one) for before, one in zip(lanes, own[2::2], strict=False)),
+            *(combine(before, one) for before, one in zip(lanes, own[2::2], strict=False)),
         ]
         here = [line for pair in zip(firsts, lanes, strict=True) for line in pair]
         base = found[-1:]
-        found += [_both(combine, base[0], line) for line in here] if base else here
+        found += [combine(base[0], line) for line in here] if base else here
     return found
 
 
-def _along_columns(lines: Lines, combine: Combine, rows: list[Line | None]) -> list[Line | None]:
-    found: list[Line | None] = []
-    total: list[Line | None] = []  # of all previous rows; empty before the first
+def _along_columns(lines: Lines, combine: Combine, rows: list[Line]) -> list[Line]:
+    found: list[Line] = []
+    total: list[Line] = []  # of all previous rows; empty before the first
 
-    def behind(line: Line | None) -> Line | None:
-        return _both(combine, total[0], line) if total else line
+    def behind(line: Line) -> Line:
+        return combine(total[0], line) if total else line
 
     own = lines.height * len(lines.halves)
     for first in range(0, len(rows), own):  # the rows of a warp
@@ -383,6 +383,6 @@ def _along_columns(lines: Lines, combine: Combine, rows: list[Line | None]) -> l
         base = behind(one[-1])
         found += map(behind, one)
         for other in more:
-            found += [_both(combine, base, line) for line in other]
-        total = [behind(_both(combine, one[-1], more[0][-1]) if more else one[-1])]
+            found += [combine(base, line) for line in other]
+        total = [behind(combine(one[-1], more[0][-1]) if more else one[-1])]
     return found

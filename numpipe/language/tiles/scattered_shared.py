@@ -32,17 +32,20 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
     >>> held(Form((64,), np.dtype(np.float32), "column"))[1][1].tolist() == list(range(16, 32))
     True
     """
-    rows, columns = _every(form)
-    across = form.shape[-1]
-    inside = ((rows < _rows(form)) & (columns < across)).reshape(4, -1)
-    each = [
-        np.unique(warp[own])
-        for warp, own in zip((rows * across + columns).reshape(4, -1), inside, strict=True)
-    ]
+    each = _by_warp(form)
     # a warp that has fewer elements than others, or none, has one of them several times
-    most = max(map(len, each))
+    most, across = max(map(len, each)), form.shape[-1]
     numbers = np.stack([np.resize(own if len(own) else each[0][:1], most) for own in each])
     return numbers // across, numbers % across
+
+
+@functools.lru_cache(maxsize=256)
+def _by_warp(form: Form) -> list[_Numbers]:
+    """Return the elements that each warp has, as numbers in row-major order."""
+    rows, columns = _every(form)
+    inside = (rows < _rows(form)) & (columns < form.shape[-1])
+    numbers = np.where(inside, rows * form.shape[-1] + columns, -1)
+    return [np.unique(warp[warp >= 0]) for warp in numbers.reshape(4, -1)]
 
 
 def _rows(form: Form) -> int:
@@ -67,9 +70,7 @@ def _every(form: Form) -> tuple[_Numbers, _Numbers]:
 def holding(form: Form) -> int:
     """Return how many warps, from the first one on, have elements of a tile that no warp before
     them has."""
-    rows, columns = _every(form)
-    inside = ((rows < _rows(form)) & (columns < form.shape[-1])).reshape(4, -1).any(axis=1)
-    return min(form.record.warps, int(inside.sum()))
+    return min(form.record.warps, sum(bool(len(own)) for own in _by_warp(form)))
 
 
 def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> _Numbers:

@@ -68,7 +68,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     if any(not isinstance(part, (All, Ds, Span)) for part in parts):
         return expanded_form(form, tuple(parts)), ()
     unlimited(parts, "a part of a register tile")
-    form = sliced(form)
+    form = form.settled()
     if len(parts) != len(form.shape):
         raise SpecError(
             f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} "
@@ -103,11 +103,6 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     return Form(shape, form.dtype, deferred(shape) if math.prod(shape) == 1 else layout), tuple(
         slices
     )
-
-
-def sliced(form: Form) -> Form:
-    """Return the form that parts of a tile are taken of: of a deferred one, its first layout."""
-    return form.settled()
 
 
 def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int, ...]:

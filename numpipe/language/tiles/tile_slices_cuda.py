@@ -24,7 +24,7 @@ def _part(tile: Any, index: Any) -> Any:
         have = TileType(source.source_form(have.form, form))
         _, builder, args = yield result(have, index)
         return assembled(builder, result, part_of_either(builder, have, args[0], result))
-    have = TileType(source.sliced(have.form))
+    have = TileType(have.form.settled())
     _, builder, args = yield result(have, index)
     parts, each = registers(builder, have, args[0]), packing(form.dtype).per_register
     return assembled(

@@ -162,7 +162,7 @@ def test_a_scan_matches_the_simulators_to_the_last_bit(
     outside = [None] * (form.covered[axis] - shape[axis])
     simulated = (_along_rows if axis else _along_columns)(
         along,
-        lambda a, b: [function(a[0], b[0])],
+        lambda a, b: a and b and [function(a[0], b[0])],
         [[line] for line in (x.T if axis else x)] + outside,
     )
     wanted = np.stack([line[0] for line in simulated[: shape[axis]]], axis=axis)
