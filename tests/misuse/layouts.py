@@ -29,53 +29,6 @@ refused(
     fix={'"columns"': '"column"'},
 )
 refused(
-    "a_coalesced_tile_and_an_accumulator",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane "
-    'has the elements of both; write numpipe.layout_cast(x, "accumulator") of what is '
-    "coalesced",
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
-    "a_sum_of_a_coalesced_tile",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 "
-    'layout: write numpipe.layout_cast(tile, "accumulator")',
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
-    "a_coalesced_tile_to_shared_memory",
-    """
-    tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
-    tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
-  # ^^^^^^^^^
-""",
-    "tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in "
-    'coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
     "a_product_of_a_coalesced_tile",
     """
     for (k,), (y,) in pipe(b):
@@ -92,24 +45,13 @@ refused(
     },
 )
 refused(
-    "a_coalesced_tile_of_odd_rows",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 "
-    "(64, 40), rows of 160 bytes",
-    kind=SpecError,
-    fix={"ds(0, 40)": "ds(0, 32)"},
-)
-refused(
     "a_block_in_no_layout",
     """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "lines")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of '
-    'a vector "row 32", "column 32", got \'lines\'',
+    'load_tile: layout must be "auto", "accumulator", "coalesced", or by rows "rows", "rows 32", '
+    'of a vector "row 32", "column 32", got \'lines\'',
     kind=SpecError,
     fix={'"lines"': '"rows"'},
 )
@@ -125,18 +67,6 @@ refused(
     fix={"rows 64": "rows 32"},
 )
 refused(
-    "a_tile_by_rows_and_an_accumulator",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 32") + c[ds(0, 64), ds(0, 64)]
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has "
-    'the elements of both; write numpipe.layout_cast(x, "rows 32"), of a vector "row 32" '
-    'along the columns, or "column 32" along the rows and then v[:, None]',
-    kind=SpecError,
-    fix={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
-)
-refused(
     "a_product_of_8_rows",
     """
     for (k,), (x, y) in pairs(a, b):
@@ -144,31 +74,8 @@ refused(
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "wgmma takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
-    "write tiles of 64 x j rows and at most 256 columns",
+    "take one of 64 x j rows and at most 256 columns",
     kind=SpecError,
-)
-refused(
-    "a_scan_of_8_rows",
-    """
-    x = np.cumsum(c[ds(0, 8), ds(0, 64)], axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
-    "write tiles of 64 x j rows and at most 256 columns",
-    kind=SpecError,
-    fix={"ds(0, 8)": "ds(0, 64)"},
-)
-refused(
-    "a_cast_behind_astype",
-    """
-    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
-    y = numpipe.layout_cast(x.astype(np.float32), "accumulator")
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by "
-    "side, and 16 are moved: cast before astype",
-    kind=SpecError,
-    fix={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
 )
 refused(
     "a_cast_of_a_short_vector",
@@ -179,45 +86,6 @@ refused(
     "layout_cast: a vector of 40 elements does not lie in column layout: along columns there "
     "are 8 x i elements, at most 256, along rows 64 x j",
     kind=SpecError,
-)
-refused(
-    "a_sum_of_rows_and_columns",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    y = x.sum(axis=0) + x.sum(axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of two vectors of 64 elements, one along columns (row layout), one along rows "
-    '(column layout): no lane has both; cast one: numpipe.layout_cast(v, "row")',
-    kind=SpecError,
-    fix={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
-)
-refused(
-    "a_row_as_a_column",
-    """
-    x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "v[:, None] needs a vector along rows (column layout), this one of 64 elements lies "
-    'along columns (row layout): write numpipe.layout_cast(v, "column")[:, None]',
-    kind=SpecError,
-    fix={
-        "numpipe.zeros((64, 64), np.float32).sum(axis=0)": (
-            'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'
-        ),
-    },
-)
-refused(
-    "a_column_beside_a_tile",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    y = x - x.max(axis=1)
-    #   ^^^^^^^^^^^^^^^^^
-""",
-    "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
-    'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")',
-    kind=SpecError,
-    fix={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
 )
 refused(
     "a_cast_of_a_number",
@@ -235,8 +103,7 @@ refused(
     x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they "
-    "are made of",
+    "layout_cast: bool has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype",
     kind=SpecError,
 )
 
@@ -294,23 +161,6 @@ refused(
         '"column")'
     ),
     fix={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
-)
-refused(
-    "a_vector_that_has_become_a_column",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    m = numpipe.full(64, 0.0, np.float32)
-    if a.shape[0] < 0:
-        m = x.max(axis=1)
-    c[ds(0, 64), ds(0, 64)] = x - m
-    #                         ^^^^^
-""",
-    compiled=(
-        "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
-        'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
-    ),
-    kind=SpecError,
-    fix={"x - m": "x - m[:, None]"},
 )
 refused(
     "a_tile_that_is_coalesced_sometimes",

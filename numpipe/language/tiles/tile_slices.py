@@ -178,7 +178,12 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
-    layout = deferred(found) if len(found) == 2 or form.single else form.settled().layout
+    if len(found) == 2 and not form.single:
+        raise SpecError(
+            f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
+            f"write x.reshape(-1).reshape({found[0]}, {found[1]}), which moves it"
+        )
+    layout = form.settled().layout
     return Form(found, form.dtype, layout)
 
 

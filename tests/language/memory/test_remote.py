@@ -221,8 +221,7 @@ def sums_of_columns(x):
         ),
         (
             sums_of_columns,
-            r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in "
-            r"row layout: send numpipe.layout_cast\(v, \"column\"\)",
+            r"a vector has 64 x j elements of 32 bits, got float32 \(16,\)",
         ),
         (
             sent(barrier=ClusterBarrier("pair")),
