@@ -41,7 +41,7 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
     return args[2]
 
 
-@nb.lower_cast(TileType, TileType)  # type: ignore[untyped-decorator]
+@nb.lower_cast(TileType, TileType)
 def cast(context: Any, builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     """Move a tile to another layout, through shared memory where other lanes need its elements.
 
@@ -84,8 +84,8 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
         lines = [TileType(replace(form, shape=flat)) for form in each_way(result.form)]
-        loaded = [anywhere.load(builder, line, base, each, none) for each in lines]
-        return [register for found in loaded for register in found]
+        every = [anywhere.load(builder, line, base, each, none) for each in lines]
+        return [register for way in every for register in way]
     panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
     found: list[Any] = [None] * result.elements
     stored, loaded = anywhere.panels(have), anywhere.panels(result)

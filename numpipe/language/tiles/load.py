@@ -143,15 +143,18 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
 def load_form(view: Any, layout: Any) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
-    shared = isinstance(view, SmemLike)
-    if not isinstance(view, (GmemView, SmemLike)):
+    shared: Any = view if isinstance(view, SmemLike) else None
+    if not (shared or isinstance(view, GmemView)):
         raise SpecError(
             "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
             f"64)], or a tile in shared memory, got {called(view)}"
         )
     layout = constant("load_tile", "layout", layout)
-    dtype = view.dtype if shared else view.ref.arg.dtype
-    shape = view.layout.sides if shared else view.shape
+    name, dtype, shape = (
+        ("tile", shared.dtype, shared.layout.sides)
+        if shared
+        else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
+    )
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -160,11 +163,11 @@ def load_form(view: Any, layout: Any) -> Form:
             'load_tile: layout must be "auto", "accumulator", "coalesced", or by rows "rows", '
             f'"rows 32", of a vector "row 32", "column 32", got {layout!r}'
         )
-    form = block_form("tile" if shared else f"{view.ref.arg.name}.at", dtype, shape)
+    form = block_form(name, dtype, shape)
     if form is None:
         raise SpecError(
-            f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] "
-            "loads it"
+            "load_tile(view, layout): the view is a single element: "
+            f"{name.removesuffix('.at')}[i, j] loads it"
         )
     wide = layout == AUTO and not shared and has_coalesced(form)
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form

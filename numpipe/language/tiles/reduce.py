@@ -136,7 +136,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         else form.dtype
     )
     each = 8 if operation in INDICES else 4
-    if whole:
+    if along is None or whole:
         shape = (1,) * (
             len(form.shape) if keepdims else len(form.shape) - 1 if axis is not None else 0
         )
@@ -197,8 +197,9 @@ def _mean(value: np.ndarray, form: Form, how: Plan) -> Any:
 def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
     """Return variances or standard deviations of float32 elements, computed in the GPU's order."""
     means = _mean(value, form, how)
-    means = means.reshape(-1)[: how.form.shape[1 - how.axis]] if not how.whole else means
-    apart = value - (means if how.whole else np.expand_dims(means, how.axis))
+    if how.axis is not None and not how.whole:
+        means = np.expand_dims(means.reshape(-1)[: form.shape[1 - how.axis]], how.axis)
+    apart = value - means
     found = _mean(apart * apart, form, how)
     return np.sqrt(found) if name == "std" else found
 

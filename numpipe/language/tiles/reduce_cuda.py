@@ -21,6 +21,7 @@ from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
 from .elementwise_cuda import inside_of, place_of
+from .exchange import ROOM
 from .fence_order_cuda import own_barrier
 from .layouts import COLUMN, GROUP, places
 from .mathematics_cuda import extreme
@@ -88,7 +89,7 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     exchange, which may still be being read. Values take turns where there is no room for all.
     """
     wide = values[0].type == nb.i64
-    most = source.ROOM // ((32 if wide else 16) * lanes)
+    most = ROOM // ((32 if wide else 16) * lanes)
     if len(values) > most:
         for first in range(0, len(values), most):
             yield from of_warps(builder, values[first : first + most], lanes)

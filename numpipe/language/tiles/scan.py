@@ -49,9 +49,9 @@ from .tile import Tile, form_of
 
 __all__ = ["scan"]
 
-Line = list[np.ndarray] | None
-"""One column or one row of each of the tiles that are scanned together; None if it is outside
-them."""
+Line = Any
+"""A list of one column or one row of each of the tiles that are scanned together; None if it is
+outside them."""
 Combine = Callable[[Line, Line], Line]
 
 
@@ -161,7 +161,7 @@ def _add(one: Line, other: Line) -> Line:
 
 
 def _sum_rows(lines: Lines, add: Combine, columns: list[Line]) -> list[Line]:
-    found, base = list[Any](), [np.full_like(columns[0][0], -0.0)]  # type: ignore[index]
+    found, base = list[Any](), [np.full_like(columns[0][0], -0.0)]
     for first in range(0, len(columns), 2 * lines.lanes):
         own = columns[first : first + 2 * lines.lanes]
         pairs = [add(*own[i : i + 2]) for i in range(0, len(own), 2)]
@@ -331,7 +331,7 @@ def _by_lines(
     found = scanned(lines_of(forms[0], along), both, lines)[:count]
     return [
         np.stack(parts, axis=along).reshape(form.shape)
-        for parts, form in zip(zip(*found, strict=True), forms, strict=True)  # type: ignore[arg-type]
+        for parts, form in zip(zip(*found, strict=True), forms, strict=True)
     ]
 
 

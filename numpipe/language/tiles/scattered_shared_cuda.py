@@ -54,7 +54,7 @@ def addresses(
             if flat
             else [(down or 0) - origin[0], (right or 0) - origin[1]]
         )
-        own = (
+        own: Any = (
             [Value(builder, nb.const(0)), row if right is None else column]
             if flat
             else [

@@ -147,8 +147,8 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
         else np.full(where.shape, as_element(name, tile.dtype, value))
     )
     if reduction in ("add", "xor"):  # an element that a warp has several times in `held`
-        for own, numbers in zip(values, rows * across + columns, strict=True):
-            own[np.delete(np.arange(own.size), np.unique(numbers, return_index=True)[1])] = 0
+        for warp, numbers in zip(values, rows * across + columns, strict=True):
+            warp[np.delete(np.arange(warp.size), np.unique(numbers, return_index=True)[1])] = 0
     by_first(
         current().smem_update,
         settled,

@@ -82,8 +82,8 @@ for _type in (TileType, InFlightType):
     nb.method(_type, "astype", source.astype)
     nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
-for _type in (nb.types.Float, nb.types.Integer, InertType):
-    nb.method(_type, "astype", source.astype)
+for _number in (nb.types.Float, nb.types.Integer, InertType):
+    nb.method(_number, "astype", source.astype)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
