@@ -144,7 +144,7 @@ def load_form(view: Any, layout: Any) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
     shared: Any = view if isinstance(view, SmemLike) else None
-    if not (shared or isinstance(view, GmemView)):
+    if not (shared is not None or isinstance(view, GmemView)):
         raise SpecError(
             "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
             f"64)], or a tile in shared memory, got {called(view)}"
@@ -152,7 +152,7 @@ def load_form(view: Any, layout: Any) -> Form:
     layout = constant("load_tile", "layout", layout)
     name, dtype, shape = (
         ("tile", shared.dtype, shared.layout.sides)
-        if shared
+        if shared is not None
         else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     )
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
@@ -169,7 +169,7 @@ def load_form(view: Any, layout: Any) -> Form:
             "load_tile(view, layout): the view is a single element: "
             f"{name.removesuffix('.at')}[i, j] loads it"
         )
-    wide = layout == AUTO and not shared and has_coalesced(form)
+    wide = layout == AUTO and shared is None and has_coalesced(form)
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
