@@ -41,6 +41,7 @@ from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
 from ..language.memory.peer_arrays_cuda import begin_gpus, define_offsets, launch_begins
 from ..language.pipeline.pingpong_cuda import define_turns
+from ..language.tiles import conversions_cuda as conversions_cuda  # casts of operands
 from ..language.tiles.fence_order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
 from ..language.tiles.refs_cuda import new_ref

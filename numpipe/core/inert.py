@@ -42,6 +42,9 @@ class Inert(NoValue):
         # a tile operand implements the operation itself
         return NotImplemented if any(getattr(o, "inert", False) for o in other) else self
 
+    def astype(self, _dtype: Any) -> Inert:
+        return self
+
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = (
         _stays
     )

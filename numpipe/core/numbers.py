@@ -24,6 +24,7 @@ from .arith import (
     otherwise,
     spelled,
 )
+from .inert import Inert
 from .op import Op, op
 
 
@@ -68,6 +69,8 @@ greatest = _extreme("greatest", max)
 def cast(value: Any, dtype: str) -> Any:
     """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …; floats are truncated to
     integers."""
+    if isinstance(value, Inert):
+        return value
     to = np.dtype(dtype)
     check_number(dtype, value)
     _kinds(dtype, value)

@@ -75,6 +75,9 @@ def _kinds(what: str, *values: Any) -> list[Any]:
 
 @cuda_meaning(numbers.cast)
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
+    if isinstance(value, InertType):
+        context, _, _ = yield value(value, dtype)
+        return nb.nothing(context)
     to = np.dtype(nb.literal(dtype))
     numbers.check_number(to.name, value)
     (of,) = _kinds(to.name, value)

@@ -29,53 +29,6 @@ refused(
     fix={'"columns"': '"column"'},
 )
 refused(
-    "a_coalesced_tile_and_an_accumulator",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has "
-    "the elements of both; fix: convert the coalesced tile, numpipe.layout_cast(x, "
-    '"accumulator")',
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
-    "a_sum_of_a_coalesced_tile",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "sum: expected a tile in accumulator layout, got (64, 64) in coalesced 4 layout; fix: "
-    'numpipe.layout_cast(tile, "accumulator")',
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
-    "a_coalesced_tile_to_shared_memory",
-    """
-    tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
-    tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
-  # ^^^^^^^^^
-""",
-    "tile[…] = value: expected a tile in accumulator layout, got (64, 64) in coalesced 4 layout; "
-    'fix: numpipe.layout_cast(tile, "accumulator")',
-    kind=SpecError,
-    fix={
-        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
-            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
-        ),
-    },
-)
-refused(
     "a_product_of_a_coalesced_tile",
     """
     for (k,), (y,) in pipe(b):
@@ -90,17 +43,6 @@ refused(
             'numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), "accumulator")'
         ),
     },
-)
-refused(
-    "a_coalesced_tile_of_odd_rows",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "load_tile: the rows of a coalesced tile (M, N) have 32, 64 or a multiple of 128 bytes, got "
-    "float32 (64, 40), rows of 160 bytes",
-    kind=SpecError,
-    fix={"ds(0, 40)": "ds(0, 32)"},
 )
 refused(
     "a_block_in_no_layout",
@@ -125,18 +67,6 @@ refused(
     fix={"rows 64": "rows 32"},
 )
 refused(
-    "a_tile_by_rows_and_an_accumulator",
-    """
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 32") + c[ds(0, 64), ds(0, 64)]
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has "
-    'the elements of both; fix: numpipe.layout_cast(x, "rows 32"); for a vector along the columns '
-    '"row 32", for one along the rows "column 32", then v[:, None]',
-    kind=SpecError,
-    fix={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
-)
-refused(
     "a_product_of_8_rows",
     """
     for (k,), (x, y) in pairs(a, b):
@@ -148,29 +78,6 @@ refused(
     kind=SpecError,
 )
 refused(
-    "a_scan_of_8_rows",
-    """
-    x = np.cumsum(c[ds(0, 8), ds(0, 64)], axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "cumsum: expected a tile in accumulator layout, got (8, 64) in rows 32 layout; fix: use a "
-    "tile of 64 x j rows and at most 256 columns",
-    kind=SpecError,
-    fix={"ds(0, 8)": "ds(0, 64)"},
-)
-refused(
-    "a_cast_behind_astype",
-    """
-    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
-    y = numpipe.layout_cast(x.astype(np.float32), "accumulator")
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 adjacent bytes, but "
-    "the cast moves 16 at a time; fix: cast before astype",
-    kind=SpecError,
-    fix={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
-)
-refused(
     "a_cast_of_a_short_vector",
     """
     x = numpipe.layout_cast(numpipe.iota(40), "column")
@@ -179,45 +86,6 @@ refused(
     "layout_cast: a vector of 40 elements has no column layout: a row layout has a multiple of 8 "
     "elements up to 256, a column layout a multiple of 64",
     kind=SpecError,
-)
-refused(
-    "a_sum_of_rows_and_columns",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    y = x.sum(axis=0) + x.sum(axis=1)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'+' of two vectors of 64 elements, one along columns (row layout) and one along rows (column "
-    'layout): no lane has the elements of both; fix: numpipe.layout_cast(v, "row")',
-    kind=SpecError,
-    fix={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
-)
-refused(
-    "a_row_as_a_column",
-    """
-    x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "v[:, None] needs a vector along rows (column layout), but this one of 64 elements is along "
-    'columns (row layout); fix: numpipe.layout_cast(v, "column")[:, None]',
-    kind=SpecError,
-    fix={
-        "numpipe.zeros((64, 64), np.float32).sum(axis=0)": (
-            'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'
-        ),
-    },
-)
-refused(
-    "a_column_beside_a_tile",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    y = x - x.max(axis=1)
-    #   ^^^^^^^^^^^^^^^^^
-""",
-    "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this vector "
-    'is along rows (column layout); fix: write v[:, None], or numpipe.layout_cast(v, "row")',
-    kind=SpecError,
-    fix={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
 )
 refused(
     "a_cast_of_a_number",
@@ -294,24 +162,6 @@ refused(
         'numpipe.layout_cast(m, "column")'
     ),
     fix={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
-)
-refused(
-    "a_vector_that_has_become_a_column",
-    """
-    x = numpipe.zeros((64, 64), np.float32)
-    m = numpipe.full(64, 0.0, np.float32)
-    if a.shape[0] < 0:
-        m = x.max(axis=1)
-    c[ds(0, 64), ds(0, 64)] = x - m
-    #                         ^^^^^
-""",
-    compiled=(
-        "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this "
-        "vector is along rows (column layout); fix: write v[:, None], or numpipe.layout_cast(v, "
-        '"row")'
-    ),
-    kind=SpecError,
-    fix={"x - m": "x - m[:, None]"},
 )
 refused(
     "a_tile_that_is_coalesced_sometimes",

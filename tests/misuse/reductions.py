@@ -7,7 +7,7 @@ import numpy as np
 
 from numpipe import SimulationError, SpecError
 from numpipe.core.inert import REASON
-from tests.kernels.refusals import A, B, C, Cases
+from tests.kernels.refusals import A, B, Cases
 
 DECIDES = (
     "{} decides {}, but the memory role, which issues the loads, has no such value; fix: move that "
@@ -214,16 +214,6 @@ refused(
     compiled="sum(…) expects a register tile, got shared-memory tile (64, 64) float16" + LOADED,
     kind=SpecError,
     fix={"sum(y,": "sum(y[...].astype(np.float32),"},
-)
-refused(
-    "a_number_with_dimensions",
-    """
-    x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "sum of a tile (64,) is a number; fix: leave out axis= and keepdims=",
-    kind=SpecError,
-    fix={"keepdims=True": ""},
 )
 refused(
     "a_mask_along_a_third_axis",
@@ -461,35 +451,8 @@ refused(
     "for the others, got float32 (64,) (either layout)",
     kind=SpecError,
 )
-refused(
-    "a_gather_of_rows_along_columns",
-    """
-    x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "b[…]: the indices of a tile's rows must be in column layout, got 64 elements in row layout; "
-    'fix: numpipe.layout_cast(v, "column")',
-    kind=SpecError,
-    fix={
-        "numpipe.iota((64, 64)).max(axis=0)": (
-            'numpipe.layout_cast(numpipe.iota((64, 64)).max(axis=0), "column")'
-        ),
-    },
-)
 
 # ---- scatter stores
-refused(
-    "rows_scattered_by_indices_of_columns",
-    """
-    i = numpipe.layout_cast(numpipe.iota(64), "row")
-    c[i, ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-  # ^^^^^^^^^^^^^^^
-""",
-    "'c[…] = tile': the indices of a tile's rows must be in column layout, got 64 elements in row "
-    'layout; fix: numpipe.layout_cast(v, "column")',
-    kind=SpecError,
-    fix={"c[i,": 'c[numpipe.layout_cast(i, "column"),'},
-)
 refused(
     "rows_scattered_by_fractions",
     """
@@ -510,17 +473,4 @@ refused(
     "'c[…] = tile': the index selects (128, 64), but the tile is (64, 64)",
     kind=SpecError,
     fix={"iota(128)": "iota(64)"},
-)
-refused(
-    "a_coalesced_tile_that_is_scattered",
-    """
-    t = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
-    c[numpipe.iota(64), ds(0, 64)] = t
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "'c[…] = tile', scattered,: expected a tile in accumulator layout, got (64, 64) in coalesced "
-    '4 layout; fix: numpipe.layout_cast(tile, "accumulator")',
-    kind=SpecError,
-    args=(A.astype("f4"), B, C),
-    fix={"= t": '= numpipe.layout_cast(t, "accumulator")'},
 )

@@ -138,17 +138,6 @@ refused(
     fix={", 8)": ", 0)"},
 )
 refused(
-    "zeros_of_65_rows",
-    """
-    acc = numpipe.zeros((65, 64), np.float32)
-    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "zeros: the rows and the columns of a tile must be multiples of 8, with at most 32768 "
-    "elements (all registers of a warpgroup), got (65, 64)",
-    kind=SpecError,
-    fix={"(65, 64)": "(64, 64)"},
-)
-refused(
     "zeros_of_a_run_time_shape",
     """
     acc = numpipe.zeros((a.shape[0], 64), np.float32)
@@ -431,18 +420,6 @@ refused(
     "wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K a multiple of 16, and N a "
     "multiple of 8 up to 256",
     kind=SpecError,
-)
-refused(
-    "a_register_tile_of_33_rows",
-    """
-    for (k,), (x,) in pipe(a):
-        y = x[ds(0, 33), :]
-    #       ^^^^^^^^^^^^^^^
-""",
-    "tile[…]: the rows and the columns of a tile must be multiples of 8, with at most 32768 "
-    "elements (all registers of a warpgroup), got (33, 64)",
-    kind=SpecError,
-    fix={"ds(0, 33)": "ds(0, 32)"},
 )
 refused(
     "a_function_of_a_tile",
@@ -755,17 +732,6 @@ refused(
     kind=SpecError,
     args=NARROW,
     fix={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"},
-)
-refused(
-    "a_coalesced_tile_of_bytes",
-    """
-    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "load_tile: float8_e4m3fn has no coalesced layout; fix: cast a tile of 16 or 32 bits, then "
-    "convert it with astype",
-    kind=SpecError,
-    args=NARROW,
 )
 refused(
     "bits_of_another_size",

@@ -20,6 +20,7 @@ PTX ISA, "st.async"; "mbarrier.arrive": .shared::cluster; "Memory Consistency Mo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...core import arith
@@ -32,7 +33,8 @@ from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.context import Context
-from ..tiles.layouts import COLUMN, only_accumulator
+from ..tiles.conversions import moved
+from ..tiles.layouts import ACCUMULATOR, COLUMN, Form, fits
 from ..tiles.shared_tiles import send
 from ..tiles.tile import cast_to_store, form_of
 from .copies import check_landing, check_operands
@@ -52,14 +54,14 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
         raise SpecError(f"{SEND}: src must be a register tile, got {called(src)}")
     layout = dst.layout
     if len(form.shape) == 1:
-        if form.layout != COLUMN or form.dtype.itemsize != 4:
+        if form.shape[0] % 64 or form.dtype.itemsize != 4:
             raise SpecError(
                 f"{SEND}: a vector must have 32-bit elements along rows, as tile.sum(axis=1) "
                 f"returns them, got {form.dtype} {form.shape} in {form.layout} layout; fix: send "
                 f'numpipe.layout_cast(v, "{COLUMN}")'
             )
-    else:
-        only_accumulator(form, SEND)
+    elif not fits(form.shape):
+        raise SpecError(f"{SEND}: a tile has 64 x j rows and at most 256 columns, got {form.shape}")
     if form.shape != layout.sides:
         raise SpecError(
             f"{SEND}: src is {form.shape}, but dst is {layout.sides}: they must have the same shape"
@@ -80,6 +82,12 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
             )
         )
     return dimension_of(SEND, np_, index, name)
+
+
+def sent_form(form: Form) -> Form:
+    """Return the form in which a tile is sent: a vector along rows, as the sums of a tile's rows
+    lie."""
+    return replace(form, layout=COLUMN if len(form.shape) == 1 else ACCUMULATOR)
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
@@ -157,4 +165,5 @@ def async_store_smem(
         cluster.map_shared(barrier.address, to),
         dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
     )
+    src = moved(src, sent_form(src.form))
     send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)

@@ -15,7 +15,7 @@ from ...plan.cluster_ranks import rank_of
 from ...plan.context_cuda import cluster_place
 from ..tiles import scattered_shared_cuda as anywhere
 from ..tiles.shared_tiles_cuda import addresses, in_place
-from ..tiles.tile_cuda import cast_to_store, registers, to_words, words
+from ..tiles.tile_cuda import TileType, cast_to_store, registers, to_words, words
 from . import remote as source
 from .copies import check_operands
 from .scratch_cuda import barrier_address
@@ -36,6 +36,7 @@ def _async_store_smem(
     check_operands(source.SEND, dst=("tile", dst), barrier=("barrier", barrier))
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
+    sent = TileType(source.sent_form(tile.form))
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
     if not np_.computes:
         return
@@ -55,8 +56,9 @@ def _async_store_smem(
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])
     away = builder.sub(there, own)
-    value = convert(builder, args[1])
-    if dst.layout.flat:  # the lanes of a quad have the same rows, so the first one sends
+    value = context.cast(builder, convert(builder, args[1]), tile, sent)
+    tile = sent
+    if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
         first = builder.zext(anywhere.owner(builder, tile.form.record), nb.i32)
         at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
         for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...core.arith import is_integer, is_read
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
+from .layouts import Form, needed
 from .refs import All, At, Ds, GmemRef, bounded, method_of, unlimited, whole_slices
 from .tile import TileLike
 
@@ -77,6 +79,20 @@ def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
         max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
         for part, size in zip(parts, ref.array.shape, strict=True)
     )
+
+
+def along(vector: Form, tile: Form, axis: int) -> tuple[int, ...]:
+    """Return the shape of a vector that lies along a dimension of a tile."""
+    shape = [1] * len(tile.shape)
+    shape[axis] = vector.shape[0]
+    return tuple(shape)
+
+
+def index_form(tile: Form, axis: int, vector: Form) -> Form:
+    """Return the form that a vector of indices along a tile's dimension `axis` is moved to: its
+    own, if lanes have the indices of their elements."""
+    want = needed(along(vector, tile, axis), tile.shape, tile.layout)
+    return vector if vector.single or vector.holds(want) else replace(vector, layout=want)
 
 
 def check_inside(

@@ -8,9 +8,9 @@ from typing import Any
 from ...core import numba as nb
 from ...core.inert import NoValue
 from . import array_views as source
-from .indices import plain
-from .layouts import COLUMN, EITHER, ROW, places, sources
-from .refs import All, Index, method_of, unlimited, whole_slices
+from .indices import Index, plain
+from .layouts import EITHER, Form, before, needed, sources
+from .refs import All, method_of, unlimited, whole_slices
 from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
@@ -118,16 +118,13 @@ class Block:
         return builder.select(inside, found, zero)
 
 
-def indices_of(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
-    """Return the index along a dimension for each element that a lane has of a gathered or
-    scattered tile."""
-    have, layout = registers(builder, vector, value), vector.layout
-    if len(tile.shape) == 1:
-        return have
-    if layout == EITHER:
-        skipped = len(places(vector.shape, ROW))
-        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
-    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
+def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list[Any]:
+    """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
+    scattered."""
+    have, lies = registers(builder, vector, value), source.along(vector.form, tile, axis)
+    want = needed(lies, tile.shape, tile.layout)
+    first = before(vector.shape, want) if vector.layout == EITHER else 0
+    return [have[first + i] for i in sources(tile.shape, tile.layout, lies, want)]
 
 
 with_at(GmemType)

@@ -4,49 +4,51 @@
 =======================  =====================  ====================================================
 from                     to                     cost
 =======================  =====================  ====================================================
-a vector in either       row, column            none: unused elements are not computed
-row                      column                 through shared memory, 4 bytes per element, with a
-column                   row                    barrier of the warpgroup before the stores and one
-                                                between the stores and the loads
-accumulator              coalesced              through shared memory, one panel of 64 rows x 128
-coalesced                accumulator            bytes at a time, with a barrier of the warpgroup
-                                                before it; then only the warp synchronizes, because
-                                                warps keep their rows
-by rows                  any, or from any       through shared memory, 64 x 64 elements at a time,
-(`row_layouts`)                                 with two barriers each
+a deferred vector        any of its `ways`      nothing: what is not used is not computed
+row                      column                 through shared memory: 4 bytes an element, a named
+                                                barrier of the warpgroup before
+column                   row                    the stores, and one between them and the loads
+accumulator              coalesced              through shared memory, panels of 64 rows x 128
+                                                bytes, one after the other: a
+coalesced                accumulator            barrier of the warpgroup before, and within, as
+                                                warps keep their rows, of the warp
+by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
+                                                after 64 x 64: two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        none
 =======================  =====================  ====================================================
 
-Casts that cost something are never implicit: a mismatch is an error that names both layouts and the
-cast. A vector in either layout becomes a row or a column without a cast where an `if`, a loop, a
-carry or a function's results join it with one (`layouts.joined`). ``kernel.inspect("resources")``
-lists the casts through shared memory, with line and bytes.
+An operation moves an operand that lies otherwise than it needs (`layouts.combined`, `laid`) in the
+same ways, so no kernel has to name a layout; a cast before a loop moves a tile once. A deferred
+vector has every layout, and takes one by itself where an `if`, a loop, a carry or a function's
+results join it with another (`layouts.joined`). What goes through shared memory is listed by
+``kernel.inspect("resources")`` with its bytes, and casts with their lines.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from .exchange import each_to_all, exchange, of_columns, of_rows, rows
+from .exchange import ROOM, each_to_all, exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
     BLOCK,
     COALESCED,
     COLUMN,
-    EITHER,
     ROW,
     Form,
     by_rows,
     coalesced_form,
     fits,
     panel_width,
-    vector_layout,
     vector_of,
+    ways,
 )
 from .row_layouts import ROWS, lanes_of
 from .tile import Tile, form_of
@@ -78,115 +80,113 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     layout does not support: along columns, a multiple of 8 up to 256; along rows, a multiple of 64;
     coalesced rows, 32, 64 or a multiple of 128 bytes.
     """
-    result, nbytes = plan_cast(np_, site, tile, layout)
-    if not np_.computes:
-        return Tile(None, result)
-    if nbytes:
-        if lanes_of(tile.form.layout) or lanes_of(result.layout):
-            for _ in range(panels(result.shape)):
-                exchange(np_, *each_to_all(-(-nbytes // 64) * 16), f"{CAST} of a register tile")
-        else:
-            exchange(
-                np_,
-                *_chunks(tile.form, result),
-                f"{CAST} of a register tile",
-                apart=len(result.shape) == 2,
-            )
-    return Tile(tile.value, result)
+    return moved(tile, plan_cast(np_, site, tile, layout))
 
 
-def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
-    """Return (the form that a cast results in, bytes of shared memory that it needs). Raises
-    SpecError for unsupported casts."""
+def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> Form:
+    """Return the form that a cast of a tile gives; raise SpecError for layouts that it cannot
+    have."""
+    result = _cast_form(tile, layout)
+    nbytes = moved_bytes(tile.form, result)
+    if nbytes and np_.computes:
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), described(tile.form, result)))
+    return result
+
+
+def described(have: Form, form: Form) -> str:
+    """Return how reports name a move from one layout to another."""
+    before = f" ({have.layout} layout)" if have.layout == ACCUMULATOR else ""
+    return f"{have}{before} to {form.layout} layout"
+
+
+def _cast_form(tile: Any, layout: Any) -> Form:
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
-    flat = len(form.shape) == 1
-    if lanes_of(form.layout) or (isinstance(layout, str) and (layout == ROWS or lanes_of(layout))):
-        return _plan_by_rows(np_, site, form, layout)
-    known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
+    if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)):
+        return by_rows(form, layout, CAST)
+    line = len(form.shape) == 1 or 1 in form.shape
+    known = (ROW, COLUMN) if line else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(
-            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} must be one of "
+            f"{CAST}: the layout of a {'vector' if line else 'tile (M, N)'} must be one of "
             f"{', '.join(map(repr, known))}, got {layout!r}"
         )
-    result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
-    if nbytes and np_.computes:
-        before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-        np_.unit.plan_exchange(
-            nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout")
-        )
-    return result, nbytes
-
-
-def panels(shape: tuple[int, ...]) -> int:
-    """Return the number of 64 x 64 panels of a tile; 1 for a vector."""
-    return math.prod(-(-size // 64) for size in shape) if len(shape) == 2 else 1
-
-
-def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tuple[Form, int]:
-    """Implement `plan_cast` for a cast from or to a layout by rows."""
-    if vector_of(form.layout) or layout == COALESCED or 1 in form.shape:
-        raise SpecError(
-            f"{CAST}: {form} is cast as a vector; fix: cast x.reshape(-1)"
-            if 1 in form.shape
-            else f"{CAST}: {form} cannot be cast to {layout!r} in one step; fix: cast to "
-            f'"{ACCUMULATOR}" first'
-        )
-    flat = len(form.shape) == 1
+    if layout == COALESCED:
+        plain = Form(form.shape, form.dtype)
+        return form if vector_of(form.layout) else coalesced_form(plain, CAST)
     if layout == ACCUMULATOR and not fits(form.shape):
         raise SpecError(
             f"{CAST}: an accumulator has a multiple of 64 rows, and a multiple of 8 columns up to "
             f"256, got {form}"
         )
-    result = (
-        by_rows(form, layout, CAST)
-        if layout == ROWS or lanes_of(layout)
-        else Form(form.shape, form.dtype)
-        if not flat
-        else _plan_vector(Form(form.shape, form.dtype, EITHER), layout)[0]
-    )
-    if result == form:
-        return form, 0
-    nbytes = form.dtype.itemsize * (form.shape[0] if flat else 64 * 64)
-    if np_.computes:
-        np_.unit.plan_exchange(
-            nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout")
-        )
-    return result, nbytes
-
-
-def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
-    if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
+    if line and layout not in ways(form.shape):
         raise SpecError(
-            f"{CAST}: a vector of {form.shape[0]} elements has no {layout} layout: a row layout "
+            f"{CAST}: a vector of {max(form.shape)} elements has no {layout} layout: a row layout "
             "has a multiple of 8 elements up to 256, a column layout a multiple of 64"
         )
-    return Form(form.shape, form.dtype, layout), 0 if form.layout in (
-        layout,
-        EITHER,
-    ) else 4 * form.shape[0]
+    return replace(form, layout=layout)
 
 
-def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
-    if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
+def moved(tile: Tile, form: Form) -> Tile:
+    """Return a tile whose lanes have the elements that `form` says, on the simulated SM, where only
+    the exchange between the warps is simulated.
+
+    Operations move their operands so; a compile does where it casts them to the types of the
+    operation's parameters.
+    """
+    if tile.form == form or tile.inert:
+        return tile if tile.form == form else Tile(None, form)
+    machine, have = current(), tile.form
+    nbytes = moved_bytes(have, form)
+    if nbytes and machine.role.computes:
+        machine.unit.plan_exchange(nbytes)
+        what = f"a register tile in {form.layout} layout"
+        if not in_chunks(have, form):
+            for _ in range(panels(form.shape)):
+                exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
+        else:
+            exchange(machine, *_chunks(have, form), what, apart=len(form.shape) == 2)
+    return Tile(tile.value, form)
+
+
+def in_chunks(have: Form, form: Form) -> bool:
+    """Return whether a tile moves between the layouts of fragments, or to a coalesced one: without
+    addresses of elements."""
+    if len(have.shape) == 1:
+        return {have.layout, form.layout} == {ROW, COLUMN}
+    kinds = (have, form) if vector_of(have.layout) else (form, have)
+    return (
+        bool(vector_of(kinds[0].layout))
+        and kinds[1].layout == ACCUMULATOR
+        and have.dtype.itemsize in (2, 4)
+        and panel_width(kinds[0]) <= 128
+    )
+
+
+def moved_bytes(have: Form, form: Form) -> int:
+    """Return the bytes of shared memory that `moved` needs; raise SpecError for a vector that is
+    too long."""
+    if have.single or have.holds(form.layout):
+        return 0
+    if in_chunks(have, form):
+        coalesced = have if vector_of(have.layout) else form
+        return 4 * form.shape[0] if len(form.shape) == 1 else BLOCK * panel_width(coalesced)
+    if len(form.shape) == 2 and 1 not in form.shape:
+        return BLOCK * BLOCK * form.dtype.itemsize
+    nbytes = math.prod(form.shape) * form.dtype.itemsize
+    if nbytes > ROOM:
         raise SpecError(
-            f"{CAST}: expected a tile (M, N) of 16 or 32 bits, got {form}; fix: cast the values "
-            "it is computed from"
+            f"{have} would be moved to {form.layout} layout through {nbytes} bytes of shared "
+            f"memory, but {ROOM} is the maximum; fix: take parts of it"
         )
-    plain = Form(form.shape, form.dtype)
-    if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
-        return form, 0
-    if layout == COALESCED:
-        result = coalesced_form(plain, CAST)
-        return result, BLOCK * panel_width(result)
-    if panel_width(form) > 128:
-        raise SpecError(
-            f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
-            f"{panel_width(form) // 8} adjacent bytes, but the cast moves 16 at a time; fix: cast "
-            "before astype"
-        )
-    return plain, BLOCK * panel_width(form)
+    return nbytes
+
+
+def panels(shape: tuple[int, ...]) -> int:
+    """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
+    whole = len(shape) == 2 and 1 not in shape
+    return math.prod(-(-size // 64) for size in shape) if whole else 1
 
 
 def _chunks(form: Form, result: Form) -> tuple[Any, Any]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
+from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .elementwise_cuda import place_of
+from .elementwise_cuda import each_way, place_of
 from .layouts import ACCUMULATOR, BLOCK, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
-from .row_layouts import lanes_of
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
@@ -35,38 +36,56 @@ from .words_cuda import load_words, store_words
 
 @cuda_meaning(source.layout_cast)
 def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
-    form, nbytes = source.plan_cast(np_, site, tile, layout)
-    result = TileType(form)
-    _, builder, args = yield result(np_, site, tile, layout)
+    result = TileType(source.plan_cast(np_, site, tile, layout))
+    _, _, args = yield result(np_, site, result, layout)
+    return args[2]
+
+
+@nb.lower_cast(TileType, TileType)
+def cast(context: Any, builder: Any, have: TileType, result: TileType, value: Any) -> Any:
+    """Move a tile to another layout, through shared memory where other lanes need its elements.
+
+    Numba casts an operand so where the type of an operation's parameter says another layout. The
+    role that it runs in, and the kernel whose shared memory it uses, are those of the function
+    around it, which has the context as its first parameter or among its captured values.
+    """
+    nbytes = source.moved_bytes(have.form, result.form)
+    if not nbytes:
+        return assembled(builder, result, part_of_either(builder, have, value, result))
+    first = context.fndesc.argtypes[0]
+    known = first if isinstance(first, nb.types.BaseTuple) else (first,)
+    (np_,) = (each for each in known if isinstance(each, ContextType))
     if not np_.computes:
         return undefined(result)
-    if not nbytes:
-        return assembled(builder, result, part_of_either(builder, tile, args[2], result))
-    if lanes_of(form.layout) or lanes_of(tile.layout):
-        return assembled(builder, result, _by_rows(builder, tile, args[2], result))
-    if len(form.shape) == 2:
-        barrier(builder)
-        moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(
-            builder, tile, args[2], result
-        )
-    else:
-        moved = from_words(
-            builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result)
-        )
-    return assembled(builder, result, moved)
+    what = source.described(have.form, result.form)
+    casts = [] if what in {text for _, text in np_.unit.casts} else [("an operand", what)]
+    np_.unit.plan_exchange(nbytes, *casts)
+    if not source.in_chunks(have.form, result.form):
+        return assembled(builder, result, _by_element(builder, have, value, result))
+    if len(result.shape) == 1:
+        moved = _moved(builder, have, registers(builder, have, value), result)
+        return assembled(builder, result, from_words(builder, result, moved))
+    barrier(builder)
+    way = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
+    return assembled(builder, result, way(builder, have, value, result))
 
 
-def _by_rows(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return a tile's registers in another layout, panel by panel: the lanes that own elements
-    store them, and all lanes load theirs."""
+def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Return a tile's registers in another layout: panel by panel, those that have an element store
+    it, and all load theirs."""
     base, size = nb.external(builder, EXCHANGE, nb.i32), have.dtype.itemsize
     none = nb.const(0), nb.const(0)
-    if len(have.shape) == 1:
-        line = Layout((1, have.shape[0]), size, 1, 16, 16)
+    if len(have.shape) == 1 or 1 in have.shape:
+        flat = (max(have.shape),)
+        line = Layout((1, *flat), size, 1, 16, 16)
+        one = TileType(have.form.settled())
+        parts = assembled(builder, one, part_of_either(builder, have, value, one))
         barrier(builder)
-        anywhere.store(builder, line, base, have, none, value)
+        anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
-        return anywhere.load(builder, line, base, result, none)
+        lines = [TileType(replace(form, shape=flat)) for form in each_way(result.form)]
+        every = [anywhere.load(builder, line, base, each, none) for each in lines]
+        return [register for way in every for register in way]
     panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
     found: list[Any] = [None] * result.elements
     stored, loaded = anywhere.panels(have), anywhere.panels(result)

@@ -13,13 +13,13 @@ Operands are tiles and numbers; a number is converted to the tile's type. Masks 
 ``np.where(mask, x, y)``                     any type
 ===========================================  =======================================================
 
-Floats follow IEEE 754; on the GPU, a float32 product and sum may be fused into one instruction.
-float16 and bfloat16 tiles keep their type, as in NumPy: each operation is rounded once to 16 bits,
-and gives NumPy's bits. One instruction computes two elements (PTX ISA, "Half Precision Floating
-Point Instructions"); quotients, functions and comparisons are computed in float32. Operands of
-another type are an error, because a run-time float32 would be rounded silently. Operands of
-different layouts are an error that names both, because elementwise operations move nothing between
-lanes.
+Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused
+instruction on the GPU. Tiles of float16 and bfloat16 stay what they are, as in NumPy: each
+operation is rounded to 16 bits, once, and gives NumPy's bits. Two elements are computed by one
+instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
+comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded
+silently. A tile of another layout is moved to that of the result (`layouts.combined`), through
+shared memory.
 
 Integers are int32, uint32, int8 and uint8; 8-bit integers are computed in 32 bits, and each result
 is truncated to 8. Unsigned integers wrap, as in NumPy and C. Signed integers that overflow are an
@@ -42,7 +42,8 @@ from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
-from .layouts import Form, combined
+from .conversions import moved
+from .layouts import Form, combined, laid
 from .tile import Tile, check_form, dtype_of, form_of
 
 __all__ = ["full", "iota"]
@@ -132,7 +133,7 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
     form = plan.result
     if plan.inert:
         return Tile(None, form)
-    values = [_in_type(value, plan.computed) for value in operands]
+    values = [_in_type(value, plan.computed) for value in in_place(form, operands)]
     # floats overflow to inf and NaN, as on the GPU; only integers raise
     with np.errstate(all="ignore"):
         found = function(*values)
@@ -141,6 +142,17 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
         if not form.shape:
             return bool(found) if form.dtype == BOOL else form.dtype.type(found)
         return Tile(np.broadcast_to(found, form.shape).astype(form.dtype, copy=False), form)
+
+
+def in_place(form: Form, operands: Sequence[Any]) -> list[Any]:
+    """Return operands, of which tiles have their elements where an operation that gives `form`
+    needs them."""
+    return [
+        moved(value, laid(value.form, form.shape, form.layout))
+        if isinstance(value, Tile)
+        else value
+        for value in operands
+    ]
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
@@ -362,7 +374,9 @@ def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
         "np.where",
         plan,
         (x, y),
-        lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y),
+        lambda x, y: np.where(
+            in_place(plan.result, [mask])[0].value if isinstance(mask, Tile) else bool(mask), x, y
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from ...core.formula_cuda import Value
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import places, sources
+from .layouts import EITHER, Form, laid, places, sources, ways
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
@@ -32,10 +32,13 @@ Packed = Callable[..., Any]
 """(builder, dtype, *registers) -> register, each of two 16-bit elements"""
 
 
-def parameter(ty: Any, dtype: np.dtype) -> Any:
-    """Return the type of an operation's parameter. Numba converts numbers to it, except to float16,
-    which `number_in` does."""
-    if isinstance(ty, (TileLike, InertType)):
+def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
+    """Return the type in which an operation takes an operand: Numba converts numbers, but
+    `number_in` converts float16, and `conversions_cuda` moves tiles."""
+    if isinstance(ty, TileLike):
+        form = laid(ty.form, result.shape, result.layout)
+        return ty if form == ty.form else TileType(form)
+    if isinstance(ty, InertType):
         return ty
     if (
         dtype in INTEGERS
@@ -113,7 +116,7 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
 def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return (type of the result, types of the parameters)."""
     if plan.result.shape:
-        return TileType(plan.result), [parameter(ty, plan.computed) for ty in types]
+        return TileType(plan.result), [parameter(ty, plan.computed, plan.result) for ty in types]
     of = type_of(plan.computed)
     return type_of(plan.result.dtype), [
         of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types
@@ -329,11 +332,15 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
         _, builder, args = yield of(nb.types.boolean, of, of, *literals)
         return builder.select(*args[:3])
     tile = TileType(plan.result)
-    types = [mask, parameter(x, plan.computed), parameter(y, plan.computed)]
+    kinds = (BOOL, plan.computed, plan.computed)
+    types = [
+        parameter(ty, of, plan.result) if isinstance(ty, TileLike) or of != BOOL else ty
+        for ty, of in zip((mask, x, y), kinds, strict=True)
+    ]
     context, builder, args = yield tile(*types, *literals)
     if plan.inert:
         return undefined(tile)
-    masks = elements(context, builder, mask, args[0], replace(plan, computed=BOOL))
+    masks = elements(context, builder, types[0], args[0], replace(plan, computed=BOOL))
     parts = pairs if plan.computed in HALVES else elements
     ones, others = (
         parts(context, builder, ty, value, plan)
@@ -358,7 +365,7 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
 def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
     form = source.full_form(shape, value, dtype)
     tile = TileType(form)
-    sig = tile(shape, parameter(value, form.dtype), dtype, *literals)
+    sig = tile(shape, parameter(value, form.dtype, form), dtype, *literals)
     context, builder, args = yield sig
     if isinstance(value, InertType):
         return undefined(tile)
@@ -370,6 +377,12 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
     )
 
 
+def each_way(form: Form) -> list[Form]:
+    """Return the form in each of the layouts in which a deferred tile has its elements."""
+    layouts = ways(form.shape) if form.layout == EITHER else (form.layout,)
+    return [replace(form, layout=layout) for layout in layouts]
+
+
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) of the first element that a lane has in a tile of this layout."""
     row, column = tile.form.record.own(
@@ -378,14 +391,34 @@ def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     return row.value, column.value
 
 
+def inside_of(builder: Any, form: Form) -> list[Any]:
+    """Return, of each element of a lane, whether it is inside the tile; None for those that are in
+    every lane."""
+    own, found = place_of(builder, TileType(form)), []
+    for place in form.places:
+        tests = [
+            builder.icmp_unsigned(
+                "<", builder.add(own[axis], nb.const(place[axis] or 0)), nb.const(size)
+            )
+            for axis, (beyond, size) in enumerate(
+                zip(form.outside(place), (form.shape[0], form.shape[-1]), strict=True)
+            )
+            if beyond
+        ]
+        found.append(functools.reduce(builder.and_, tests) if tests else None)
+    return found
+
+
 @cuda_meaning(source.iota)
 def _iota(_context: Any, shape: Any, axis: Any) -> Any:
     form, along = source.iota_form(shape, axis)
     tile = TileType(form)
     _, builder, _ = yield tile(shape, axis)
-    own, found = place_of(builder, tile), []
-    for place in places(form.shape, form.layout):
-        axis = (1 if place[0] is None else 0) if len(form.shape) == 1 else along
-        at = place[axis]
-        found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
+    found = []
+    for each in each_way(form):
+        own = place_of(builder, TileType(each))
+        for place in each.places:
+            axis = (1 if place[0] is None else 0) if len(form.shape) == 1 else along
+            at = place[axis]
+            found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
     return assembled(builder, tile, found)

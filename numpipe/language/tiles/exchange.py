@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...core.machine import current
+from ...core.machine import Machine, current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
 from ...plan.unit import Unit
@@ -39,7 +39,7 @@ def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
     """
-    own = _spread(max(nbytes, CHUNK))  # here the 4 bytes of a number occupy a chunk of their own
+    own = _spread(-(-nbytes // CHUNK) * CHUNK)  # here 4 bytes of a number have their own chunk
     return own, np.tile(own.reshape(-1), (4, 1))
 
 
@@ -76,10 +76,11 @@ def room(unit: Unit) -> int:
 
 
 def exchange(
-    np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False
+    np_: Context | Machine, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False
 ) -> None:
     """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
 
+    np_    whose `unit` is the kernel's
     what   its name in reports
     apart  each warp loads only what it has stored itself, so there is no barrier in between
     """

@@ -14,7 +14,6 @@ from ...diagnostics.errors import SpecError
 from .layouts import (
     COALESCED,
     COLUMN,
-    EITHER,
     ROW,
     Form,
     by_rows,
@@ -86,8 +85,11 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
     is in its low half.
     """
     found, each = {}, packing(form.dtype).per_register
-    for (row, column), every in form.record.holders(form.shape).items():
-        if lanes := [(lane % 32, n // each) for lane, n in every if lane // 32 == warp]:
+    for (row, column), every in form.record.holders(form.covered).items():
+        inside = (row or 0) < form.shape[0] and (column or 0) < form.shape[-1]
+        if inside and (
+            lanes := [(lane % 32, n // each) for lane, n in every if lane // 32 == warp]
+        ):
             found[-1 if row is None else row, -1 if column is None else column] = lanes
     return found
 
@@ -121,8 +123,7 @@ def show_layout(
     """
     require("show_layout", locals(), along=word(ROW, COLUMN), layout=STRING, warp=whole(0, 3))
     form = check_form(shape, element_type("show_layout", dtype), "show_layout")
-    if form.layout == EITHER:
-        form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
+    form = form.settled(along)
     if layout == ROWS or lanes_of(layout):
         form = by_rows(form, layout, "show_layout")
     elif layout == COALESCED:

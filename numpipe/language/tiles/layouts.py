@@ -4,19 +4,37 @@ Lane ``4 g + t`` of warp w has its first element at row ``16 w + g`` and column 
 distances to its other elements do not depend on the lane, so a layout is a list of (row, column)
 distances, one for each element of a lane, in register order:
 
-===========  ============  ==============================================  =========================
-layout       shape         elements of a lane                              lanes that hold each
-===========  ============  ==============================================  =========================
-accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j,   one
-                           half h, odd o
-row          (N,), (1, N)  8 j + o, along the columns                      32: all g, all warps
-column       (M,), (M, 1)  64 b + 8 h, along the rows                      4: a quad, all t
-either       (n,)          those of a row, then those of a column          as above; unused elements
-                                                                           are not computed
-coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel   one
-                           p, step s, i < v
-rows L, …    (M, N)        see `row_layouts`                               one or several
-===========  ============  ==============================================  =========================
+===========  ============  ==================================================================  =====
+layout       shape         elements of a lane                                                  held
+                                                                                               by
+===========  ============  ==================================================================  =====
+accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one
+                                                                                               lane
+row          (N,), (1, N)  8 j + o, along the columns                                          32
+                                                                                               lanes:
+                                                                                               all
+                                                                                               g,
+                                                                                               all
+                                                                                               warps
+column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4
+                                                                                               lanes:
+                                                                                               a
+                                                                                               quad,
+                                                                                               all t
+either       (n,), (1, n), those of each layout that such a tile may need, one after another   what
+             (n, 1)        (`ways`)                                                            is
+                                                                                               not
+                                                                                               used
+                                                                                               is
+                                                                                               not
+                                                                                               computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one
+                                                                                               lane
+rows L, …    (M, N)        see `by_row`                                                        one
+                                                                                               lane,
+                                                                                               or
+                                                                                               some
+===========  ============  ==================================================================  =====
 
 In a coalesced layout, the first element of lane l of warp w is at row ``16 w + l / L`` and column
 ``v (l % L)``. A lane has v adjacent elements (16 bytes of the type that was loaded), which one
@@ -31,16 +49,25 @@ k16 step, without any movement.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...arch.products import WGMMA
-from ...arch.register_layouts import WARP, WARPS, Bits, Place, RegisterLayout, Registers
+from ...arch.register_layouts import (
+    LANES,
+    WARP,
+    WARPS,
+    Bits,
+    Place,
+    RegisterLayout,
+    Registers,
+)
 from ...diagnostics.errors import SpecError
 from . import row_layouts
-from .row_layouts import ROWS, lanes_for, lanes_of, word_of
+from .row_layouts import ROWS, covered_rows, lanes_for, lanes_of, word_of
 
 FRAGMENTS = WGMMA.accumulator
 """layout record of two-dimensional tiles, unless they are cast or small"""
@@ -49,7 +76,9 @@ COALESCED = "coalesced"
 BLOCK, GROUP = FRAGMENTS.units
 """the numbers of rows and columns after which an accumulator's layout repeats"""
 WIDEST = WGMMA.widest
-"""the largest number of columns of an accumulator"""
+"""columns of an accumulator, at most"""
+MOST = 32768
+"""elements of a tile: 256 registers of float32 a lane"""
 
 
 def coalesced(vector: int) -> str:
@@ -77,28 +106,31 @@ def coalesced_form(form: Form, what: str) -> Form:
             "then convert it with astype"
         )
     vector = 16 // form.dtype.itemsize
-    columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
-    if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
+    row = form.shape[-1] * form.dtype.itemsize
+    if not has_coalesced(form):
         raise SpecError(
             f"{what}: the rows of a coalesced tile (M, N) have 32, 64 or a multiple of 128 bytes, "
             f"got {form.dtype} {form.shape}, rows of {row} bytes"
             if form.layout == ACCUMULATOR
             else f"{what}: only two-dimensional tiles have a coalesced layout, got {form}"
         )
-    assert columns % vector == 0
     return Form(form.shape, form.dtype, coalesced(vector))
+
+
+def has_coalesced(form: Form) -> bool:
+    """Return whether a tile that is loaded has a coalesced layout."""
+    row = form.shape[-1] * form.dtype.itemsize
+    return (
+        form.layout == ACCUMULATOR
+        and form.dtype.itemsize > 1
+        and (row in (32, 64) or row % 128 == 0)
+    )
 
 
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile, for operations that require an accumulator's layout."""
     if vector_of(form.layout) or lanes_of(form.layout):
-        fix = (
-            f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
-            if fits(form.shape)
-            else f'numpipe.layout_cast(v, "{word_of(form.layout)}")'
-            if len(form.shape) == 1
-            else "use a tile of 64 x j rows and at most 256 columns"
-        )
+        fix = f'write numpipe.layout_cast(tile, "{ACCUMULATOR}")' * fits(form.shape)
         raise SpecError(
             f"{what}: expected a tile in accumulator layout, got {form.shape} in {form.layout} "
             f"layout; fix: {fix}"
@@ -124,17 +156,14 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     """
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
-    if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
+    if word == ROWS and 1 in shape and len(shape) == 2:
+        word = layout_of(shape)
+    elif lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
         raise SpecError(
             f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
             "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
             + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
-        )
-    if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
-        raise SpecError(
-            f"{what}: {shape} has no layout {layout!r}, which needs a multiple of {2 * lanes} "
-            "columns (two for each lane that shares a row) and a multiple of 8 rows"
         )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
@@ -156,6 +185,42 @@ class Form:
     def places(self) -> tuple[Place, ...]:
         """The elements of a lane; see `places`."""
         return places(self.shape, self.layout)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one element, which all lanes have."""
+        return math.prod(self.shape) == 1
+
+    def settled(self, *preferred: str) -> Form:
+        """Return the form in one layout: of a deferred tile, the first of `preferred` that it has,
+        or the first of its own."""
+        if self.layout != EITHER:
+            return self
+        own = ways(self.shape)
+        return replace(self, layout=next((of for of in preferred if of in own), own[0]))
+
+    def holds(self, layout: str) -> bool:
+        """Return whether the lanes have the elements as `layout` needs them: nothing is moved."""
+        return layout == self.layout or (self.layout == EITHER and layout in ways(self.shape))
+
+    @property
+    def covered(self) -> tuple[int, ...]:
+        """The shape that the registers of the lanes have room for: the tile's, rounded up."""
+        sizes = list(self.shape)
+        if 0 in self.record.axes and lanes_of(self.layout):
+            sizes[0] = covered_rows(sizes[0])
+        if 1 in self.record.axes:
+            unit = self.record.units[-1]
+            sizes[-1] = -(-sizes[-1] // unit) * unit
+        return tuple(sizes)
+
+    def outside(self, place: Place) -> tuple[bool, bool]:
+        """Return whether the row, and the column, of an element of some lane lies outside."""
+        row, column = (
+            at is not None and at + most >= self.shape[axis if len(self.shape) == 2 else 0]
+            for axis, (at, most) in enumerate(zip(place, farthest(self.record), strict=True))
+        )
+        return row, column
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}" + (
@@ -213,27 +278,63 @@ def layout_of(shape: tuple[int, ...]) -> str:
     return COLUMN if shape[1] == 1 else ROW if shape[0] == 1 else ACCUMULATOR
 
 
-def vector_layout(size: int, what: str) -> str:
-    """Return the layout of a vector of `size` elements: "either" if both a row and a column support
-    the size. Raises SpecError if neither does."""
-    row = size % GROUP == 0 and GROUP <= size <= WIDEST
-    column = size % BLOCK == 0 and size >= BLOCK
-    if not row and not column:
-        raise SpecError(
-            f"{what}: a vector has a multiple of 8 elements up to 256 (along the columns of a "
-            f"tile), or a multiple of 64 (along its rows), got {size}"
-        )
-    return EITHER if row and column else ROW if row else COLUMN
+@functools.lru_cache(maxsize=1024)
+def ways(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the layouts in which a vector, or a tile of one row or column, may be needed: along
+    the columns of a tile, along its rows, or both.
+
+    A tile that is loaded, or made by `full` or `iota`, has its elements in all of them; the first
+    operation that needs one of them takes it.
+
+    >>> ways((1024,))
+    ('column', 'row 128', 'row 32')
+    >>> ways((1, 64)), ways((8, 1))
+    (('row', 'row 128', 'row 32'), ('column 32', 'column 16', 'column 8', 'column 4'))
+    """
+    size = max(shape)
+    if size == 1:
+        return (f"{COLUMN} {row_layouts.LANES[-1]}",)
+    fragments, lanes = list[str](), list[str]()
+    if shape[-1] == size:
+        fragments += [ROW] * fits((BLOCK, size))
+        lanes += [f"{ROW} {row_layouts.WHOLE}", f"{ROW} {lanes_for(size)}"]
+    if shape[0] == size:
+        fragments += [COLUMN] * fits((size, GROUP))
+        # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
+        lanes += [
+            f"{COLUMN} {of}"
+            for of in row_layouts.LANES
+            if (size % BLOCK or size == BLOCK) and size * 2 * of <= MOST
+        ]
+    return tuple(fragments + lanes)
+
+
+@functools.lru_cache(maxsize=1024)
+def before(shape: tuple[int, ...], layout: str) -> int:
+    """Return how many elements a lane of a deferred tile has before those of one of its `ways`."""
+    own = ways(shape)
+    return sum(len(places(shape, of)) for of in own[: own.index(layout)])
+
+
+def deferred(shape: tuple[int, ...]) -> str:
+    """Return the layout of a tile of one row or column whose layout its use decides.
+
+    >>> deferred((64,)), deferred((1,))
+    ('either', 'column 4')
+    """
+    own = ways(shape)
+    return EITHER if len(own) > 1 else own[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
-    """Return the layout record of a tile of this shape. For a vector in either layout, it is the
-    record of a row.
+    """Return the record of the layout of a tile of this shape; of a deferred one, that of its first
+    way.
 
     >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
     ((64, 64), (0,))
     """
+    layout = ways(shape)[0] if layout == EITHER else layout
     if lanes_of(layout):
         return row_layouts.record(shape, layout)
     if vector := vector_of(layout):
@@ -274,8 +375,18 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     (((None, 0), (None, 1)), ((0, None), (8, None)))
     """
     if layout == EITHER:
-        return places(shape, ROW) + places(shape, COLUMN)
-    return record(shape, layout).places(shape)
+        return tuple(place for of in ways(shape) for place in places(shape, of))
+    of = record(shape, layout)
+    if lanes_of(layout) and word_of(layout) != ROW:
+        shape = (covered_rows(shape[0]), *shape[1:])
+    return of.places(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def farthest(of: RegisterLayout) -> tuple[int, int]:
+    """Return the largest row, and column, that a lane has as its own."""
+    row, column = (int(np.max(own)) for own in of.own(np.arange(LANES)))
+    return row, column
 
 
 @functools.lru_cache(maxsize=1024)
@@ -290,12 +401,15 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
     """
+    if math.prod(have) == 1:
+        return (0,) * len(places(shape, layout))
+    if layout == EITHER:
+        return tuple(i for way in ways(shape) for i in sources(shape, way, have, of))
+    if of == EITHER:
+        part = needed(have, shape, layout)
+        return tuple(before(have, part) + i for i in sources(shape, layout, have, part))
     if layout == of:
         return tuple(range(len(places(shape, layout))))
-    if of == EITHER:
-        part = COLUMN if layout == COLUMN else ROW
-        first = len(places(have, ROW)) if part == COLUMN else 0
-        return tuple(first + i for i in sources(shape, layout, have, part))
     number = {place: i for i, place in enumerate(places(have, of))}
     along = word_of(of) == ROW
     return tuple(
@@ -303,21 +417,29 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
     )
 
 
+def needed(have: tuple[int, ...], shape: tuple[int, ...], layout: str) -> str:
+    """Return the layout in which an operand of shape `have` lies for a result (shape, layout).
+
+    >>> needed((64,), (8, 64), "rows 32"), needed((64, 1), (64, 64), ACCUMULATOR)
+    ('row 32', 'column')
+    """
+    if have == shape or len(shape) == 1 or 1 in shape:
+        return layout
+    word = COLUMN if have[-1] == 1 else ROW
+    return f"{word} {lanes_of(layout)}" if lanes_of(layout) else word
+
+
+def laid(form: Form, shape: tuple[int, ...], layout: str) -> Form:
+    """Return the form that an operand of an operation that gives a result (shape, layout) is moved
+    to; its own, if its lanes have what they need."""
+    want = needed(form.shape, shape, layout)
+    return form if form.single or form.holds(want) else replace(form, layout=want)
+
+
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     """Return (shape, layout) of the result of an operation on tiles of these forms, broadcast as in
     NumPy. Raises SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
-    if any(vector_of(form.layout) for form in forms):
-        if len({(form.shape, form.layout) for form in forms}) > 1:
-            lie = " and ".join(
-                dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
-            )
-            raise SpecError(
-                f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: convert the "
-                'coalesced tile, numpipe.layout_cast(x, "accumulator")'
-            )
-        return forms[0].shape, forms[0].layout
-    flat = [form for form in forms if len(form.shape) == 1]
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
@@ -325,51 +447,41 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
             f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} cannot be broadcast "
             "together"
         ) from None
-    lanes = {lanes_of(form.layout) for form in forms}
-    if lanes != {0}:
-        return shape, _by_row(symbol, forms, shape, lanes)
-    if len(shape) == 2:
-        for form in flat:
-            if form.layout == COLUMN:
-                raise SpecError(
-                    f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, "
-                    "as in NumPy, but this vector is along rows (column layout); fix: write v[:, "
-                    'None], or numpipe.layout_cast(v, "row")'
-                )
-        layout = layout_of(shape)
-        if layout == ACCUMULATOR and not fits(shape):
-            raise SpecError(
-                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would result in "
-                f"shape {shape}, which no tile has: expected a multiple of 64 rows and a multiple "
-                "of 8 columns up to 256"
-            )
-        return shape, layout
-    kinds = {form.layout for form in flat} - {EITHER}
-    if len(kinds) > 1:
+    if math.prod(shape) > MOST:
         raise SpecError(
             f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout) "
             "and one along rows (column layout): no lane has the elements of both; fix: "
             'numpipe.layout_cast(v, "row")'
         )
-    return shape, kinds.pop() if kinds else EITHER
-
-
-def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
-    """Return the layout of an operation on tiles of which some have layouts by rows. Raises
-    SpecError if the others cannot be combined with them."""
-    words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
-    if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
-        lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
-        most = max(lanes)
-        raise SpecError(
-            f"'{symbol}' of tiles {lie}: no lane has the elements of both; fix: "
-            f'numpipe.layout_cast(x, "rows {most}"); for a vector along the columns "row {most}", '
-            f'for one along the rows "column {most}", then v[:, None]'
+    if len(shape) == 1 or 1 in shape:
+        words = dict.fromkeys(
+            form.layout
+            for form in forms
+            if math.prod(form.shape) == math.prod(shape)
+            and (len(shape) == 1 or word_of(form.layout) == layout_of(shape))
         )
-    if len(shape) == 1:
-        return f"{words[0]} {max(lanes)}"
-    word = layout_of(shape)
-    return f"{ROWS if word == ACCUMULATOR else word} {max(lanes)}"
+        words.pop(EITHER, None)
+        return shape, next(iter(words), deferred(shape))
+    whole = {form.layout for form in forms if form.shape == shape}
+    if len(whole) == 1 and not (vector_of(*whole) and set(shapes) != {shape}):
+        return shape, whole.pop()
+    if whole and fits(shape):
+        return shape, ACCUMULATOR
+    lanes = {lanes_of(of) for of in whole} or {
+        lanes_of(form.layout) for form in forms if form.layout != EITHER and not form.single
+    }
+    if lanes & set(row_layouts.LANES) and (whole or len(lanes) == 1):
+        return shape, f"{ROWS} {max(lanes & set(row_layouts.LANES))}"
+    return shape, natural(shape)
+
+
+def natural(shape: tuple[int, ...]) -> str:
+    """Return the layout of a tile (M, N) that is loaded or made: the accumulator's, or by rows.
+
+    >>> natural((64, 64)), natural((8, 64)), natural((3, 10))
+    ('accumulator', 'rows 32', 'rows 8')
+    """
+    return ACCUMULATOR if fits(shape) else f"{ROWS} {lanes_for(shape[1])}"
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
@@ -386,29 +498,8 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
             * (1 in form.shape)
         )
     if len(form.shape) != 1:
-        raise SpecError(
-            f"tile[{index}]: a dimension can be added only to a vector, got a tile {form.shape}"
-        )
-    want = COLUMN if index == ":, None" else ROW
-    if lanes_of(form.layout):
-        want = f"{want} {lanes_of(form.layout)}"
-    if form.layout not in (want, EITHER):
-        if lanes_of(form.layout):
-            raise SpecError(f'v[{index}] of {form}; fix: numpipe.layout_cast(v, "{want}")[{index}]')
-        lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        fix = (
-            f'numpipe.layout_cast(v, "{want}")[{index}]'
-            if vector_layout(form.shape[0], "v") == EITHER
-            else (
-                "use a vector of a multiple of 64 elements"
-                if want == COLUMN
-                else "use a vector of a multiple of 8 elements, at most 256"
-            )
-        )
-        raise SpecError(
-            f"v[{index}] needs a vector {lies[want]}, but this one of {form.shape[0]} elements is "
-            f"{lies[form.layout]}; fix: {fix}"
-        )
-    return Form(
-        (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want
-    )
+        raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
+    word = COLUMN if index == ":, None" else ROW
+    shape = (form.shape[0], 1) if word == COLUMN else (1, form.shape[0])
+    keeps = word_of(form.layout) == word or form.single
+    return Form(shape, form.dtype, form.layout if keeps else deferred(shape))

@@ -17,8 +17,7 @@ An array of more dimensions takes integers along the others: ``c[b, ds(i, 128), 
 ``bias[layer, ds(j, 64)]``. The rows and columns of a tile are in the order of the array's
 dimensions. Elements that a ``ds`` selects outside the array are 0, and are not accessed. An index
 outside the array, a number or an element of v, is the hazard `out-of-bounds`, unless it has a mode
-(`numpipe.index`). Gathered rows need v along rows (column layout), gathered columns need v along
-columns; a gathered vector has the layout of v.
+(`numpipe.index`). A gathered vector has the layout of v.
 
 Load operands of products through a pipeline. Use these loads for what an epilogue reads once: a
 bias, a residual, ``beta * c``. A lane has two adjacent columns of each row, so a row is loaded in
@@ -35,26 +34,49 @@ depend on them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import INT32, packing
-from ...core.arith import INT64, as_read
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
+from ...core.arith import INT64
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
-from .array_views import GmemView, block_axes, check_inside, check_parts, check_read, ends, starts
+from .array_views import (
+    GmemView,
+    block_axes,
+    check_inside,
+    check_read,
+    ends,
+    index_form,
+    starts,
+)
+from .conversions import moved
+from .fence_order import before_access
 from .indices import check_gathered, plain, settled
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
-from .refs import Ds, GmemRef, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of
+from .layouts import (
+    ACCUMULATOR,
+    COALESCED,
+    COLUMN,
+    ROW,
+    Form,
+    by_rows,
+    coalesced_form,
+    has_coalesced,
+    layout_of,
+)
+from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
+from .row_layouts import ROWS, lanes_of, word_of
+from .scattered_shared import load as load_anywhere
 from .tile import Tile, check_dtype, check_form, form_of
 
 __all__ = ["load_tile"]
 
+AUTO = "auto"
 STEERING = INT32, INT64
 """Types of arrays whose elements may steer: each role, including the memory role, reads them
 itself."""
@@ -85,16 +107,9 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
             f"{name}[…]: only one part of the index may be a vector of int32, with ds(start, "
             f"size) and integers for the others, got {' and '.join(map(str, indices))}"
         )
-    if len(sizes) == 1:
-        return Form(form.shape, dtype, vector.layout)
-    want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
-    want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
-    if vector.layout not in (want, EITHER):
-        raise SpecError(
-            f"{name}[…]: the indices of a tile's {axis} must be in {want} layout, got "
-            f"{vector.shape[0]} elements in {vector.layout} layout; fix: numpipe.layout_cast(v, "
-            f'"{want}")'
-        )
+    word = word_of(vector.layout)
+    if len(sizes) == 1 or (word == layout_of(form.shape) and word in (ROW, COLUMN)):
+        return replace(form, layout=vector.layout)
     return form
 
 
@@ -109,6 +124,11 @@ def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
         ref.arg.dtype,
         [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes],
     )
+
+
+def number_type(dtype: np.dtype) -> np.dtype:
+    """Return the type of an element as a number of a kernel: float32 for bfloat16."""
+    return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
 def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
@@ -131,45 +151,53 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
 def load_form(view: Any, layout: Any) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
-    if not isinstance(view, GmemView):
+    shared: Any = view if isinstance(view, SmemLike) else None
+    if not (shared is not None or isinstance(view, GmemView)):
         raise SpecError(
             f"load_tile(view, layout): view must be a view of an array, got {called(view)}; fix: "
             "pass array.at[ds(i, 64), ds(j, 64)]"
         )
     layout = constant("load_tile", "layout", layout)
-    named = isinstance(layout, str)
-    if named and (layout == ROWS or lanes_of(layout)) and view.shape:
-        check_dtype(view.ref.arg.dtype, "load_tile")
-        return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
-    if layout not in (ACCUMULATOR, COALESCED):
+    name, dtype, shape = (
+        ("tile", shared.dtype, shared.layout.sides)
+        if shared is not None
+        else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
+    )
+    if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
+        check_dtype(dtype, "load_tile")
+        return by_rows(Form(shape, dtype), layout, "load_tile")
+    if layout not in (AUTO, ACCUMULATOR, COALESCED):
         raise SpecError(
             'load_tile: layout must be "accumulator", "coalesced", "rows" or "rows 32", for a '
             f'vector "row 32" or "column 32", got {layout!r}'
         )
-    form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
+    form = block_form(name, dtype, shape)
     if form is None:
         raise SpecError(
             "load_tile(view, layout): the view is a single element; fix: write "
             f"{view.ref.arg.name}[i, j]"
         )
-    return coalesced_form(form, "load_tile") if layout == COALESCED else form
+    wide = layout == AUTO and shared is None and has_coalesced(form)
+    return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
 @op
-def load_tile(view: Any, layout: str = COALESCED) -> Tile:
+def load_tile(view: Any, layout: str = AUTO) -> Tile:
     """Load a block of an array as a register tile in a chosen layout, inside a kernel.
 
-    view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
+    view    ``array.at[ds(i, 64), ds(j, 64)]``, of which elements outside the array are 0; or a
+            tile in shared memory, or a view of one
     layout  "coalesced": a lane has 16 adjacent bytes, and 8 lanes have a whole 128-byte line of a
-            row; elementwise operands must have the same layout. "accumulator": the layout of
-            ``array[ds(i, 64), ds(j, 64)]``. "rows", "rows 32": as many lanes as possible, or 32,
-            share a row (`by_row`), the layout of tiles that are not accumulators; for a vector
-            "row 32", along the columns of such a tile, or "column 32", along its rows
+            row. "accumulator": the layout of ``array[ds(i, 64), ds(j, 64)]``. "auto": coalesced for
+            a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32":
+            as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
+            not accumulators; for a vector "row 32", along the columns of such a tile, or "column
+            32", along its rows
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
-    ``numpipe.layout_cast(tile, "accumulator")`` converts the tile, through shared memory, so that
-    it can be combined with vectors, reductions and products::
+    A tile that meets one in another layout is moved, through shared memory, and so is one that is
+    reduced; ``numpipe.layout_cast(tile, "accumulator")`` does that once, for several uses::
 
         x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
         b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
@@ -180,6 +208,9 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     form = load_form(view, layout)
     if not current().role.computes:
         return Tile(None, form)
+    if isinstance(view, SmemTile):
+        before_access(view)
+        return Tile(load_anywhere(view.layout, view.address, form, (0, 0)), form)
     value = np.zeros(form.shape, form.dtype)
     check_read(view.ref, view.start, view.axes, view.shape, f"load_tile: {view.ref.name}.at[…]")
     _read_block(view.ref, view.axes, view.start, value)
@@ -198,21 +229,26 @@ def load(ref: GmemRef, index: Any) -> Any:
         return Inert(unknown) if form is None else Tile(None, form)
     parts, absent = settled(ref, given, parts)
     if absent:
-        return ref.dtype.type(0) if form is None else Tile(np.zeros(form.shape, form.dtype), form)
+        return (
+            number_type(ref.dtype).type(0)
+            if form is None
+            else Tile(np.zeros(form.shape, form.dtype), form)
+        )
     check_inside(
         ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from"
     )
     if form is None:
-        return as_read(
-            machine.gmem_read(
-                array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
-            ).reshape(-1)[0]
+        found = machine.gmem_read(
+            array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
         )
-    check_parts(ref, parts, f"'{ref.name}[…]'")
+        return found.astype(number_type(ref.dtype)).reshape(-1)[0]
     value = np.zeros(form.shape, form.dtype)
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None
     )
+    if gathered is not None:
+        vector = parts[axes[gathered]]
+        moved(vector, index_form(form, gathered, vector.form))
     if gathered is None:
         _read_block(ref, axes, parts, value)
     else:

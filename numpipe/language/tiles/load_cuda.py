@@ -19,14 +19,18 @@ from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
+from .array_views import index_form
 from .array_views_cuda import Block, indices_of, stops
-from .elementwise_cuda import place_of
+from .elementwise_cuda import each_way, place_of
+from .fence_order import before_access
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import places, vector_of
+from .layouts import Form, vector_of
 from .refs import whole_slices
-from .refs_cuda import GmemType
+from .refs_cuda import GmemType, SmemType
 from .row_layouts import lanes_of
+from .scattered_shared_cuda import load as load_anywhere
+from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, assembled, undefined
 
 
@@ -58,12 +62,29 @@ def _packed(block: Block, two: list[Any]) -> list[Any]:
 
 
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
-    """Load a tile: in pairs if the first column is even and the array has all columns, else by
-    elements."""
-    row, column = place_of(builder, tile)
-    flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
-    where = places(tile.shape, tile.layout)
-    gathered = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in block.indices}
+    """Load a tile; a deferred one in each of its layouts, of which LLVM drops what is not used."""
+    forms = each_way(tile.form)
+    fragments = [form for form in forms if not lanes_of(form.layout)]
+    groups = ([fragments] if fragments else []) + [
+        [form] for form in forms if lanes_of(form.layout)
+    ]
+    return assembled(
+        builder, tile, [part for group in groups for part in _registers(builder, block, group)]
+    )
+
+
+def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
+    """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
+    column is even and the array has all columns, else by elements."""
+    first_form = forms[0]
+    row, column = place_of(builder, TileType(first_form))
+    flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
+    where = [place for form in forms for place in form.places]
+    beyond = [form.outside(place)[1] for form in forms for place in form.places]
+    gathered = {
+        axis: [index for form in forms for index in indices_of(builder, form, axis, *vector)]
+        for axis, *vector in block.indices
+    }
 
     def address(element: int) -> tuple[Any, Any]:
         """Return (address, inside) of an element; outside the array, the address is that of its
@@ -72,7 +93,10 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         along = (
             [(0, column if rows is None else row, columns if rows is None else rows)]
             if flat
-            else [(0, row, rows or 0), (1, column, columns or 0)]
+            else [
+                (0, nb.const(0) if rows is None else row, rows or 0),
+                (1, nb.const(0) if columns is None else column, columns or 0),
+            ]
         )
         at, inside = block.base, block.inside
         for axis, own, distance in along:
@@ -94,14 +118,21 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         if rows not in lines:
             inside = block.inside
             at = block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
-            if rows is not None:
-                n = builder.add(builder.add(block.start[0], row), nb.const(rows))
+            if not flat:
+                n = builder.add(block.start[0], nb.const(0) if rows is None else row)
+                n = builder.add(n, nb.const(rows or 0))
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
                 at = block.moved(at, n, block.stride[0])
             lines[rows] = builder.select(inside, at, block.base), inside
         # The first row, which is read where this one is outside, has these columns too.
         line, inside = lines[rows]
-        return builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64)), inside
+        at = builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64))
+        if not beyond[element]:
+            return at, inside
+        here = builder.icmp_unsigned(
+            "<", builder.add(column, nb.const(columns or 0)), nb.const(first_form.shape[-1])
+        )
+        return builder.select(here, at, block.base), builder.and_(inside, here)
 
     starts: dict[Any, tuple[Any, Any]] = {}
 
@@ -112,8 +143,9 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
         if rows not in starts:
             at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
-            if rows is not None:
-                n = builder.add(builder.add(block.start[0], row), nb.const(rows))
+            if not flat:
+                n = builder.add(block.start[0], nb.const(0) if rows is None else row)
+                n = builder.add(n, nb.const(rows or 0))
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
                 at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
             starts[rows] = at, inside
@@ -122,7 +154,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         at = block.moved(line, distance, block.stride[-1])
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
-    rowwise = bool(lanes_of(tile.layout)) and not gathered and where[0][1] is not None
+    rowwise = bool(lanes_of(first_form.layout)) and not gathered and where[0][1] is not None
 
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
@@ -144,14 +176,11 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
                 )
         return found
 
-    if not block.pairs or all(place[1] is None for place in where):
-        return assembled(builder, tile, registers(False))
-    aligned = block.aligned(tile.shape[-1], run)
-    return assembled(
-        builder,
-        tile,
-        nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False)),
-    )
+    width = first_form.shape[-1]
+    if not block.pairs or width % run or all(place[1] is None for place in where):
+        return registers(False)
+    aligned = block.aligned(width, run)
+    return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:
@@ -162,22 +191,18 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     tile = None if form is None else TileType(form)
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
-    result = tile or (
-        InertType(unknown)
-        if memory
-        else nb.types.float32
-        if arg.dtype == BFLOAT16
-        else type_of(arg.dtype)
-    )
+    result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = settled(context, builder, ref, args[0], index, args[1])
-    indices = [
-        (number, parts[axis], start[axis])
-        for number, axis in enumerate(axes)
-        if isinstance(parts[axis], TileType)
-    ]
+    indices = []
+    for number, axis in enumerate(axes):
+        if isinstance(vector := parts[axis], TileType):
+            assert form is not None
+            want = TileType(index_form(form, number, vector.form))
+            moved = context.cast(builder, start[axis], vector, want)
+            indices.append((number, want, moved))
     block = Block(
         context,
         builder,
@@ -206,6 +231,14 @@ nb.overload(operator.getitem, _load)
 @cuda_meaning(source.load_tile)
 def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout))
+    if isinstance(view, SmemType):
+        context, builder, args = yield tile(view, layout)
+        if not view.role.computes:
+            return undefined(tile)
+        nb.call(context, builder, before_access, (view,), (args[0],))
+        parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
+        converge(builder)
+        return assembled(builder, tile, parts)
     ref = view.ref
     context, builder, args = yield tile(view, layout)
     if not ref.role.computes:

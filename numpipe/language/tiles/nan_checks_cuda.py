@@ -11,8 +11,7 @@ from ...plan import wait_records
 from ...plan.outside_cuda import report
 from ...plan.params import LoweringSemantics
 from . import nan_checks as source
-from .elementwise_cuda import place_of
-from .layouts import EITHER, ROW, Form, places
+from .elementwise_cuda import inside_of, place_of
 from .mathematics import isnan
 from .tile_cuda import TileType, assembled, part_of_either, registers
 
@@ -46,8 +45,8 @@ def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
 def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
     """Return whether a lane holds a NaN, and the place of the first: its row and column or, in a
     vector, its element and 0."""
-    form = Form(tile.shape, tile.dtype, ROW if tile.layout == EITHER else tile.layout)
-    one = TileType(form)
+    form = tile.form.settled()
+    one, masks = TileType(form), inside_of(builder, form)
     kind, mask = nb.call(
         context,
         builder,
@@ -56,9 +55,10 @@ def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any,
         (assembled(builder, one, part_of_either(builder, tile, value, one)),),
     )
     own, held, first = place_of(builder, one), nb.ir.Constant(nb.i1, 0), (nb.const(0), nb.const(0))
-    for bit, place in reversed(
-        list(zip(registers(builder, kind, mask), places(form.shape, form.layout), strict=True))
+    for bit, place, inside in reversed(
+        list(zip(registers(builder, kind, mask), form.places, masks, strict=True))
     ):
+        bit = bit if inside is None else builder.and_(bit, inside)
         here = [
             builder.add(mine, nb.const(at))
             for at, mine in zip(place, own, strict=True)

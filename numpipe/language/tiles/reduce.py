@@ -43,8 +43,9 @@ neighboring pairs. (The simulator computes `partial_sum` in NumPy's order.) Resu
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,11 @@ from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
+from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import ACCUMULATOR, COLUMN, GROUP, ROW, Form, only_accumulator
-from .row_layouts import ROWS, lanes_of, word_of
+from .layouts import COLUMN, GROUP, ROW, Form, deferred, natural, vector_of
+from .row_layouts import lanes_for, lanes_of
 from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
@@ -79,13 +81,17 @@ DIVIDED = "mean", *SPREADS
 class Plan:
     """A plan of a reduction.
 
+    form      in which layout the tile is reduced
     axis      the axis that is reduced; None for all elements
+    whole     whether all elements are combined into one
     result    the form of the resulting tile; a form without dimensions for a number
     elements  how many elements are combined into one
-    nbytes    bytes of shared memory that the warps exchange
+    nbytes    bytes that the warps exchange, in turns of at most `ROOM`
     """
 
+    form: Form
     axis: int | None
+    whole: bool
     result: Form
     elements: int
     nbytes: int
@@ -115,15 +121,12 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
             f"{operation} expects a float32, int32 or uint32 tile, got {form.dtype}; fix: use "
             f".astype(np.{wide}) first"
         )
-    lanes = lanes_of(form.layout)
-    if not lanes:
-        only_accumulator(form, operation)
+    form = form.settled()
+    if vector_of(form.layout):
+        form = replace(form, layout=natural(form.shape))
     along = None if axis is None else check_axis(form, axis, operation, "None or an int")
-    along = along if word_of(form.layout) in (ACCUMULATOR, ROWS) else None
-    if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
-        raise SpecError(
-            f"{operation} of a tile {form.shape} is a number; fix: leave out axis= and keepdims="
-        )
+    line = form.record.axes if len(form.shape) == 2 else (0,)
+    whole = along is None or line == (along,)
     dtype = (
         INT32
         if operation in INDICES
@@ -132,31 +135,35 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         else form.dtype
     )
     each = 8 if operation in INDICES else 4
-    if along is None:
+    if along is None or whole:
+        shape = (1,) * (
+            len(form.shape) if keepdims else len(form.shape) - 1 if axis is not None else 0
+        )
         # numbers cannot be bfloat16
-        result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)
-        alone = form.record.warps == 1
-        elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
+        kind = FLOAT32 if dtype == BFLOAT16 and not shape else dtype
+        result = Form(shape, kind, deferred(shape)) if shape else Form((), kind)
+        alone = form.record.warps == 1 or form.single
+        nbytes = 0 if (form.dtype == BOOL and not shape) or alone else 4 * each
+        elements = int(np.prod(form.shape))
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
-        alone = along == 1 or form.record.warps == 1
-        result = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else ""))
-        nbytes = 0 if alone else 4 * size * each
-    if nbytes > ROOM:
-        raise SpecError(
-            f"{operation} along axis 0 of a tile {form.shape}: the warps would exchange {nbytes} "
-            f"bytes, but {ROOM} is the maximum; fix: reduce parts of its columns, x[:, 0:512]"
-        )
+        lanes, alone = lanes_of(form.layout), along == 1 or form.record.warps == 1
+        word = (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")
+        result = Form(shape, dtype, deferred(shape) if size == 1 else word)
+        own = form.covered[1 - along]
+        nbytes = 0 if alone or along not in form.record.axes else 4 * own * each
     if nbytes and np_.computes:
-        np_.unit.plan_exchange(nbytes)
-    return Plan(along, result, elements, nbytes)
+        np_.unit.plan_exchange(min(nbytes, ROOM))
+    return Plan(form, along, whole, result, elements, nbytes)
 
 
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
     """Return sums of float32 elements, added in the GPU's order: over the registers of a lane, over
     lanes, over warps."""
-    every = form.record.parts(form.shape)
+    every = form.record.parts(form.covered)
+    beyond = [(0, more - size) for more, size in zip(form.covered, form.shape, strict=True)]
+    value = np.pad(value, beyond, constant_values=-0.0)
     ordered = sorted(every, key=lambda part: (part.axis, -part.step))
     groups = [
         [ordered.index(part) for part in group]
@@ -189,7 +196,9 @@ def _mean(value: np.ndarray, form: Form, how: Plan) -> Any:
 def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
     """Return variances or standard deviations of float32 elements, computed in the GPU's order."""
     means = _mean(value, form, how)
-    apart = value - (means if how.axis is None else np.expand_dims(means.reshape(-1), how.axis))
+    if how.axis is not None and not how.whole:
+        means = np.expand_dims(means.reshape(-1)[: form.shape[1 - how.axis]], how.axis)
+    apart = value - means
     found = _mean(apart * apart, form, how)
     return np.sqrt(found) if name == "std" else found
 
@@ -200,8 +209,9 @@ def _reduction(name: str) -> Op[..., Any]:
         form = how.result
         if not np_.computes:
             return Tile(None, form) if form.shape else Inert(REDUCED)
-        for _ in range(1 + (name in SPREADS) if how.nbytes else 0):
-            exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
+        tile = moved(tile, how.form)
+        for _ in range(-(-how.nbytes // ROOM) * (1 + (name in SPREADS))):
+            exchange(np_, *each_to_all(min(how.nbytes, ROOM) // 4), f"{name} of a register tile")
         if name in VOTES and not form.shape:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
@@ -223,7 +233,8 @@ def _reduction(name: str) -> Op[..., Any]:
                 found = FUNCTIONS[name](value, axis=how.axis)
             if not form.shape:
                 return form.dtype.type(np.asarray(found).item())
-            return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)
+            own = np.asarray(found).reshape(-1)[: math.prod(form.shape)]
+            return Tile(own.reshape(form.shape).astype(form.dtype), form)
 
     operation.__name__ = operation.__qualname__ = name
     return op(context=True, numpy=getattr(np, name), method=name)(operation)
@@ -232,20 +243,30 @@ def _reduction(name: str) -> Op[..., Any]:
 REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}
 
 
-def partial_form(tile: Any, name: str) -> Form:
+def partial_form(tile: Any, name: str) -> tuple[Form, Form]:
+    """Return (the form that a tile is moved to, the form of its partial results)."""
     form = form_of(tile, f"'{name}'")
-    if form is None or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
+    if (
+        form is None
+        or len(form.shape) != 2
+        or form.shape[1] % GROUP
+        or form.dtype not in (FLOAT32, INT32)
+    ):
         raise SpecError(
             f"{name}(tile) expects a float32 or int32 tile (M, N), got {form or called(tile)}"
         )
-    return Form((form.shape[0], GROUP), form.dtype)
+    if vector_of(form.layout) or 1 in form.shape:
+        lanes = f"{ROW} {lanes_for(form.shape[1])}"
+        form = replace(form, layout=lanes if 1 in form.shape else natural(form.shape))
+    return form, replace(form, shape=(form.shape[0], GROUP))
 
 
 def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
     def operation(tile: Any) -> Any:
-        form = partial_form(tile, name)
+        source, form = partial_form(tile, name)
         if tile.inert:
             return Tile(None, form)
+        moved(tile, source)
         with np.errstate(all="ignore"):
             return Tile(
                 np.asarray(function(tile.value.reshape(form.shape[0], -1, GROUP), axis=1)).astype(
@@ -262,7 +283,8 @@ def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
 
     From a tile (M, N) of float32 or int32, each lane computes its part of a tile (M, 8) from its
     own elements: 4 registers for each 64 rows. Reduce the result along axis 1 for the value of the
-    whole row. Raises SpecError for other tiles.
+    whole row. Where more than 4 lanes share a row, they combine their parts with up to 5 shuffles.
+    Raises SpecError for other tiles.
     """,
     )
 

@@ -4,6 +4,7 @@ between the warps."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
-from .elementwise_cuda import place_of
+from .elementwise_cuda import inside_of, place_of
+from .exchange import ROOM
 from .fence_order_cuda import own_barrier
-from .layouts import COLUMN, EITHER, GROUP, ROW, places
+from .layouts import COLUMN, GROUP, places
 from .mathematics_cuda import extreme
 from .row_layouts import word_of
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
@@ -82,9 +84,14 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
 
     If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
     as do all g; with one lane, every lane has all values. The first barrier protects the previous
-    exchange, which may still be being read.
+    exchange, which may still be being read. Values take turns where there is no room for all.
     """
     wide = values[0].type == nb.i64
+    most = ROOM // ((32 if wide else 16) * lanes)
+    if len(values) > most:
+        for first in range(0, len(values), most):
+            yield from of_warps(builder, values[first : first + most], lanes)
+        return
     kind, shift = ("b64", 4) if wide else ("b32", 3)
     columns, step = lanes > 1, 2 if lanes > 1 else 1
     stride = (1 << shift) // 2 * lanes
@@ -182,6 +189,8 @@ def _ranked(
             own if flat else row if by_row else column,
             nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0),
         )
+        if along is not None and along not in tile.form.record.axes:
+            index = nb.const(0)
         high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
         found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
     return found
@@ -209,6 +218,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
             else value
         )
 
+    tile = TileType(plan.form)
     context, builder, args = yield result(np_, tile, axis, keepdims)
     if not np_.computes:
         return undefined(result) if form.shape else nb.nothing(context)
@@ -216,8 +226,18 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
     values = floats(builder, tile.dtype, values) if wide else values
+    masks = inside_of(builder, plan.form)
+
+    def masked(values: list[Any], neutral: float) -> list[Any]:
+        """Return elements, with `neutral` in place of those that are outside the tile."""
+        return [
+            value if mask is None else builder.select(mask, value, value.type(neutral))
+            for value, mask in zip(values, masks, strict=True)
+        ]
+
+    neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
     if name in source.VOTES and not form.shape:
-        return _vote(builder, name, _tree(combine, values))
+        return _vote(builder, name, _tree(combine, masked(values, neutral)))
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:
@@ -225,21 +245,21 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
 
     def reduced(values: list[Any]) -> list[Any]:
         """Return the registers of the result, or the number alone."""
-        if form.shape:
+        if not plan.whole:
             return [
                 finished(builder, value) for value in _along(builder, combine, tile, values, result)
             ]
-        own = values[: len(places(tile.shape, ROW))] if tile.layout == EITHER else values
         record = tile.form.record
         distances = record.distances(*reversed(record.axes))
-        total = _butterflies(builder, combine, _tree(combine, own), distances)
+        total = _butterflies(builder, combine, _tree(combine, values), distances)
         if plan.nbytes:
             total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
-        return [finished(builder, total)]
+        return [finished(builder, total)] * (2 if form.shape else 1)
 
-    found = reduced(values)
+    found = reduced(masked(values, neutral))
     if name in source.SPREADS:
-        found = reduced(_squares(builder, tile, values, found, result))
+        means = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
+        found = reduced(masked(_squares(builder, values, means), neutral))
     if name == "std":
         root = nb.pure_asm(nb.f32, [nb.f32], "sqrt.rn.f32 $0, $1;", "=f,f")
         found = [builder.call(root, [value]) for value in found]
@@ -254,20 +274,34 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
 
 
-def _squares(
-    builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any
-) -> list[Any]:
+def _neutral(name: str, dtype: np.dtype) -> float:
+    """Return what does not change a reduction when it is combined with."""
+    if name in source.INDICES:
+        return -(1 << 63)
+    if name in ("max", "min"):
+        low, high = (
+            (-math.inf, math.inf)
+            if dtype == FLOAT32
+            else (0, -1)
+            if dtype == UINT32
+            else (-(1 << 31), (1 << 31) - 1)
+        )
+        return low if name == "max" else high
+    return int(name == "all") if name in source.VOTES or dtype != FLOAT32 else -0.0
+
+
+def _of_lines(tile: TileType, found: list[Any], result: TileType) -> list[Any]:
+    """Return, for each element of a lane, the result of its row, or of its column."""
+    by_place = dict(zip(result.form.places, found, strict=True))
+    rows = word_of(result.layout) == COLUMN
+    return [by_place[(row, None) if rows else (None, column)] for row, column in tile.form.places]
+
+
+def _squares(builder: Any, values: list[Any], means: list[Any]) -> list[Any]:
     """Return the squared differences of elements from their means. Each is rounded, because ptxas
     would fuse the products with their sum."""
     product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
-    own = means * len(values)
-    if isinstance(result, TileType):
-        by_place = dict(zip(places(result.shape, result.layout), means, strict=True))
-        own = [
-            by_place[(row, None) if word_of(result.layout) == COLUMN else (None, column)]
-            for row, column in places(tile.shape, tile.layout)
-        ]
-    apart = [builder.fsub(value, mean) for value, mean in zip(values, own, strict=False)]
+    apart = [builder.fsub(value, mean) for value, mean in zip(values, means, strict=True)]
     return [builder.call(product, [value, value]) for value in apart]
 
 
@@ -277,6 +311,8 @@ def _along(
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
     rows, record = word_of(result.layout) == COLUMN, tile.form.record
+    if int(rows) not in record.axes:  # a line, along the axis of which it has one element
+        return values
     distances, where = record.distances(int(rows)), tile.form.places
     parts = []
     for row, column in places(result.shape, result.layout):
@@ -295,19 +331,25 @@ def _along(
 
 
 def _partial(name: str, _context: Any, tile: Any) -> Any:
-    result = TileType(source.partial_form(tile, f"partial_{name}"))
+    form, part = source.partial_form(tile, f"partial_{name}")
+    tile, result = TileType(form), TileType(part)
     _, builder, args = yield result(tile)
     combine = _combination(builder, name, tile.dtype)
-    values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-    parts = [
+    # lanes that have other columns of every eight
+    shared = [far for far in form.record.distances(1) if far * 2 >= GROUP]
+    lines: dict[Any, list[Any]] = {}
+    for value, (row, column) in zip(registers(builder, tile, args[0]), form.places, strict=True):
+        lines.setdefault((row, (column or 0) % GROUP), []).append(value)
+    return assembled(
+        builder,
+        result,
         [
-            value
-            for value, (r, c) in zip(values, where, strict=True)
-            if r == row and (c or 0) % GROUP == column
-        ]
-        for row, column in places(result.shape, result.layout)
-    ]
-    return assembled(builder, result, [_tree(combine, own) for own in parts])
+            _butterflies(
+                builder, combine, _tree(combine, lines[row, (column or 0) % GROUP]), shared
+            )
+            for row, column in part.places
+        ],
+    )
 
 
 for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.PARTIALS)):

@@ -16,10 +16,14 @@ layout         shape         elements of a lane                                 
                                                                                    column
 =============  ============  ====================================================  =================
 
-L is 32 (a row per warp), 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest
-power of two, at most 128 / L, that divides M / 2: each lane has at least two rows, so registers of
-16-bit elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A
-reduction along a row takes log2 L shuffles within one warp.
+L is 32 (a row per warp), 16, 8 or 4. R is the largest power of two, at most 128 / L, that divides
+M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so registers of 16-bit
+elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A reduction
+along a row takes log2 L shuffles within one warp. A single row may be spread over the whole
+warpgroup (L = 128), and a single element is in all lanes.
+
+Shapes are covered, not divided: where M or N is no multiple of what the layout repeats after, the
+last elements of some lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from ...arch.register_layouts import Bits, RegisterLayout, Registers
 
 ROWS = "rows"
 LANES = 32, 16, 8, 4
+WHOLE = 128
+"""lanes that share a row that is spread over the warpgroup"""
 
 
 def power_of_two(n: int, most: int) -> int:
@@ -56,13 +62,25 @@ def lanes_of(layout: str) -> int:
 
 def lanes_for(columns: int) -> int:
     """Return how many lanes share a row of this many columns by default: as many as there are pairs
-    for."""
-    return power_of_two(columns // 2, 32)
+    for.
+
+    >>> lanes_for(48), lanes_for(6), lanes_for(1000)
+    (8, 4, 32)
+    """
+    own = power_of_two(columns // 2, LANES[0]) if columns % 8 == 0 else 0
+    if own >= 16 or (own and columns <= 256):
+        return own
+    return next((n for n in reversed(LANES) if 2 * n >= columns), LANES[0])
+
+
+def covered_rows(rows: int) -> int:
+    """Return the rows that the lanes have registers for, of a tile of `rows` rows."""
+    return -(-rows // 8) * 8 if rows > 1 else 2
 
 
 def rows_apart(rows: int, lanes: int) -> int:
     """Return R, the distance between the rows that a lane has in a tile of `rows` rows."""
-    return power_of_two(rows // 2, 128 // lanes)
+    return power_of_two(covered_rows(rows) // 2, 128 // lanes)
 
 
 def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
@@ -72,10 +90,11 @@ def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
     (4, (8, 16))
     """
     lanes, word = lanes_of(layout), word_of(layout)
-    rows = 1 if word == "row" else rows_apart(shape[0], lanes)
+    single = word == "row" or shape[0] == 1
+    rows = 1 if single else rows_apart(shape[0], lanes)
     whole = RegisterLayout(
         layout,
         ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), (Bits(lanes - 1, 2),)),
-        (Registers(0, rows), Registers(1, 2 * lanes), Registers(1, 1, 2)),
+        (Registers(0, rows, 2 * single), Registers(1, 2 * lanes), Registers(1, 1, 2)),
     )
     return whole if word == ROWS else whole.along(int(word == "row"))

@@ -29,24 +29,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...arch.dtypes import BOOL, FLOAT32, INT32
+from ...arch.register_layouts import WARP, WARPS
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.nested_tuples import leaves, made, tree_of
+from .conversions import moved
 from .elementwise import check_axis, integers
-from .exchange import each_to_all, exchange
-from .layouts import ACCUMULATOR, BLOCK, COLUMN, EITHER, ROW, Form, only_accumulator
+from .exchange import ROOM, each_to_all, exchange
+from .layouts import COLUMN, ROW, Form, natural, vector_of
+from .row_layouts import WHOLE, lanes_for, lanes_of
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
 
-Line = list[np.ndarray]
-"""One column or one row of each of the tiles that are scanned together."""
+Line = Any
+"""A list of one column or one row of each of the tiles that are scanned together; None if it is
+outside them."""
+Combine = Callable[[Line, Line], Line]
 
 
 def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int, int]:
@@ -60,23 +66,23 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
             f"{name} takes tiles of float32 or int32, got {form}; fix: use "
             f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first"
         )
-    only_accumulator(form, name)
     if axis is None and len(form.shape) == 2:
         raise SpecError(
             f"{name}: axis must be 0 or 1 for shape {form.shape}; without an axis, NumPy scans "
             "the flattened array, which is not supported"
         )
     along = check_axis(form, 0 if axis is None else axis, name)
-    if len(form.shape) == 1:
-        form, along = (
-            Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout),
-            int(form.layout != COLUMN),
-        )
-    nbytes = (
-        0
-        if along or alone(form, along)
-        else form.shape[0] // BLOCK * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
-    )
+    form = form.settled()
+    if vector_of(form.layout):
+        form = replace(form, layout=natural(form.shape))
+    if lanes_of(form.layout) == WHOLE:  # a row that each warp has all of
+        form = replace(form, layout=f"{ROW} {lanes_for(form.shape[-1])}")
+    along = along if len(form.shape) == 2 else form.record.axes[0]
+    lines = None if along or alone(form, along) else lines_of(form, along)
+    nbytes = 0
+    if lines and lines.warps > 1:  # at once
+        each = form.covered[-1] if len(form.record.axes) > 1 else 1
+        nbytes = min(ROOM, 16 * -(-form.covered[0] // lines.step) * each)
     if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
     return form, along, nbytes
@@ -84,7 +90,52 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
 
 def alone(form: Form, axis: int) -> bool:
     """Return whether there is nothing to add, because the axis has a single element."""
-    return form.layout == (COLUMN if axis else ROW)
+    return form.single or axis not in form.record.axes
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How the elements of a tile lie along the axis of a scan.
+
+    lanes      of a warp that share a row
+    among      lanes that exchange elements: those that share a row, or those that share a column
+               and what lies between them
+    distances  between these lanes, of a running sum's steps
+    step       rows after which those of a lane repeat
+    halves     the rows that a lane has in each step
+    warps      which have different rows
+    """
+
+    lanes: int
+    among: int
+    distances: tuple[int, ...]
+    step: int
+    halves: tuple[int, ...]
+    warps: int
+
+    @property
+    def height(self) -> int:
+        """Rows that lie one after another in the lanes of a warp."""
+        return self.among // self.lanes
+
+
+def lines_of(form: Form, along: int) -> Lines:
+    """Return how a tile's elements lie along an axis.
+
+    >>> (
+    ...     lines_of(Form((64, 64), FLOAT32), 0).halves,
+    ...     lines_of(Form((8, 64), FLOAT32, "rows 8"), 0),
+    ... )
+    ((0, 8), Lines(lanes=8, among=32, distances=(8, 16), step=4, halves=(0,), warps=1))
+    """
+    of = form.record
+    lanes, distances = (of.mask(1) & WARP) + 1, of.distances(along)
+    if along:
+        return Lines(lanes, lanes, distances, 0, (), 1)
+    step, *rest = [each for each in of.registers if each.axis == 0]
+    halves = (0, rest[0].step) if rest else (0,)
+    warps = 1 << (of.mask(0) & WARPS).bit_count()
+    return Lines(lanes, lanes << len(distances), distances, step.step, halves, warps)
 
 
 # ---- running sums
@@ -96,45 +147,29 @@ def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
         return Tile(None, form)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
+    tile = moved(tile, form)
     if form.dtype == INT32:
         sums = np.cumsum(tile.value, axis=along if tile.value.ndim == 2 else None, dtype=np.int64)
         return Tile(integers("cumsum", sums, INT32).reshape(form.shape), form)
     with np.errstate(all="ignore"):
-        if along:
-            return Tile(_by_lines(_sum_rows, along, [form], [tile.value])[0], form)
-        return Tile(tile.value if alone(form, along) else _sum_columns(tile.value), form)
+        scanned = _sum_rows if along else _along_columns
+        return Tile(_by_lines(scanned, _add, along, [form], [tile.value])[0], form)
 
 
 def _add(one: Line, other: Line) -> Line:
     return [one[0] + other[0]]
 
 
-def _sum_rows(columns: list[Line]) -> list[Line]:
-    found, base = list[Line](), [np.full_like(columns[0][0], -0.0)]
-    for first in range(0, len(columns), 8):
-        own = columns[first : first + 8]
-        pairs = [_add(*own[i : i + 2]) for i in range(0, 8, 2)]
-        quad = _running(_add, pairs)
-        before = [base, *(_add(base, line) for line in quad)]
-        found += [_add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(8)]
-        base = before[4]
+def _sum_rows(lines: Lines, add: Combine, columns: list[Line]) -> list[Line]:
+    found, base = list[Any](), [np.full_like(columns[0][0], -0.0)]
+    for first in range(0, len(columns), 2 * lines.lanes):
+        own = columns[first : first + 2 * lines.lanes]
+        pairs = [add(*own[i : i + 2]) for i in range(0, len(own), 2)]
+        lanes = _running(add, pairs)
+        before = [base, *(add(base, line) for line in lanes)]
+        found += [add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(len(own))]
+        base = before[-1]
     return found
-
-
-def _sum_columns(values: np.ndarray) -> np.ndarray:
-    """Return sums in the order of `_along_columns`, over the rows of all warps."""
-    found = values.reshape(-1, 2, 8, *values.shape[1:]).copy()
-    for distance in (1, 2, 4):
-        found[:, :, distance:] = found[:, :, :-distance] + found[:, :, distance:]
-    total: Any = None
-    for one, other in found:
-        both = one[-1] + other[-1]
-        if total is not None:
-            one += total
-            both = total + both
-        other += one[-1]
-        total = both
-    return found.reshape(values.shape)
 
 
 # ---- maxima and minima, which never round
@@ -147,6 +182,7 @@ def _accumulate(function: np.ufunc) -> Op[..., Any]:
             return Tile(None, form)
         if nbytes:
             exchange(np_, *each_to_all(nbytes // 4), f"{name} of a register tile")
+        tile = moved(tile, form)
         return Tile(
             function.accumulate(tile.value, axis=along if len(tile.shape) == 2 else 0), form
         )
@@ -193,13 +229,11 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
 def line_form(form: Form, along: int) -> Form:
     """Return the form of a line on the simulated SM: a vector. If a tile has a single row or
     column, all elements of the vector are equal."""
-    if form.layout != ACCUMULATOR:
+    if len(form.record.axes) == 1:
         return Form((8,), form.dtype, ROW)
-    return (
-        Form((form.shape[0],), form.dtype, COLUMN)
-        if along
-        else Form((form.shape[1],), form.dtype, ROW)
-    )
+    size, word = (form.shape[0], COLUMN) if along else (form.shape[1], ROW)
+    lanes = f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
+    return Form((size,), form.dtype, word + lanes)
 
 
 def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
@@ -266,41 +300,48 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
         return tree.build((Tile(None, form) for form in forms), made)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
-    scanned = functools.partial(_along_rows if along else _along_columns, combined)
-    values = _by_lines(scanned, along, forms, [part.value for part in leaves(tile)])
+    parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
+    values = _by_lines(_along_rows if along else _along_columns, combined, along, forms, parts)
     return tree.build((Tile(value, form) for value, form in zip(values, forms, strict=True)), made)
 
 
 # ---- in the order of the GPU
-Combine = Callable[[Line, Line], Line]
-
-
 def _by_lines(
-    scanned: Callable[[list[Line]], list[Line]],
+    scanned: Callable[[Lines, Combine, list[Line]], list[Line]],
+    combine: Combine,
     along: int,
     forms: list[Form],
     values: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Return scanned tiles: ``scanned(lines)`` applied to their lines, or the tiles themselves if
-    they have a single line."""
+    """Return scanned tiles: `scanned` applied to their lines, or the tiles themselves if they have
+    a single line."""
     if alone(forms[0], along):
         return values
     flat = [
         value.reshape((1, -1) if along else (-1, 1)) if value.ndim == 1 else value
         for value in values
     ]
-    lines = [
-        [value[:, i] if along else value[i] for value in flat] for i in range(flat[0].shape[along])
+    count = flat[0].shape[along]
+    lines: list[Line] = [
+        [value[:, i] if along else value[i] for value in flat] for i in range(count)
     ]
-    every = zip(*scanned(lines), strict=True)
+    covered = forms[0].covered[along if len(forms[0].shape) == 2 else 0]
+    lines += [None] * (covered - count)
+    both = functools.partial(_both, combine)
+    found = scanned(lines_of(forms[0], along), both, lines)[:count]
     return [
         np.stack(parts, axis=along).reshape(form.shape)
-        for parts, form in zip(every, forms, strict=True)
+        for parts, form in zip(zip(*found, strict=True), forms, strict=True)
     ]
+
+
+def _both(combine: Combine, one: Line, other: Line) -> Line:
+    """Combine two lines, if they are in the tile."""
+    return None if one is None or other is None else combine(one, other)
 
 
 def _running(combine: Combine, lines: list[Line]) -> list[Line]:
-    """Return what each lane has after combining with the lanes 1, 2 and 4 before."""
+    """Return what each lane has after combining with the lanes 1, 2, 4 … before."""
     distance = 1
     while distance < len(lines):
         lines = [
@@ -311,31 +352,37 @@ def _running(combine: Combine, lines: list[Line]) -> list[Line]:
     return lines
 
 
-def _along_rows(combine: Combine, columns: list[Line]) -> list[Line]:
+def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Line]:
     found: list[Line] = []
-    for first in range(0, len(columns), 8):
-        own = columns[first : first + 8]
-        quad = _running(combine, [combine(*own[i : i + 2]) for i in range(0, 8, 2)])
+    for first in range(0, len(columns), 2 * lines.lanes):
+        own = columns[first : first + 2 * lines.lanes]
+        lanes = _running(combine, [combine(*own[i : i + 2]) for i in range(0, len(own), 2)])
         firsts = [
             own[0],
-            *(combine(before, one) for before, one in zip(quad, own[2::2], strict=False)),
+            *(combine(before, one) for before, one in zip(lanes, own[2::2], strict=False)),
         ]
-        here = [line for pair in zip(firsts, quad, strict=True) for line in pair]
+        here = [line for pair in zip(firsts, lanes, strict=True) for line in pair]
         base = found[-1:]
         found += [combine(base[0], line) for line in here] if base else here
     return found
 
 
-def _along_columns(combine: Combine, rows: list[Line]) -> list[Line]:
+def _along_columns(lines: Lines, combine: Combine, rows: list[Line]) -> list[Line]:
     found: list[Line] = []
-    total: list[Line] = []  # of all previous warps; empty before the first
+    total: list[Line] = []  # of all previous rows; empty before the first
 
-    def behind(lines: list[Line]) -> list[Line]:
-        return [combine(total[0], line) for line in lines] if total else lines
+    def behind(line: Line) -> Line:
+        return combine(total[0], line) if total else line
 
-    for first in range(0, len(rows), 16):  # the rows of a warp
-        one, other = (_running(combine, rows[start : start + 8]) for start in (first, first + 8))
-        base = behind([one[-1]])[0]
-        found += behind(one) + [combine(base, line) for line in other]
-        total = behind([combine(one[-1], other[-1])])
+    own = lines.height * len(lines.halves)
+    for first in range(0, len(rows), own):  # the rows of a warp
+        one, *more = (
+            _running(combine, rows[start : start + lines.height])
+            for start in range(first, first + own, lines.height)
+        )
+        base = behind(one[-1])
+        found += map(behind, one)
+        for other in more:
+            found += [combine(base, line) for line in other]
+        total = [behind(combine(one[-1], more[0][-1]) if more else one[-1])]
     return found

@@ -12,55 +12,49 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan import nested_tuples_cuda as trees
 from . import scan as source
-from .layouts import ACCUMULATOR, BLOCK, FRAGMENTS, ROW, Form, places
+from .layouts import ROW, Form
 from .mathematics_cuda import extreme
 from .reduce_cuda import of_warps
-from .scan import alone, plan
+from .scan import Lines, alone, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined
 from .words_cuda import REGISTERS
 
-QUAD, WARP = 0x1C00, 0
-"""Operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
-"shfl.sync")."""
-ALONG = {QUAD: FRAGMENTS.distances(1), WARP: FRAGMENTS.distances(0)}
-"""Distances of the lanes that share a row, and of the lanes of a warp that share a column."""
-HALF = FRAGMENTS.registers[2].step
-"""Distance of the two rows that a lane has in a block."""
 
-
-def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
-    """Return the value of the lane `distance` before. If there is none, return -0.0 or 0, which has
-    no effect when added."""
+def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
+    """Return the value of the lane `distance` before, of the `among` lanes that exchange values. If
+    there is none, return -0.0 or 0, which has no effect when added (PTX ISA, "shfl.sync")."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (
         f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, "
-        f"{within}, 0xffffffff; @!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
+        f"{32 - among << 8}, 0xffffffff; @!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
     )
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
 
 
-def of_last(builder: Any, value: Any, within: int) -> Any:
-    """Return the value of the last lane of a quad, or of the lane at the same place in the last
-    quad."""
-    register = REGISTERS[str(value.type)]
+def of_last(builder: Any, value: Any, lines: Lines) -> Any:
+    """Return the value of the last lane that shares the row, or of the last one that shares the
+    column."""
+    register, first = REGISTERS[str(value.type)], lines.among - lines.lanes
     lane = (
-        nb.const(3)
-        if within == QUAD
-        else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
+        nb.const(lines.among - 1)
+        if not lines.step
+        else builder.or_(
+            builder.and_(nb.thread_index(builder), nb.const(lines.lanes - 1)), nb.const(first)
+        )
     )
     return nb.emit_asm(
         builder,
         value.type,
         [value, lane],
-        f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
+        f"shfl.sync.idx.b32 $0, $1, $2, {32 - lines.among << 8 | 31}, 0xffffffff;",
         f"={register},{register},r",
     )
 
 
-def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, within: int) -> Any:
-    """Return the running sum along the lanes of a quad, or along the quads of a warp."""
-    for distance in ALONG[within]:
-        value = add(value, of_before(builder, value, distance, within))
+def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, lines: Lines) -> Any:
+    """Return the running sum along the lanes of a row, or along those of a column."""
+    for distance in lines.distances:
+        value = add(value, of_before(builder, value, distance, lines.among))
     return value
 
 
@@ -68,60 +62,75 @@ def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, withi
 def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, "cumsum")
     result = TileType(form)
-    _, builder, args = yield result(np_, tile, axis)
+    _, builder, args = yield result(np_, result, axis)
     if not np_.computes:
         return undefined(result)
-    values = registers(builder, tile, args[1])[: result.registers]
     if alone(form, along):
-        return assembled(builder, result, values)
-    elements = dict(zip(places(form.shape, form.layout), values, strict=True))
+        return args[1]
+    elements = dict(zip(form.places, registers(builder, result, args[1]), strict=True))
     add = builder.fadd if form.dtype == FLOAT32 else builder.add
     sums = (_sum_rows if along else _sum_columns)(
-        builder, add, elements, form.layout == ACCUMULATOR
+        builder, add, elements, lines_of(form, along), len(form.record.axes) > 1
     )
     return assembled(builder, result, [sums[place] for place in elements])
 
 
 def _sum_rows(
-    builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], _columns: bool
+    builder: Any,
+    add: Callable[[Any, Any], Any],
+    elements: dict[Any, Any],
+    lines: Lines,
+    _columns: bool,
 ) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
     for row, column in [place for place in elements if place[1] % 2 == 0]:
         first, second = elements[row, column], elements[row, column + 1]
         own = add(first, second)
-        quad = _running_sum(builder, add, own, QUAD)
-        before = of_before(builder, quad, 1, QUAD)
+        quad = _running_sum(builder, add, own, lines)
+        before = of_before(builder, quad, 1, lines.among)
         before = before if column == 0 else add(base[row], before)
-        total = of_last(builder, quad, QUAD)
+        total = of_last(builder, quad, lines)
         base[row] = total if column == 0 else add(base[row], total)
         found[row, column], found[row, column + 1] = add(before, first), add(before, own)
     return found
 
 
 def _sum_columns(
-    builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], columns: bool
+    builder: Any,
+    add: Callable[[Any, Any], Any],
+    elements: dict[Any, Any],
+    lines: Lines,
+    columns: bool,
 ) -> dict[Any, Any]:
-    running = {place: _running_sum(builder, add, value, WARP) for place, value in elements.items()}
-    totals = {place: of_last(builder, value, WARP) for place, value in running.items()}
+    running = {place: _running_sum(builder, add, value, lines) for place, value in elements.items()}
+    totals = {place: of_last(builder, value, lines) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
-    blocks = [(row, column) for row, column in elements if row % BLOCK == 0]
-    sums = [add(totals[row, column], totals[row + HALF, column]) for row, column in blocks]
+    warp = warp if lines.warps == 4 else builder.and_(warp, nb.const(lines.warps - 1))
+    blocks = [(row, column) for row, column in elements if row % lines.step == 0]
+    sums = [
+        functools.reduce(add, [totals[row + half, column] for half in lines.halves])
+        for row, column in blocks
+    ]
+    shared = (
+        ([total] for total in sums)
+        if lines.warps == 1
+        else of_warps(builder, sums, lines.lanes if columns else 1)
+    )
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
-    for (row, column), each in zip(
-        blocks, of_warps(builder, sums, 4 if columns else 1), strict=True
-    ):
+    for (row, column), each in zip(blocks, shared, strict=True):
         before = [base.get(column)]
-        for total in each:
+        for total in each[: lines.warps]:
             before.append(total if before[-1] is None else add(before[-1], total))
         base[column] = before.pop()
         nothing = nb.ir.Constant(each[0].type, -0.0 if each[0].type == nb.f32 else 0)
         own = nothing if before[0] is None else before[0]
         for number, value in enumerate(before[1:], 1):
             own = builder.select(builder.icmp_unsigned("==", warp, nb.const(number)), value, own)
-        found[row, column] = add(own, running[row, column])
-        found[row + HALF, column] = add(add(own, totals[row, column]), running[row + HALF, column])
+        for half in lines.halves:
+            found[row + half, column] = add(own, running[row + half, column])
+            own = add(own, totals[row, column])
     return found
 
 
@@ -134,67 +143,66 @@ Combine = Callable[[Line, Line], Line]
 class _Scan:
     """A scan of all lines of tiles; adjacent lines are independent of each other."""
 
-    def __init__(self, builder: Any, combine: Combine) -> None:
-        self.builder, self.combine = builder, combine
+    def __init__(self, builder: Any, lines: Lines, combine: Combine) -> None:
+        self.builder, self.lines, self.combine = builder, lines, combine
 
     def chosen(self, test: Any, one: Line, other: Line) -> Line:
         return [self.builder.select(test, *each) for each in zip(one, other, strict=True)]
 
-    def lane(self, within: int) -> Any:
-        """Return a lane's number in its quad, or in its warp."""
-        return self.builder.and_(
-            nb.thread_index(self.builder), nb.const(3 if within == QUAD else 31)
-        )
+    def lane(self) -> Any:
+        """Return a lane's number among those that exchange values."""
+        return self.builder.and_(nb.thread_index(self.builder), nb.const(self.lines.among - 1))
 
-    def earlier(self, line: Line, distance: int, within: int) -> Line:
-        return [of_before(self.builder, register, distance, within) for register in line]
+    def earlier(self, line: Line, distance: int) -> Line:
+        return [of_before(self.builder, register, distance, self.lines.among) for register in line]
 
-    def running(self, line: Line, within: int) -> Line:
-        """Return what lanes have after combining with all previous lanes, in the quad or at the
-        same place of the quads."""
-        lane = self.lane(within)
-        for distance in ALONG[within]:
+    def running(self, line: Line) -> Line:
+        """Return what lanes have after combining with all previous lanes of the row, or of the
+        column."""
+        lane = self.lane()
+        for distance in self.lines.distances:
             there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
-            line = self.chosen(
-                there, self.combine(self.earlier(line, distance, within), line), line
-            )
+            line = self.chosen(there, self.combine(self.earlier(line, distance), line), line)
         return line
 
-    def last(self, line: Line, within: int) -> Line:
-        return [of_last(self.builder, register, within) for register in line]
+    def last(self, line: Line) -> Line:
+        return [of_last(self.builder, register, self.lines) for register in line]
 
     def along_rows(self, lines: dict[Any, Line]) -> dict[Any, Line]:
         """Return the elements of rows, by column."""
         found: dict[Any, Line] = {}
         base: Line = []
-        first_lane = self.builder.icmp_unsigned("==", self.lane(QUAD), nb.const(0))
+        first_lane = self.builder.icmp_unsigned("==", self.lane(), nb.const(0))
         for column in [column for column in lines if column % 2 == 0]:
             first, second = lines[column], lines[column + 1]
-            quad = self.running(self.combine(first, second), QUAD)
-            first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1, QUAD), first))
+            quad = self.running(self.combine(first, second))
+            first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1), first))
             here = [self.combine(base, line) if base else line for line in (first, quad)]
-            base = self.last(here[1], QUAD)
+            base = self.last(here[1])
             found[column], found[column + 1] = here
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
         """Return the elements of columns, by row. `columns` is True for a tile, False for a vector
         along its rows."""
-        builder = self.builder
-        running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
+        builder, of = self.builder, self.lines
+        running = [{row: self.running(line) for row, line in lines.items()} for lines in each]
         firsts = [
-            {row: self.last(line, WARP) for row, line in lines.items() if row % BLOCK == 0}
+            {row: self.last(line) for row, line in lines.items() if row % of.step == 0}
             for lines in running
         ]
         totals = [
-            self.combine(line, self.last(lines[row + HALF], WARP))
+            functools.reduce(
+                self.combine, [line, *(self.last(lines[row + half]) for half in of.halves[1:])]
+            )
             for lines, first in zip(running, firsts, strict=True)
             for row, line in first.items()
         ]
-        shared = of_warps(
-            builder,
-            [builder.bitcast(part, nb.i32) for total in totals for part in total],
-            4 if columns else 1,
+        values = [builder.bitcast(part, nb.i32) for total in totals for part in total]
+        shared = (
+            iter([[value] for value in values])
+            if of.warps == 1
+            else of_warps(builder, values, of.lanes if columns else 1)
         )
         return [
             self._behind_warps(lines, first, shared)
@@ -205,17 +213,20 @@ class _Scan:
         self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
-        warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
+        warps, halves = self.lines.warps, self.lines.halves
+        warp = builder.and_(
+            builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(warps - 1)
+        )
         first_warp = builder.icmp_unsigned("==", warp, nb.const(0))
         base: Line = []
         for row, first in firsts.items():
             each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in first]
             ahead = [base]  # of each warp, and of the next block
-            for number in range(4):
+            for number in range(warps):
                 total = [parts[number] for parts in each]
                 ahead.append(self.combine(ahead[-1], total) if ahead[-1] else total)
             mine = base or ahead[1]
-            for number in range(1, 4):
+            for number in range(1, warps):
                 mine = self.chosen(
                     builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine
                 )
@@ -225,19 +236,18 @@ class _Scan:
                     self.chosen(first_warp, *lines)
                     for lines in zip((running[row], first), behind, strict=True)
                 ]
-            found[row], found[row + HALF] = behind[0], self.combine(behind[1], running[row + HALF])
-            base = ahead[4]
+            found[row] = behind[0]
+            for half in halves[1:]:
+                found[row + half] = self.combine(behind[1], running[row + half])
+            base = ahead[-1]
         return found
 
 
 def _scanned(
     builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine
 ) -> list[Any]:
-    where = places(tiles[0].shape, tiles[0].layout)
-    parts = [
-        registers(builder, tile, value)[: len(where)]
-        for tile, value in zip(tiles, values, strict=True)
-    ]
+    where = tiles[0].form.places
+    parts = [registers(builder, tile, value) for tile, value in zip(tiles, values, strict=True)]
     if not alone(tiles[0].form, along):
         # the registers of a row or a column, by their position along it
         beside: dict[Any, dict[Any, int]] = {}
@@ -249,11 +259,11 @@ def _scanned(
             {at: [part[of[at]] for part in parts for of in pair] for at in pair[0]}
             for pair in pairs
         ]
-        scan = _Scan(builder, combine)
+        scan = _Scan(builder, lines_of(tiles[0].form, along), combine)
         found = (
             list(map(scan.along_rows, each))
             if along
-            else scan.along_columns(each, tiles[0].layout == ACCUMULATOR)
+            else scan.along_columns(each, len(tiles[0].form.record.axes) > 1)
         )
         for pair, lines in zip(pairs, found, strict=True):
             for at, line in lines.items():
@@ -265,7 +275,7 @@ def _scanned(
 def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
     result = TileType(form)
-    _, builder, args = yield result(np_, tile, axis)
+    _, builder, args = yield result(np_, result, axis)
     if not np_.computes:
         return undefined(result)
 
@@ -289,7 +299,7 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
     )
     tiles = [TileType(form) for form in forms]
     result = tree.build(iter(tiles), trees.made)
-    context, builder, args = yield result(np_, function, tile, axis)
+    context, builder, args = yield result(np_, function, result, axis)
 
     def combine(one: Line, other: Line) -> Line:
         # 1 in a tile with a single row or column; a vector has it twice
@@ -320,6 +330,6 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         scanned = [undefined(tile) for tile in tiles]
     else:
         scanned = _scanned(
-            builder, tiles, trees.leaf_values(builder, tile, args[2]), along, combine
+            builder, tiles, trees.leaf_values(builder, result, args[2]), along, combine
         )
     return trees.build_value(context, builder, result, iter(scanned))

@@ -1,9 +1,9 @@
 """Scatters: ``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector`` store rows,
 columns or elements at given indices.
 
-The indices are an int32 vector with the matching layout: row indices along rows (column layout),
-column indices along columns. Each lane has the indices of its own elements, and stores them. ``:``
-selects a whole dimension, of which the tile must have as many elements.
+The indices are an int32 vector. Each lane has the indices of its own elements, and stores them; a
+vector that lies otherwise is moved first. ``:`` selects a whole dimension, of which the tile must
+have as many elements.
 
 An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU nothing is
 written there. Two equal indices are the hazard `unordered-accesses`: it is undefined which lane
@@ -13,6 +13,7 @@ stores last.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ import numpy as np
 from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
-from .array_views import check_inside, ends
-from .layouts import COLUMN, EITHER, ROW, Form, joined, only_accumulator
+from .array_views import check_inside, ends, index_form
+from .conversions import moved
+from .layouts import ACCUMULATOR, Form, vector_of
 from .refs import All, Ds, GmemRef
 from .tile import Tile, TileLike, form_of
 
@@ -64,37 +66,24 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
             )
 
 
-def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
-    """Raise SpecError unless a tile's lanes have the indices of their elements. `parts` are the
-    parts of the index along the tile's dimensions."""
+def check_scatter(name: str, parts: Sequence[Any]) -> None:
+    """Raise SpecError unless one part of an index is a vector of int32. `parts` are the parts of
+    the index along the tile's dimensions."""
     what = f"'{name}[…] = tile'"
-    only_accumulator(form, f"{what}, scattered,")
-    vectors = [
-        (axis, form_of(part, what)) for axis, part in enumerate(parts) if isinstance(part, TileLike)
-    ]
-    (axis, vector), *others = vectors
+    vectors = [form_of(part, what) for part in parts if isinstance(part, TileLike)]
+    vector, *others = vectors
     if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{what}: only one part of the index may be a vector of int32, with ds(start, size) "
-            f"and integers for the others, got {' and '.join(str(each) for _, each in vectors)}"
+            f"{what}: one part of the index may be a vector of int32, the others are ds(start, "
+            f"size) and integers, got {' and '.join(map(str, vectors))}"
         )
-    if len(parts) == 1:
-        if (
-            vector.shape == form.shape
-            and joined(vector, Form(form.shape, INT32, form.layout)) is None
-        ):
-            raise SpecError(
-                f"{what}: the vector is in {form.layout} layout, but its indices are in "
-                f'{vector.layout} layout; fix: numpipe.layout_cast(indices, "{form.layout}")'
-            )
-        return
-    want, lines = ((COLUMN, "rows"), (ROW, "columns"))[axis]
-    if vector.layout not in (want, EITHER):
-        raise SpecError(
-            f"{what}: the indices of a tile's {lines} must be in {want} layout, got "
-            f"{vector.shape[0]} elements in {vector.layout} layout; fix: numpipe.layout_cast(v, "
-            f'"{want}")'
-        )
+
+
+def stored_form(form: Form, parts: Sequence[Any]) -> Form:
+    """Return the form in which a tile is stored: a coalesced one whose places are scattered is
+    moved."""
+    scatters = scattered(parts) is not None and vector_of(form.layout)
+    return replace(form, layout=ACCUMULATOR) if scatters else form
 
 
 def scatter(
@@ -112,6 +101,8 @@ def scatter(
     """
     along = scattered(parts)
     assert along is not None
+    tile = moved(tile, stored_form(tile.form, parts))
+    moved(parts[along], index_form(tile.form, axes.index(along), parts[along].form))
     check_inside(
         ref,
         tuple(parts),

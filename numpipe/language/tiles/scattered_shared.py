@@ -32,17 +32,45 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
     >>> held(Form((64,), np.dtype(np.float32), "column"))[1][1].tolist() == list(range(16, 32))
     True
     """
-    record = form.record
-    places = record.places(form.shape)
+    each = _by_warp(form)
+    # a warp that has fewer elements than others, or none, has one of them several times
+    most, across = max(map(len, each)), form.shape[-1]
+    numbers = np.stack([np.resize(own if len(own) else each[0][:1], most) for own in each])
+    return numbers // across, numbers % across
+
+
+@functools.lru_cache(maxsize=256)
+def _by_warp(form: Form) -> list[_Numbers]:
+    """Return the elements that each warp has, as numbers in row-major order."""
+    rows, columns = _every(form)
+    inside = (rows < _rows(form)) & (columns < form.shape[-1])
+    numbers = np.where(inside, rows * form.shape[-1] + columns, -1)
+    return [np.unique(warp[warp >= 0]) for warp in numbers.reshape(4, -1)]
+
+
+def _rows(form: Form) -> int:
+    return form.shape[0] if len(form.shape) == 2 else 1
+
+
+def _every(form: Form) -> tuple[_Numbers, _Numbers]:
+    """Return (rows, columns) of the elements of each lane, also of those outside the tile."""
+    form = form.settled()
+    of = form.record
     rows, columns = (
-        lane[:, None] + np.array([place[axis] or 0 for place in places])
-        for axis, lane in enumerate(record.own(np.arange(LANES)))
+        np.zeros((LANES, 1), np.int64)
+        + (lane[:, None] if axis in of.axes else 0)
+        + np.array([place[axis] or 0 for place in form.places])
+        for axis, lane in enumerate(of.own(np.arange(LANES)))
     )
     if len(form.shape) == 1:
-        rows, columns = np.zeros_like(rows), columns if record.axes == (1,) else rows
-    across = form.shape[-1]
-    numbers = np.stack([np.unique(warp) for warp in (rows * across + columns).reshape(4, -1)])
-    return numbers // across, numbers % across
+        rows, columns = np.zeros_like(rows), columns if of.axes == (1,) else rows
+    return rows, columns
+
+
+def holding(form: Form) -> int:
+    """Return how many warps, from the first one on, have elements of a tile that no warp before
+    them has."""
+    return min(form.record.warps, sum(bool(len(own)) for own in _by_warp(form)))
 
 
 def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> _Numbers:
@@ -59,15 +87,14 @@ def lane_addresses(
 ) -> list[_Numbers]:
     """Return the addresses of each access of a warp, one per lane: one element at a time, or with
     `pairs` two adjacent elements."""
-    record = form.record
-    row, column = record.own(np.arange(LANES))
-    found, flat = [], len(form.shape) == 1
-    for down, right in record.places(form.shape)[:: 1 + pairs]:
-        rows, columns = row + (down or 0), column + (right or 0)
-        if flat:
-            rows, columns = np.zeros_like(rows), columns if right is not None else rows
-        lanes = swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width)
-        found += list(np.asarray(lanes).reshape(4, 32)[: record.warps])
+    found, lines = [], (_rows(form) - 1, form.shape[-1] - 1)
+    rows, columns = (
+        np.minimum(every, last).T[:: 1 + pairs]
+        for every, last in zip(_every(form), lines, strict=True)
+    )
+    for row, column in zip(rows, columns, strict=True):
+        lanes = swizzled(address + layout.offset(row + start[0], column + start[1]), layout.width)
+        found += list(np.asarray(lanes).reshape(4, 32)[: form.record.warps])
     return found
 
 
@@ -100,7 +127,10 @@ def load(
     """Return the elements of a part of a tile. `fetch` replaces `smem_load`."""
     rows, columns = held(form)
     pairs = (
-        layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and 1 in form.record.axes
+        layout.inner == 1
+        and (start[1] | form.shape[-1]) % 2 == 0
+        and form.layout != EITHER
+        and 1 in form.record.axes
     )
     _note("read", "tile[…]", layout, address, form, start, pairs)
     found = (fetch or current().smem_load)(
@@ -133,7 +163,7 @@ def by_first(
 ) -> None:
     """Call a machine's operation with the addresses `where` and the `values` of the elements that
     each warp has of a tile. If several warps have an element, the first does it."""
-    warps = form.record.warps
+    warps = holding(form)
     if warps == 1:
         current().scoped("one", operation, (where[:1], values[:1], *more))
     else:

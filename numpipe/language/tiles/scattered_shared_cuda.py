@@ -14,9 +14,10 @@ from ...arch.register_layouts import LANES, RegisterLayout
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
+from .elementwise_cuda import each_way, inside_of
 from .layouts import EITHER, places
 from .row_layouts import lanes_of
-from .tile_cuda import TileType, from_words, registers, to_words
+from .tile_cuda import TileType, from_words, part_of_either, to_words
 from .words_cuda import store_words
 
 Start = tuple[Any, Any]
@@ -53,10 +54,13 @@ def addresses(
             if flat
             else [(down or 0) - origin[0], (right or 0) - origin[1]]
         )
-        own = (
+        own: Any = (
             [Value(builder, nb.const(0)), row if right is None else column]
             if flat
-            else [row, column]
+            else [
+                Value(builder, nb.const(0)) if down is None else row,
+                Value(builder, nb.const(0)) if right is None else column,
+            ]
         )
         moved = [
             far[axis] // period * period
@@ -102,9 +106,19 @@ def load(
     For 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second
     element of a pair first, to avoid the banks of the other lanes.
     """
-    address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
-    pairs = layout.inner == 1 and 1 in tile.form.record.axes and tile.layout != EITHER
-    if pairs and even:
+    if tile.layout == EITHER:  # in each of its layouts, of which LLVM drops what is not used
+        ways = [TileType(form) for form in each_way(tile.form)]
+        every = [load(builder, layout, base, way, start, even, at) for way in ways]
+        return [register for found in every for register in found]
+    place, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
+    masks = inside_of(builder, tile.form)
+
+    def address(number: int) -> Any:
+        inside = masks[number]
+        return place(number) if inside is None else builder.select(inside, place(number), base)
+
+    pairs = layout.inner == 1 and 1 in tile.form.record.axes
+    if pairs and even and tile.shape[-1] % 2 == 0:
         found = [
             one_at(builder, address(number), 2 * dtype.itemsize)
             for number in range(0, tile.elements, 2)
@@ -185,10 +199,12 @@ def store(
 ) -> None:
     """Store a tile, or some of its elements, to a part of another. For a vector in either layout,
     store the row as warp 0 has it."""
-    address = addresses(builder, layout, base, tile, start, origin)
-    words = to_words(builder, tile, registers(builder, tile, value))
-    chosen = owner(builder, tile.form.record)
-    chosen = None if chosen is None else builder.zext(chosen, nb.i32)
-    for number in range(len(tile.form.record.places(tile.shape))) if numbers is None else numbers:
+    one = TileType(tile.form.settled())
+    address = addresses(builder, layout, base, one, start, origin)
+    words = to_words(builder, one, part_of_either(builder, tile, value, one))
+    own, masks = owner(builder, one.form.record), inside_of(builder, one.form)
+    for number in range(one.elements) if numbers is None else numbers:
         word = words[number] if tile.dtype.itemsize == 4 else builder.trunc(words[number], nb.i16)
+        tests = [test for test in (own, masks[number]) if test is not None]
+        chosen = builder.zext(functools.reduce(builder.and_, tests), nb.i32) if tests else None
         store_words(builder, f"b{8 * tile.dtype.itemsize}", address(number), [word], chosen)

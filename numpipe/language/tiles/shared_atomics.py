@@ -20,6 +20,7 @@ is the hazard `out-of-bounds` on the simulated SM; the GPU skips it, and reports
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
+from .conversions import moved
 from .elements import as_element, check_number, is_number
 from .fence_order import before_access
-from .layouts import BLOCK, COLUMN, EITHER, ROW, Form
+from .layouts import COLUMN, EITHER, Form
 from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
 from .scattered_shared import addresses, by_first, held
 from .tile import Tile, form_of
@@ -106,16 +108,7 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
             f"{name}: the tile is {tile.dtype} {want}, but the value is {form.dtype} "
             f"{form.shape}: both must have the same type and shape"
         )
-    if (
-        isinstance(dst, IndexedLike)
-        and form.layout != dst.form.layout
-        and EITHER not in (form.layout, dst.form.layout)
-    ):
-        raise SpecError(
-            f"{name}: the indices are in {dst.form.layout} layout, but the values are in "
-            f'{form.layout} layout; fix: numpipe.layout_cast(x, "{dst.form.layout}")'
-        )
-    return dst.form if isinstance(dst, IndexedLike) and form.layout == EITHER else form
+    return dst.form if isinstance(dst, IndexedLike) and dst.form.layout != EITHER else form
 
 
 def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
@@ -124,15 +117,9 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
     if not tile.role.computes:
         return
     before_access(tile)
-    settled = Form(
-        form.shape,
-        form.dtype,
-        COLUMN
-        if form.layout == EITHER and form.shape[0] % BLOCK == 0
-        else ROW
-        if form.layout == EITHER
-        else form.layout,
-    )
+    settled, reduction = form.settled(COLUMN), name.removeprefix("atomic_")
+    if isinstance(value, Tile):
+        value = moved(value, replace(value.form, layout=settled.layout))
     rows, columns = held(settled)
     across = settled.shape[-1]
 
@@ -158,11 +145,14 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
         if isinstance(value, Tile)
         else np.full(where.shape, as_element(name, tile.dtype, value))
     )
+    if reduction in ("add", "xor"):  # an element that a warp has several times in `held`
+        for warp, numbers in zip(values, rows * across + columns, strict=True):
+            warp[np.delete(np.arange(warp.size), np.unique(numbers, return_index=True)[1])] = 0
     by_first(
         current().smem_update,
         settled,
         where,
         values.astype(tile.dtype),
-        name.removeprefix("atomic_"),
+        reduction,
         name,
     )

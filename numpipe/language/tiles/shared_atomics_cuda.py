@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
@@ -9,13 +10,14 @@ from ...core import numba as nb
 from ...plan.outside_cuda import within
 from . import shared_atomics as source
 from .elements_cuda import in_type
+from .elementwise_cuda import inside_of
 from .fence_order import before_access
-from .layouts import BLOCK, COLUMN, EITHER, ROW, Form, places
+from .layouts import COLUMN, Form
 from .refs import method_of
 from .refs_cuda import SharedType, SmemType
 from .scattered_shared_cuda import addresses, owner
 from .shared_tiles_cuda import converge
-from .tile_cuda import TileType, part_of_either
+from .tile_cuda import TileType, registers
 
 
 class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
@@ -84,42 +86,25 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     fields = nb.fields(context, builder, dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
     nb.call(context, builder, before_access, (tile,), (base,))
-    settled = TileType(
-        Form(
-            form.shape,
-            form.dtype,
-            form.layout if form.layout != EITHER else COLUMN if form.shape[0] % BLOCK == 0 else ROW,
-        )
-    )
-    number = (
-        None
-        if isinstance(value, TileType)
-        else in_type(context, builder, args[1], value, tile.dtype)
-    )
-    values = (
-        None
-        if number is not None
-        else part_of_either(
-            builder, value, args[1], TileType(Form(form.shape, tile.dtype, settled.layout))
-        )
-    )
-    indices = (
-        part_of_either(
-            builder,
-            dst.index,
-            fields.index,
-            TileType(Form(form.shape, dst.index.dtype, settled.layout)),
-        )
-        if fields
-        else None
-    )
+    settled = TileType(form.settled(COLUMN))
+
+    def elements(have: Any, of: Any) -> list[Any]:
+        want = TileType(Form(form.shape, have.dtype, settled.layout))
+        return registers(builder, want, context.cast(builder, of, have, want))
+
+    tiled = isinstance(value, TileType)
+    number = None if tiled else in_type(context, builder, args[1], value, tile.dtype)
+    values = elements(value, args[1]) if tiled else None
+    indices = elements(dst.index, fields.index) if fields else None
     at = (
         None
         if fields
         else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
     )
-    own = owner(builder, settled.form.record)
-    for element in range(len(places(settled.shape, settled.layout))):
+    first, masks = owner(builder, settled.form.record), inside_of(builder, settled.form)
+    for element, mask in enumerate(masks):
+        tests = [test for test in (first, mask) if test is not None]
+        own = functools.reduce(builder.and_, tests) if tests else None
         if indices is not None:
             inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
             last = tile.layout.shape[1] - 1

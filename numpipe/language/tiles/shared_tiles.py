@@ -23,7 +23,7 @@ from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
 from .fence_order import before_access
-from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
+from .layouts import ACCUMULATOR, Form
 from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, check_start, is_whole, method_of, slices
 from .scattered_shared import addresses, held
 from .scattered_shared import load as load_anywhere
@@ -52,13 +52,7 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
         size if isinstance(part, All) else part.size
         for part, size in zip(parts, tile.layout.sides, strict=True)
     )
-    form = check_form(sides, tile.dtype, what)
-    if len(form.shape) == 2 and 1 in form.shape:
-        raise SpecError(
-            f"{what}: a part of a two-dimensional tile must have at least 8 rows and 8 columns, "
-            f"got {sides}"
-        )
-    return form
+    return check_form(sides, tile.dtype, what)
 
 
 def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
@@ -88,8 +82,6 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
     have = load_form(tile, parts, what)
-    if vector_of(form.layout):
-        only_accumulator(form, what)
     if form.shape != have.shape:
         raise SpecError(
             f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "

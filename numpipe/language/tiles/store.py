@@ -119,7 +119,7 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
         )
     ref.unit.check_output(ref.index, stored(name), FIX)
     if scattered(parts) is not None:
-        check_scatter(name, [parts[axis] for axis in axes], form)
+        check_scatter(name, [parts[axis] for axis in axes])
     check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
     if takes_over(ref, axes, parts, form):
         check_placed(ref, placed(parts), stored(name))

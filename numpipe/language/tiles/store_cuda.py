@@ -11,16 +11,17 @@ from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...plan.plans import ArrayArg
 from . import store as source
+from .array_views import index_form
 from .array_views_cuda import Block, indices_of, starts, stops
 from .elements_cuda import write_element
-from .elementwise_cuda import place_of
+from .elementwise_cuda import inside_of, place_of
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, record, vector_of
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType, LimitedType
 from .row_layouts import ROWS, lanes_of, word_of
-from .scatter import all_of_tile
+from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
@@ -97,7 +98,10 @@ def writing(
             return []
 
         def by_lanes() -> list[Any]:
-            indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
+            indices = []
+            for number, vector, axis in vectors:
+                want = TileType(index_form(tile.form, number, vector.form))
+                indices.append((number, want, context.cast(builder, start[axis], vector, want)))
             block = Block(context, builder, ref, array, start, axes, indices, last)
             if panel:
                 store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
@@ -133,7 +137,8 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     parts = all_of_tile(given, stored)
     axes = source.plan(ref, parts, stored)
-    write = writing(typing_context, ref, stored, axes, parts=parts)
+    laid = TileType(stored_form(stored.form, parts))
+    write = writing(typing_context, ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = (
@@ -146,7 +151,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
         builder,
         args[0],
         at,
-        convert(builder, args[2]),
+        context.cast(builder, convert(builder, args[2]), stored, laid),
         stops(context, builder, index, args[1]),
     )
 
@@ -167,9 +172,9 @@ class _Lanes:
         self.to = to
         self.statement = statement
         self.indices = {
-            axis: indices_of(builder, tile, axis, *vector)
+            axis: indices_of(builder, tile.form, axis, *vector)
             for axis, *vector in to.indices
-            if len(tile.shape) == 2
+            if word_of(tile.layout) in (ACCUMULATOR, ROWS)
         }
         """for a scatter: the index of each element of a lane, by dimension"""
 
@@ -177,6 +182,7 @@ class _Lanes:
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             # adjacent elements are contiguous, and rows are aligned
             side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1
+            side_by_side &= not self.indices and self.tile.shape[1] % 2 == 0
             self._runs(side_by_side and self.statement[0].startswith("st."))
         elif self.tile.layout != ACCUMULATOR:
             self._line()
@@ -250,19 +256,15 @@ class _Lanes:
         element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
-        vector = to.indices[0][1] if to.indices else tile
-        lies = {tile.layout, vector.layout} - {EITHER}
-        # a lane has fewer elements of a column
-        dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)
-        if lanes_of(tile.layout):
-            dim, layout = int(word_of(tile.layout) == ROW), tile.layout
-        first, named = (
-            len(places(of.shape, ROW)) if of.layout == EITHER and layout == COLUMN else 0
-            for of in (tile, vector)
-        )
-        indices = registers(builder, *to.indices[0][1:])[named:] if to.indices else None
-        own = place_of(builder, tile)[dim]
-        stores = owner(builder, record(tile.shape, layout))
+        form = tile.form
+        if to.indices:
+            form = form.settled(to.indices[0][1].layout)
+        form = form.settled(COLUMN)  # a column has fewer elements a lane than a row
+        layout, dim = form.layout, int(word_of(form.layout) == ROW)
+        first = before(tile.shape, layout) if tile.layout == EITHER else 0
+        indices = indices_of(builder, form, *to.indices[0]) if to.indices else None
+        own = place_of(builder, TileType(form))[dim]
+        stores = owner(builder, form.record) or nb.const(1, nb.i1)
         base, inside = to.base, builder.and_(to.inside, stores)
         axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has a single element
@@ -270,13 +272,15 @@ class _Lanes:
                 inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis])
             )
             base = to.moved(base, start[1 - axis], strides[1 - axis])
-        for i, place in enumerate(places(tile.shape, layout)):
+        masks = inside_of(builder, form)
+        for i, place in enumerate(form.places):
             at = (
                 indices[i]
                 if indices
                 else builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
             )
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
+            chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 
     def _runs(self, at_once: bool) -> None:
@@ -288,16 +292,25 @@ class _Lanes:
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
+        masks = inside_of(builder, tile.form)
 
         lines: dict[Any, tuple[Any, Any]] = {}
-        own_column = builder.add(to.start[1], column)
+        own_column = nb.const(0) if 1 in self.indices else builder.add(to.start[1], column)
 
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
             down, right = (part or 0 for part in where[number])
-            r = builder.add(builder.add(to.start[0], row), nb.const(down))
-            c = builder.add(own_column, nb.const(right))
-            if not lanes_of(tile.layout):
+            r = (
+                self.indices[0][number]
+                if 0 in self.indices
+                else builder.add(builder.add(to.start[0], row), nb.const(down))
+            )
+            c = (
+                self.indices[1][number]
+                if 1 in self.indices
+                else builder.add(own_column, nb.const(right))
+            )
+            if self.indices or not lanes_of(tile.layout):
                 return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
             line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
             return r, c, to.moved(line, nb.const(right), to.stride[1])
@@ -317,15 +330,18 @@ class _Lanes:
             r, line = lines[down]
             return r, builder.add(line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64))
 
-        def inside(*tests: Any) -> Any:
-            return functools.reduce(builder.and_, tests, mine)
+        def inside(number: int, *tests: Any) -> Any:
+            masked = [] if masks[number] is None else [masks[number]]
+            return functools.reduce(builder.and_, [*tests, *masked], mine)
 
         def runs() -> None:
             each, parts = nbytes // 4, registers(builder, tile, self.value)
             if nbytes == 2:
                 for first in range(0, len(where), 2):
                     r, at = neighbour(first)
-                    chosen = builder.zext(inside(builder.icmp_unsigned("<", r, to.size[0])), nb.i32)
+                    chosen = builder.zext(
+                        inside(first, builder.icmp_unsigned("<", r, to.size[0])), nb.i32
+                    )
                     store_words(
                         builder,
                         "b16",
@@ -347,7 +363,7 @@ class _Lanes:
                     builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words
                 ]
                 for n in range(0, each, 4):
-                    chosen = inside(builder.icmp_unsigned("<", r, to.size[0]))
+                    chosen = inside(first, builder.icmp_unsigned("<", r, to.size[0]))
                     store_words(
                         builder,
                         "b32",
@@ -365,7 +381,7 @@ class _Lanes:
                     builder.icmp_unsigned("<", n, size)
                     for n, size in zip(own, to.size, strict=True)
                 ]
-                self._write(at, word, inside(*tests))
+                self._write(at, word, inside(number, *tests))
 
         if not at_once:
             elements()

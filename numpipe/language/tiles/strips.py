@@ -14,30 +14,30 @@ joining them moves no data.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import ACCUMULATOR, GROUP, Form
+from .conversions import moved
+from .layouts import GROUP, Form
+from .row_layouts import lanes_for, lanes_of, word_of
 from .tile import Tile, form_of
+from .top_k import by_row
 
 __all__ = ["map_columns"]
 
 
-def strip_form(tile: Any, width: Any) -> Form:
-    """Return the form of a tile's strips of `width` columns. Raises SpecError if the tile cannot be
-    divided into them."""
+def strip_form(tile: Any, width: Any) -> tuple[Form, Form]:
+    """Return (the form that a tile is moved to, the form of its strips of `width` columns). Raises
+    SpecError if the tile cannot be divided into them."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
-        raise SpecError(
-            f"map_columns: the second argument must be a register tile, got {called(tile)}"
-        )
-    if form.layout != ACCUMULATOR:
-        raise SpecError(
-            f"map_columns: only a two-dimensional tile has strips of columns, got {form}"
-        )
+        raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
+    if len(form.shape) != 2:
+        raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
     if (
         isinstance(width, bool)
         or not isinstance(width, (int, np.integer))
@@ -49,7 +49,11 @@ def strip_form(tile: Any, width: Any) -> Form:
             f"map_columns: width={width!r}: expected a multiple of 8 that divides the "
             f"{form.shape[1]} columns of a tile {form.shape}"
         )
-    return Form((form.shape[0], int(width)), form.dtype)
+    shape = (form.shape[0], int(width))
+    form = by_row(form)
+    if lanes_of(form.layout) and width % form.record.units[-1]:
+        form = replace(form, layout=f"{word_of(form.layout)} {lanes_for(int(width))}")
+    return form, replace(form, shape=shape)
 
 
 def check_result(strip: Form, part: Any) -> None:
@@ -85,12 +89,13 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
     Raises SpecError for a width that does not divide the tile, and for a function that returns
     another shape.
     """
-    strip = strip_form(tile, width)
-    parts = []
+    form, strip = strip_form(tile, width)
+    tile, parts = moved(tile, form), []
     for first in range(0, tile.shape[1], width):
         value = None if tile.inert else tile.value[:, first : first + width]
-        parts.append(function(Tile(value, strip), np.int32(first)))
-        check_result(strip, parts[-1])
+        part = function(Tile(value, strip), np.int32(first))
+        check_result(strip, part)
+        parts.append(moved(part, replace(part.form, layout=strip.layout)))
     if any(part.dtype != parts[0].dtype for part in parts):
         raise SpecError(
             "map_columns: function must return tiles of one dtype, got "
@@ -99,5 +104,5 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
     inert = any(part.inert for part in parts)
     return Tile(
         None if inert else np.concatenate([part.value for part in parts], axis=1),
-        Form(tile.shape, parts[0].dtype),
+        replace(form, dtype=parts[0].dtype),
     )

@@ -9,12 +9,14 @@ it without data movement (`layouts`). On the simulated SM, a tile is one NumPy a
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ...arch.dtypes import (
+    BFLOAT16,
     BOOL,
     FLOAT32,
     FLOAT64,
@@ -31,13 +33,10 @@ from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
 from ...diagnostics.argument_checks import is_int, told
 from ...diagnostics.errors import CompileError, SpecError
-from .layouts import Form, by_rows, fits, layout_of, vector_layout
-from .row_layouts import ROWS
+from .layouts import MOST, Form, deferred, natural, ways
 
 __all__ = ["bitcast", "zeros"]
 
-MOST = 32768
-"""largest number of elements of a tile: 256 float32 registers per lane"""
 FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
@@ -59,34 +58,17 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         raise SpecError(f"{what}: a shape must be a tuple of ints up to {MOST}, got {told(shape)}")
     if dtype != BOOL:
         check_dtype(dtype, what)
-    if len(shape) == 1:
-        return Form((int(shape[0]),), dtype, vector_layout(shape[0], what))
-    if len(shape) == 2 and 1 in shape:
-        size, layout = max(shape), layout_of(shape)
-        if vector_layout(size, what) not in (layout, "either"):
-            raise SpecError(
-                f"{what}: a tile (1, n) has a multiple of 8 columns up to 256, and a tile (m, 1) "
-                f"has a multiple of 64 rows, got {shape}"
-            )
-        return Form((int(shape[0]), int(shape[1])), dtype, layout)
-    return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
-
-
-def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile whose shape is not an accumulator's: each row is shared by as many
-    lanes as it has pairs of columns."""
-    if (
-        len(shape) != 2
-        or shape[0] % 8
-        or shape[1] % 8
-        or min(shape) < 8
-        or shape[0] * shape[1] > MOST
-    ):
+    whole = tuple(map(int, shape))
+    if len(whole) not in (1, 2) or min(whole) < 1 or math.prod(whole) > MOST:
         raise SpecError(
             f"{what}: the rows and the columns of a tile must be multiples of 8, with at most "
             f"{MOST} elements (all registers of a warpgroup), got {shape}"
         )
-    return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
+    if len(whole) == 2 and 1 not in whole:
+        return Form(whole, dtype, natural(whole))
+    if not ways(whole):
+        raise SpecError(f"{what}: a column has 64 x j rows, or at most {MOST // 8}, got {shape}")
+    return Form(whole, dtype, deferred(whole))
 
 
 class TileLike:
@@ -218,6 +200,18 @@ def astype_form(form: Form, dtype: Any) -> Form:
     if kind != form.dtype:
         check_dtype(kind, "astype")
     return Form(form.shape, kind, form.layout)
+
+
+def number_form(value: Any, dtype: Any) -> np.dtype:
+    """Return the type that a number is converted to, ``x.astype(dtype)``; raise SpecError for types
+    that no number has."""
+    kind = dtype_of(dtype)
+    if (kind.itemsize == 1 and kind.kind not in "iub") or kind == BFLOAT16:
+        raise SpecError(
+            f"astype: a number of a kernel is not {kind}: fix: store it to an array or a tile of "
+            f"{kind}, which rounds it, or numpipe.full(shape, number, {kind.name!r})"
+        )
+    return kind
 
 
 def casts(have: np.dtype, want: np.dtype) -> bool:

@@ -10,12 +10,13 @@ import numpy as np
 
 from ...arch.dtypes import BOOL, FLOAT32, FLOAT64, INTEGERS, UINT32, packing
 from ...core import numba as nb
-from ...core.inert_cuda import STEERLESS
+from ...core.inert_cuda import STEERLESS, InertType
+from ...core.numbers import cast
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.roles import Role
 from . import tile as source
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, joined, places
+from .layouts import ACCUMULATOR, EITHER, Form, before, joined, places, ways
 from .tile import TileLike
 
 
@@ -82,6 +83,8 @@ for _type in (TileType, InFlightType):
     nb.method(_type, "astype", source.astype)
     nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
+for _number in (nb.types.Float, nb.types.Integer, InertType):
+    nb.method(_number, "astype", source.astype)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
@@ -105,14 +108,19 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
 
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of the row or the column that `result` needs from a vector that may be
-    in either layout."""
-    first = (
-        TileType(Form(have.shape, have.dtype, ROW)).registers
-        if have.layout == EITHER and result.layout == COLUMN
-        else 0
-    )
-    return registers(builder, have, value)[first : first + result.registers]
+    """Return the registers that a tile has of one in another layout or shape, where lanes hold its
+    elements: those of a deferred tile that the result needs."""
+    parts, each = registers(builder, have, value), packing(have.dtype).per_register
+    if have.layout != EITHER or have.form == result.form:
+        return parts[: result.registers]
+    lines = ways(result.shape) if result.layout == EITHER else (result.layout,)
+    return [
+        part
+        for line in lines
+        for part in parts[before(have.shape, line) // each :][
+            : len(places(result.shape, line)) // each
+        ]
+    ]
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
@@ -130,13 +138,6 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
     return value
-
-
-nb.lower_cast(TileType, TileType)(
-    lambda context, builder, have, want, value: assembled(
-        builder, want, part_of_either(builder, have, value, want)
-    )
-)
 
 
 @cuda_meaning(source.zeros)
@@ -202,8 +203,13 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
+    if isinstance(tile, InertType):
+        context, _, _ = yield tile(tile, dtype)
+        return nb.nothing(context)
     if not isinstance(tile, TileLike):
-        return None
+        number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
+        context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
+        return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
     _, builder, args = yield result(tile, dtype)

@@ -22,22 +22,27 @@ Nothing is computed, and unused parts of a tile take no registers.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import BLOCK, COLUMN, EITHER, ROW, Form, expanded_form, places
+from .conversions import moved
+from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import lanes_of, word_of
 from .tile import Tile, form_of
 
 
 def _steps(form: Form) -> tuple[int, ...]:
-    """Return, for each dimension, the number that a slice's start and size must be multiples of."""
+    """Return of what a part's start and size are multiples, along each dimension."""
+    if form.single:
+        return (1,) * len(form.shape)
     units = dict(zip(form.record.axes, form.record.units, strict=True))
     if lanes_of(form.layout) and 0 in units:
         units[0] = form.shape[0]  # which rows a lane has depends on their number
@@ -64,6 +69,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     if any(not isinstance(part, (All, Ds, Span)) for part in parts):
         return expanded_form(form, tuple(parts)), ()
     unlimited(parts, "a part of a register tile")
+    form = form.settled()
     if len(parts) != len(form.shape):
         raise SpecError(
             f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} "
@@ -95,9 +101,9 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
-    if layout == EITHER and (slices[0].start % BLOCK or shape[0] % BLOCK):
-        layout = ROW
-    return Form(shape, form.dtype, layout), tuple(slices)
+    return Form(shape, form.dtype, deferred(shape) if math.prod(shape) == 1 else layout), tuple(
+        slices
+    )
 
 
 def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int, ...]:
@@ -108,18 +114,12 @@ def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int,
     >>> elements_of(wide, part, (slice(0, 64), slice(8, 16)))
     (4, 5, 6, 7)
     """
-    lines = (ROW, COLUMN) if result.layout == EITHER else (result.layout,)
-    found: list[int] = []
-    for line in lines:
-        of = line if form.layout == EITHER else form.layout
-        before = len(places(form.shape, ROW)) if form.layout == EITHER and line == COLUMN else 0
-        number = {place: before + i for i, place in enumerate(places(form.shape, of))}
-        row, column = (slices[0].start, slices[-1].start)
-        found += [
-            number[(None if r is None else r + row, None if c is None else c + column)]
-            for r, c in places(result.shape, line)
-        ]
-    return tuple(found)
+    number = {place: i for i, place in enumerate(form.places)}
+    row, column = slices[0].start, slices[-1].start
+    return tuple(
+        number[(None if r is None else r + row, None if c is None else c + column)]
+        for r, c in result.places
+    )
 
 
 @method_of(Tile, "__getitem__")
@@ -127,7 +127,9 @@ def _part(tile: Tile, index: Any) -> Tile:
     form, slices = part_form(tile.form, whole_slices(index))
     if tile.inert:
         return Tile(None, form)
-    return Tile(tile.value[slices] if slices else tile.value.reshape(form.shape), form)
+    if not slices:
+        return Tile(moved(tile, source_form(tile.form, form)).value.reshape(form.shape), form)
+    return Tile(tile.value[slices], form)
 
 
 # ---- other shapes
@@ -135,7 +137,13 @@ def _part(tile: Tile, index: Any) -> Tile:
 def reshape(tile: Tile, *shape: Any) -> Tile:
     """Add or remove a dimension of size 1, ``tile.reshape(1, -1)``, without moving data."""
     form = reshaped_form(tile, shape)
+    moved(tile, source_form(tile.form, form))
     return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
+
+
+def source_form(form: Form, result: Form) -> Form:
+    """Return the form that a vector is moved to before it becomes `result`, of another shape."""
+    return replace(form, layout=EITHER) if result.layout == EITHER != form.layout else form
 
 
 def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
@@ -171,12 +179,13 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
-    if len(found) == 2:
+    if len(found) == 2 and not form.single:
         raise SpecError(
             f"reshape of a tile {form.shape} to {found}: a row and a column are in different "
             'lanes; fix: numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
         )
-    return Form(found, form.dtype, form.layout)
+    layout = form.settled().layout
+    return Form(found, form.dtype, layout)
 
 
 def check_tile(tile: Any) -> None:

@@ -20,9 +20,12 @@ def _part(tile: Any, index: Any) -> Any:
     have = tile.settled("tile[…]")
     form, slices = source.part_form(have.form, whole_slices(index))
     result = TileType(form)
-    _, builder, args = yield result(have, index)
     if not slices:
+        have = TileType(source.source_form(have.form, form))
+        _, builder, args = yield result(have, index)
         return assembled(builder, result, part_of_either(builder, have, args[0], result))
+    have = TileType(have.form.settled())
+    _, builder, args = yield result(have, index)
     parts, each = registers(builder, have, args[0]), packing(form.dtype).per_register
     return assembled(
         builder,
@@ -39,6 +42,7 @@ def _reshape(_context: Any, tile: Any, *shape: Any) -> Any:
     source.check_tile(tile)
     have = tile.settled("reshape")
     result = TileType(source.reshaped_form(have, shape))
+    have = TileType(source.source_form(have.form, result.form))
     _, builder, args = yield result(have, *shape)
     return assembled(builder, result, part_of_either(builder, have, args[0], result))
 

@@ -1,22 +1,27 @@
 """The largest elements of each row of a register tile: ``values, columns = numpipe.top_k(x, 4)``.
 
 There is one round for each of the k elements: every lane finds its largest element that comes after
-the previous round's, the lanes of a quad agree on one (four shuffles), and the lane that has the
+the previous round's, the lanes of a row agree on one (two shuffles and a step for each doubling
+of their number), and the lane that has the
 column of the result keeps it. Elements are ordered by rank, then by column, so no element is
 modified and none is found twice.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...arch.dtypes import FLOAT32, HALVES, INT32
+from ...arch.register_layouts import WARPS
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
-from .layouts import ACCUMULATOR, Form, only_accumulator
+from .conversions import moved
+from .layouts import COLUMN, ROW, Form, natural, vector_of
+from .row_layouts import lanes_for, word_of
 from .tile import Tile, form_of
 
 __all__ = ["top_k"]
@@ -26,14 +31,13 @@ ABSENT = -1
 """The index where there is no element: in columns from k on."""
 
 
-def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
-    """Return (the form of the values, the form of their columns, k). Raises SpecError for other
-    tiles and counts."""
+def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
+    """Return (the form that the tile is moved to, those of the values and of their columns, k).
+    Raises SpecError for other tiles and counts."""
     form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
     if form is None:
-        raise SpecError(f"top_k(tile, k): tile must be a register tile (M, N), got {called(tile)}")
-    only_accumulator(form, "top_k")
-    if form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, *HALVES, INT32):
+        raise SpecError(f"top_k(tile, k): tile is a register tile (M, N), got {called(tile)}")
+    if len(form.shape) != 2 or form.dtype not in (FLOAT32, *HALVES, INT32):
         raise SpecError(
             f"top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got {form}"
         )
@@ -43,8 +47,17 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
             f"top_k: k={k!r}: expected 1 to {most} for the {form.shape[1]} columns of a tile "
             f"{form.shape}"
         )
-    shape = form.shape[0], -(-int(k) // 8) * 8
-    return Form(shape, form.dtype), Form(shape, INT32), int(k)
+    form = by_row(form)
+    found = replace(form, shape=(form.shape[0], -(-int(k) // 8) * 8))
+    return form, found, replace(found, dtype=INT32), int(k)
+
+
+def by_row(form: Form) -> Form:
+    """Return the form that a tile is moved to so that the lanes of one warp have all of a row."""
+    form = form.settled()
+    if (1 in form.shape and form.record.mask(1) & WARPS) or word_of(form.layout) == COLUMN:
+        return replace(form, layout=f"{ROW} {lanes_for(form.shape[1])}")
+    return replace(form, layout=natural(form.shape)) if vector_of(form.layout) else form
 
 
 def nothing(dtype: np.dtype) -> Any:
@@ -74,9 +87,10 @@ def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
     faster. Raises SpecError for other tiles and counts. The counterpart in JAX is
     ``jax.lax.top_k``.
     """
-    values, columns, k = top_forms(tile, k)
+    form, values, columns, k = top_forms(tile, k)
     if not np_.computes:
         return Tile(None, values), Tile(None, columns)
+    moved(tile, form)
     x = tile.value if tile.dtype == INT32 else tile.value.astype(FLOAT32) + FLOAT32.type(0)
     order = np.argsort(-x.astype(np.int64) if tile.dtype == INT32 else -x, axis=1, kind="stable")
     if tile.dtype != INT32:  # argsort puts NaN last; here they come first, in order

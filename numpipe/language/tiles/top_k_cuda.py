@@ -9,7 +9,7 @@ from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import top_k as source
-from .elementwise_cuda import place_of
+from .elementwise_cuda import inside_of, place_of
 from .layouts import places
 from .reduce_cuda import ranks
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
@@ -19,8 +19,8 @@ LEAST, LAST = -0x80000000, 0x7FFFFFFF
 
 @cuda_meaning(source.top_k)
 def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
-    forms = source.top_forms(tile, k)
-    values, columns, count = TileType(forms[0]), TileType(forms[1]), forms[2]
+    *forms, count = source.top_forms(tile, k)
+    tile, values, columns = map(TileType, forms)
     pair = nb.types.Tuple([values, columns])
     context, builder, args = yield pair(np_, tile, k)
     if not np_.computes:
@@ -28,7 +28,13 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     half, kind = tile.dtype in HALVES, INT32 if tile.dtype == INT32 else FLOAT32
     elements = registers(builder, tile, args[1])
     elements = floats(builder, tile.dtype, elements) if half else elements
-    of = dict(zip(places(tile.shape, tile.layout), ranks(builder, kind, elements), strict=True))
+    every = [
+        rank if inside is None else builder.select(inside, rank, nb.const(LEAST))
+        for rank, inside in zip(
+            ranks(builder, kind, elements), inside_of(builder, tile.form), strict=True
+        )
+    ]
+    of = dict(zip(tile.form.places, every, strict=True))
     # a lane's first column
     own = place_of(builder, tile)[1]
     where = places(values.shape, values.layout)

@@ -88,14 +88,11 @@ def test_an_operand_is_read_where_its_element_is_the_results(
             assert row is None  # a vector along the columns
 
 
-def test_vectors_of_two_layouts_do_not_meet() -> None:
+def test_a_vector_is_moved_to_the_layout_of_the_first_one() -> None:
     row, column = (Form((64,), np.dtype(np.float32), of) for of in (ROW, COLUMN))
     assert layouts.combined("+", [row, Form((64,), row.dtype, EITHER)]) == ((64,), ROW)
-    with pytest.raises(
-        layouts.SpecError,
-        match=r"'\+' of two vectors of 64 elements, one along columns \(row layout\)",
-    ):
-        layouts.combined("+", [row, column])
+    assert layouts.combined("+", [row, column]) == ((64,), ROW)
+    assert layouts.laid(column, (64,), ROW) == row
 
 
 def test_a_picture_shows_who_holds_each_element(tmp_path: Any) -> None:

@@ -147,10 +147,12 @@ def test_show_layout_draws_rows() -> None:
     assert "T31:3" in str(show_layout((8, 64), layout="rows 32")) and "T7:1" in str(
         show_layout((8, 64), layout="rows 8")
     )
+    assert "T11:3" in (picture := str(show_layout((8, 24), layout="rows 32")))
+    assert "T12" not in picture
     with pytest.raises(
         SpecError, match=r"\(8, 24\) has no layout 'rows 32', which needs a multiple of 64 columns"
     ):
-        show_layout((8, 24), layout="rows 32")
+        show_layout((8, 24), layout="rows 5")
 
 
 def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:

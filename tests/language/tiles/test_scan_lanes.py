@@ -22,9 +22,8 @@ if toolchain() is not None:
 
 from numpipe.core import numba as nb
 from numpipe.language.tiles import scan_cuda, top_k_cuda
-from numpipe.language.tiles.layouts import Form, places
-from numpipe.language.tiles.scan import _along_columns, _along_rows
-from numpipe.language.tiles.scan_cuda import QUAD
+from numpipe.language.tiles.layouts import Form
+from numpipe.language.tiles.scan import Lines, _along_columns, _along_rows, lines_of
 from tests.kernels.tile_function_kernels import drawn
 
 THREADS = np.arange(128)
@@ -67,22 +66,25 @@ class Builder:
         return lambda a, b: Lanes(function(a.value, b.value), a.type)
 
 
-def before(_builder: Any, value: Lanes, distance: int, within: int) -> Lanes:
-    own = THREADS % (4 if within == QUAD else 32)
+def before(_builder: Any, value: Lanes, distance: int, among: int) -> Lanes:
+    own = THREADS % among
     return Lanes(
         np.where(own >= distance, value.value[THREADS - np.minimum(distance, own)], 777), value.type
     )
 
 
-def last(_builder: Any, value: Lanes, within: int) -> Lanes:
-    return Lanes(value.value[THREADS | 3 if within == QUAD else THREADS | 28], value.type)
+def last(_builder: Any, value: Lanes, lines: Lines) -> Lanes:
+    return Lanes(
+        value.value[THREADS | lines.among - (lines.lanes if lines.step else 1)], value.type
+    )
 
 
-def of_warps(_builder: Any, values: list[Lanes], columns: bool) -> Iterator[list[Lanes]]:
+def of_warps(_builder: Any, values: list[Lanes], lanes: int) -> Iterator[list[Lanes]]:
     for each in values:
-        # all quads have the same
-        assert (each.value.reshape(4, 8, 4) == each.value.reshape(4, 8, 4)[:, :1]).all()
-        yield [Lanes(each.value.reshape(4, 32)[warp][THREADS % 4]) for warp in range(4)]
+        # all lanes that share a column have the same
+        shared = each.value.reshape(4, -1, lanes)
+        assert (shared == shared[:, :1]).all()
+        yield [Lanes(each.value.reshape(4, 32)[warp][THREADS % lanes]) for warp in range(4)]
 
 
 def shuffle(_builder: Any, _type: Any, values: list[Lanes], text: str, _registers: str) -> Lanes:
@@ -99,27 +101,40 @@ def _lanes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scan_cuda, name, function)
 
 
-def held(x: np.ndarray) -> dict[Any, Lanes]:
-    """Return a tile's elements as the lanes hold them, by places."""
-    form = Form(x.shape, np.dtype(np.float32))
+def held(x: np.ndarray, layout: str = "accumulator") -> dict[Any, Lanes]:
+    """Return a tile's elements as the lanes hold them, by places; 555 for those outside it."""
+    form = Form(x.shape, np.dtype(np.float32), layout)
     row, column = form.record.own(THREADS)
-    return {
-        (r, c): Lanes(x[row + r, column + c], nb.f32) for r, c in places(form.shape, form.layout)
-    }
+    every = np.full(np.add(form.covered, 1), 555, x.dtype)
+    every[: x.shape[0], : x.shape[1]] = x
+    return {(r, c): Lanes(every[row + r, column + c], nb.f32) for r, c in form.places}
 
 
-def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
-    x = np.zeros(shape, next(iter(elements.values())).value.dtype)
-    row, column = Form(shape, np.dtype(np.float32)).record.own(THREADS)
+def whole(elements: dict[Any, Lanes], form: Form) -> np.ndarray:
+    x = np.zeros(form.covered, next(iter(elements.values())).value.dtype)
+    row, column = form.record.own(THREADS)
     for (r, c), lanes in elements.items():
         x[row + r, column + c] = lanes.value
-    return x
+    return x[: form.shape[0], : form.shape[1]]
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("shape", [(64, 8), (192, 24)])
-def test_a_scan_matches_the_simulators_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
+@pytest.mark.parametrize(
+    "shape, layout",
+    [
+        ((64, 8), "accumulator"),
+        ((192, 24), "accumulator"),
+        ((8, 96), "rows 32"),
+        ((8, 16), "rows 4"),
+        ((32, 64), "rows 16"),
+        ((5, 21), "rows 8"),
+    ],
+)
+def test_a_scan_matches_the_simulators_to_the_last_bit(
+    shape: tuple[int, int], layout: str, axis: int
+) -> None:
     """For a function that neither commutes nor rounds the same in another order."""
+    form = Form(shape, np.dtype(np.float32), layout)
     x = (10.0 ** np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
 
     def function(a: Any, b: Any) -> Any:
@@ -128,11 +143,12 @@ def test_a_scan_matches_the_simulators_to_the_last_bit(shape: tuple[int, int], a
     def combine(one: list[Lanes], other: list[Lanes]) -> list[Lanes]:
         return [Lanes(function(a.value, b.value), a.type) for a, b in zip(one, other, strict=True)]
 
-    elements = held(x)
+    elements = held(x, layout)
     lines: dict[Any, dict[Any, list[Lanes]]] = {}
     for place, lanes in elements.items():
         lines.setdefault(place[1 - axis], {})[place[axis]] = [lanes]
-    scan, beside = scan_cuda._Scan(Builder(), combine), list(lines)
+    along, beside = lines_of(form, axis), list(lines)
+    scan = scan_cuda._Scan(Builder(), along, combine)
     each = list(lines.values())
     found = list(map(scan.along_rows, each)) if axis else scan.along_columns(each, True)
     y = whole(
@@ -141,12 +157,15 @@ def test_a_scan_matches_the_simulators_to_the_last_bit(shape: tuple[int, int], a
             for other, of in zip(beside, found, strict=True)
             for at, line in of.items()
         },
-        shape,
+        form,
     )
+    outside = [None] * (form.covered[axis] - shape[axis])
     simulated = (_along_rows if axis else _along_columns)(
-        lambda a, b: [function(a[0], b[0])], [[line] for line in (x.T if axis else x)]
+        along,
+        lambda a, b: a and b and [function(a[0], b[0])],
+        [[line] for line in (x.T if axis else x)] + outside,
     )
-    wanted = np.stack([line[0] for line in simulated], axis=axis)
+    wanted = np.stack([line[0] for line in simulated[: shape[axis]]], axis=axis)
     assert (y == wanted).all()
     assert not (y == np.flip(wanted, axis)).all()
 

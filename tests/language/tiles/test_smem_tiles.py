@@ -401,14 +401,10 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
         write(tile, Tile(np.zeros((128, 64), F32), Form((128, 64), F32)).astype(F16))
 
 
-def test_a_part_of_36_rows_is_not_a_register_tile() -> None:
-    tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, COMPUTE, True)
-    with pytest.raises(
-        SpecError,
-        match=r"tile\[…\]: the rows and the columns of a tile must be multiples of 8, .*, got "
-        r"\(36, 64\)",
-    ):
-        _ = tile[ds(0, 36), :]
+def test_a_part_with_more_elements_than_registers_is_not_a_register_tile() -> None:
+    tile = SmemTile(1024, block_layout((1024, 64), 1, F16, "block"), F16, COMPUTE, True)
+    with pytest.raises(SpecError, match=r"tile\[…\]: .* 1 to 32768 elements, .*got \(520, 64\)"):
+        _ = tile[ds(0, 520), :]
 
 
 # ---- the machine code ----------------------------------------------------------------------------
