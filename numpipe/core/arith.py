@@ -8,7 +8,6 @@ version, and Numba widens int32 + int32 to int64.
 
 An operand has a NumPy type, or is *weak*: a Python literal takes the type of the other operands.
 `common` implements this rule:
-operands. `common` is the rule:
 
 ===========================  =======================================================================
 operands                     computed in

@@ -274,7 +274,6 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
         else (
             "let all warpgroups that meet there use the same turns and barriers, equally often; "
             "make loops end"
-            "that end"
         )
     )
     error.report = Report(
