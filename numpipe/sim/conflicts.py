@@ -290,7 +290,7 @@ def _wait_for(this: Conflict) -> str:
         or not all(0 < told.done[index] < value for index, value in store.needs)
     ):
         return ""
-    return f"barrier_arrive on {told.name} by {store.agent.name} behind the store, not before it"
+    return f"barrier_arrive on {told.name} by {store.agent.name} after the store, not before it"
 
 
 def _hand_over(read: Access, fill: Access) -> str:

@@ -233,6 +233,7 @@ def in_transfer(
     completes on `mbar`, or a store."""
     cause = f"{touch.agent.name} does not wait until the store has reached the array"
     verb = _VERBS[touch.kind]
+    doing = "writing" if mbar is None and earlier.kind != LOAD else "reading"
     fix = (
         "a pipeline's stores complete when the kernel ends, so load their results in the next "
         "kernel; your own copies complete at wait_smem_to_gmem(0); or use the stored value instead "
@@ -260,7 +261,7 @@ def in_transfer(
         "array-in-transfer",
         (
             f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} "
-            f"by {earlier.agent.name} may still be {'writing' if mbar is None else 'reading'} it"
+            f"by {earlier.agent.name} may still be {doing} it"
         ),
         cause,
         fix,

@@ -22,7 +22,7 @@ EYE = np.eye(64, dtype=F16)
     K,
     zeros(128, 64),
     hazard="refilled-while-read",
-    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) behind its wgmma_wait, and "
+    says=r"fix: +barrier_arrive by warpgroup [01] \(compute\) after its wgmma_wait, and "
     r"barrier_wait "
     r"by warpgroup [01] \(compute\) before the store",
     gives=(Q.astype(F32) @ K.astype(F32)).astype(F16)[np.r_[64:128, :64]],
@@ -91,7 +91,7 @@ def v_loaded_over_k_before_the_scores_are_there(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 128),
     hazard="refilled-while-read",
-    says=r"fix: +wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit",
+    says=r"fix: +wait_smem_to_gmem\(0, wait_read_only=True\) after the group's commit",
     gives=2 * X[:, :128],
 )
 def the_next_q_loaded_over_an_output_that_is_being_stored(x, y, *, fixed: numpipe.Static):
@@ -114,7 +114,7 @@ def the_next_q_loaded_over_an_output_that_is_being_stored(x, y, *, fixed: numpip
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) behind its read, and barrier_wait by "
+    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) after its read, and barrier_wait by "
     r"warpgroup 0 \(compute\) before the store",
     gives=X.reshape(64, 4, 64).astype(F32).sum(axis=1),
     **TWO,
@@ -146,7 +146,7 @@ def a_slot_of_ds_stored_a_step_too_early(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="store-source-reused",
-    says=r"fix: +barrier_arrive by warpgroup 0 \(compute\) behind its wait_smem_to_gmem\(0, "
+    says=r"fix: +barrier_arrive by warpgroup 0 \(compute\) after its wait_smem_to_gmem\(0, "
     r"wait_read_only=True\), and barrier_wait by warpgroup 1 \(compute\) before the store",
     gives=np.tile(X[:, :64].astype(F32) + X[:, 64:128], (2, 1)),
     **TWO,
@@ -199,7 +199,7 @@ def a_slot_released_a_step_later_but_for_the_last(x, y, *, fixed: numpipe.Static
     np.array([1], np.int32),
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"which holds bytes that nobody has written.*before they are read",
+    says=r"bytes have not been written: store to these bytes, .* before the read",
     gives=X[:, :64].astype(F32),
 )
 def a_page_that_its_predicate_leaves_out(x, pages, y, *, fixed: numpipe.Static):
@@ -246,9 +246,8 @@ def keys_waited_for_before_the_values_are_copied(x, y, *, fixed: numpipe.Static)
     X,
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"fix: +every compute warpgroup .*waits in none of them for what another one does "
-    r"behind its "
-    r"own",
+    says=r"fix: +every compute warpgroup must .*must not wait inside one for work that another "
+    r"warpgroup does after its own block",
     gives=X[:, :64].astype(F32),
     error=PipelineDeadlock,
     **TWO,
@@ -269,7 +268,7 @@ def a_wait_in_a_turn_for_what_the_next_turn_brings(x, y, *, fixed: numpipe.Stati
     X,
     zeros(64, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"fix: +set the array up before the kernel.*all CTAs use the same reduction_op",
+    says=r"fix: +initialize the array before the kernel.*all CTAs use the same reduction_op",
     gives=X.reshape(64, 4, 64)[:, :2].astype(F32).sum(axis=1),
     error=SimulationError,
     grid=2,

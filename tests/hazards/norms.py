@@ -25,8 +25,8 @@ BOTH = {**TWO, "wg_axis": "wg"}
     X,
     zeros(128, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what another CTA sends "
-    r"arrives on a barrier of that CTA, one arrival a warp behind its last read",
+    says=r"that CTA \([01], 0, 0\) has read what was there.*fix: +each warp that reads the data "
+    r"arrives on a barrier of the sending CTA after its last read",
     gives=X
     - np.tile(np.maximum(UPPER.max(axis=1), LOWER.max(axis=1)), 2)[:, None]
     + np.tile(UPPER.sum(axis=1) + LOWER.sum(axis=1), 2)[:, None],
@@ -70,7 +70,7 @@ def row_sums_sent_over_row_maxima(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive behind the store, on a ClusterBarrier.*and barrier_wait for "
+    says=r"fix: +barrier_arrive after the store, on a ClusterBarrier.*and barrier_wait for "
     r"it before "
     r"the load",
     gives=X * np.concatenate([LOWER.sum(axis=1), UPPER.sum(axis=1)])[:, None],
@@ -96,35 +96,8 @@ def a_row_sum_of_the_peer_that_is_not_waited_for(x, y, *, fixed: numpipe.Static)
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"wait for phase 0 before the next arrival, or num_arrivals=2",
-    gives=X - np.tile(UPPER.sum(axis=1) + LOWER.sum(axis=1), 2)[:, None],
-    error=SimulationError,
-    **PAIR,
-)
-def two_senders_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
-    rank = numpipe.axis_index("pair")
-    parts, landed = numpipe.scratch(
-        (SMEM((128,), np.float32), Barrier(num_arrivals=2 if fixed else 1))
-    )
-    tile = x[ds(64 * rank, 64), ds(0, 64)]
-    for to in range(2):
-        numpipe.async_store_smem(
-            tile.sum(axis=1),
-            parts.at[ds(64 * rank, 64)],
-            landed,
-            cluster_idx=to,
-            cluster_dim="pair",
-        )
-    numpipe.barrier_wait(landed)
-    y[ds(64 * rank, 64), ds(0, 64)] = tile - (parts[ds(0, 64)] + parts[ds(64, 64)])[:, None]
-
-
-@kernel(
-    X,
-    zeros(128, 64, dtype=F32),
-    hazard="too-many-arrivals",
     says=r"the CTA that waits for barrier @ norms.py:\d+ \(0\), the leader, arrives on another "
-    r"ClusterBarrier behind its wait, and the others wait for that before they arrive again",
+    r"ClusterBarrier after its wait, and the others wait for that one before they arrive again",
     gives=2 * X,
     error=SimulationError,
     **PAIR,
@@ -195,7 +168,7 @@ def sums_of_ctas_that_load_and_store_a_total(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive on barrier @ norms.py:\d+ by warpgroup 0 \(compute\) behind "
+    says=r"fix: +barrier_arrive on barrier @ norms.py:\d+ by warpgroup 0 \(compute\) after "
     r"the store, "
     r"not before it",
     gives=UPPER - UPPER.sum(axis=1)[:, None],
@@ -220,7 +193,7 @@ def row_sums_announced_before_they_are_stored(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"which holds bytes that nobody has written: store to them.*before they are read.*step=0",
+    says=r"have not been written: store to these bytes, .*before the read.*step=0",
     gives=X,
 )
 def a_mask_that_the_first_step_does_not_draw(x, y, *, fixed: numpipe.Static):
@@ -238,7 +211,7 @@ def a_mask_that_the_first_step_does_not_draw(x, y, *, fixed: numpipe.Static):
     np.tile(np.arange(64, dtype=I32), 4),
     np.zeros(128, I32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) behind its read, and barrier_wait by "
+    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) after its read, and barrier_wait by "
     r"warpgroup 0 \(compute\) before the store",
     gives=np.repeat(np.array([2, 4], I32), 64),
     **BOTH,
@@ -268,7 +241,7 @@ def bins_cleared_while_another_warpgroup_reads_them(x, y, *, fixed: numpipe.Stat
     np.ones(128, F32),
     np.zeros((1, 128), F32),
     hazard="cta-conflict",
-    says=r"signals a semaphore of this GPU, .* behind its access",
+    says=r"signals a semaphore of this GPU, .* after its access",
     gives=np.arange(1, 129, dtype=F32)[None, None] + np.zeros((1, 1, 128), F32),
     gpus=1,
     grid=numpipe.persistent(2),
@@ -291,7 +264,7 @@ def a_prefix_stored_behind_its_signal(x, y, ready, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"barrier_arrive by warpgroup [01] \(compute\) behind its read, and barrier_wait by "
+    says=r"barrier_arrive by warpgroup [01] \(compute\) after its read, and barrier_wait by "
     r"warpgroup [01] \(compute\) before the store",
     gives=np.roll(X, -128, axis=0),
     **BOTH,
@@ -314,9 +287,8 @@ def rows_stepped_in_place_while_a_neighbor_reads(x, y, *, fixed: numpipe.Static)
     WINDOWS,
     WINDOWS,
     hazard="array-in-transfer",
-    says=r"TMA (load|store) \([xy]\) (reads|writes) the array.*fix: +the stores of a "
-    r"pipeline end with "
-    r"the kernel",
+    says=r"TMA (load|store) \([xy]\) (reads|writes) the array.*fix: +a pipeline's "
+    r"stores complete when the kernel ends",
     gives=np.concatenate([WINDOWS[:192] + np.r_[0 * WINDOWS[:8], WINDOWS[:184]], WINDOWS[192:]]),
     alias=0,
 )

@@ -179,7 +179,7 @@ BOTH = np.stack([X[:, :64], X[:, :64] + 1]).astype(F16)
     zeros(64, 64),
     zeros(64, 64),
     hazard="gpu-conflict",
-    says=r"of GPU (0 signals a semaphore of GPU 1|1 signals a semaphore of GPU 0) behind "
+    says=r"of GPU (0 signals a semaphore of GPU 1|1 signals a semaphore of GPU 0) after "
     r"its access",
     gives=BOTH[::-1],
     gpus=2,
@@ -201,7 +201,7 @@ def a_shard_signalled_to_oneself(x, y, z, ready, *, fixed: numpipe.Static):
     zeros(64, 64),
     zeros(64, 64),
     hazard="gpu-conflict",
-    says=r"fix: +warpgroup 0 .* of GPU \d signals a semaphore of GPU \d behind its access",
+    says=r"fix: +warpgroup 0 .* of GPU \d signals a semaphore of GPU \d after its access",
     gives=BOTH[::-1],
     gpus=2,
     **TWO,
@@ -226,7 +226,7 @@ def a_shard_signalled_by_another_warpgroup_than_stores(x, y, z, ready, *, fixed:
     X[:, :64],
     zeros(128, 64),
     hazard="gpu-conflict",
-    says=r"fix: +blocks of its own for each: a ds\(start, size\) that depends on "
+    says=r"fix: +give each its own blocks: a ds\(start, size\) that depends on "
     r"numpipe.axis_index",
     gives=np.stack([BOTH.reshape(128, 64)] * 2),
     gpus=2,
@@ -245,7 +245,7 @@ def both_shards_in_the_place_of_the_receiver(x, y, ready, *, fixed: numpipe.Stat
     X,
     zeros(64, 128),
     hazard="uninitialised-read",
-    says=r"nobody has written since TMA store \(y\).*write all of an output tile in every block",
+    says=r"have not been written since TMA store \(y\).*write all of an output tile in every block",
     gives=X[:, :128] + X[:, 128:],
 )
 def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
@@ -270,7 +270,7 @@ def a_sum_in_an_output_that_has_left(x, y, *, fixed: numpipe.Static):
     zeros(64, 64),
     zeros(64, 64),
     hazard="array-in-transfer",
-    says=r"or the value that was stored in place of the load",
+    says=r"or use the stored value instead of the load",
     gives=2 * X[:, :64],
     compiler_params=STORED,
 )
@@ -284,7 +284,7 @@ def a_block_read_that_another_role_stores(x, y, z, *, fixed: numpipe.Static):
     X,
     zeros(64, 192),
     hazard="array-in-transfer",
-    says=r"or one store to each block",
+    says=r"or only one store to each block",
     gives=np.concatenate([X[:, :128], X[:, 128:192]], axis=1),
     compiler_params=STORED,
 )

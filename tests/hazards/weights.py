@@ -133,7 +133,7 @@ def scales_waited_for_in_the_first_step_only(x, scales, y, *, fixed: numpipe.Sta
     X[:, :64],
     zeros(128, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) behind its read, and barrier_wait by "
+    says=r"fix: +barrier_arrive by warpgroup 1 \(compute\) after its read, and barrier_wait by "
     r"warpgroup 0 \(compute\) before the store",
     gives=np.tile(
         sum(X[:, 64 * k : 64 * k + 64].astype(F32) * X[:, k].astype(F32)[:, None] for k in (0, 1)),
@@ -184,7 +184,7 @@ def rows_of_two_groups_in_one_tile(x, starts, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"read \(mma, b\) .*fix: +a barrier between the two: commit_smem within a warpgroup",
+    says=r"read \(mma, b\) .*fix: +add a barrier between the two: commit_smem within a warpgroup",
     gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32),
     compiler_params=CompilerParams(product="mma.sync", unsafe_no_auto_barriers=True),
 )
@@ -229,7 +229,7 @@ def released_before_a_product_of_warps(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"or the wait is for another barrier: of those of a ring, barriers.at\[i\] for slot i",
+    says=r"or wait for another barrier: in a ring, barriers.at\[i\] for slot i",
     gives=X[:, :64].astype(F32) + X[:, 64:128],
     error=PipelineDeadlock,
 )
