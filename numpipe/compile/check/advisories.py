@@ -76,7 +76,7 @@ ADVISORIES = {
             code="C7514",
             name="accumulator-read",
             means="an accumulator is read while its product is in flight",
-            place="read",
+            place="widest",
             fix="write acc = numpipe.wgmma_wait(acc) before; a wait that ends several products "
             "names all of their accumulators, a, b = numpipe.wgmma_wait((a, b))",
         ),
@@ -169,7 +169,6 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         "print": [error_lines.call_position(lifted, _PRINTS)],
         "widest": [seen.widest[1]],
         "begun": [place for place, _ in seen.begun],
-        "read": [place for _, place, _ in seen.left_out],
         "packed": [*(place for place, _ in seen.packed), *seen.from_registers],
     }
     where = next(
@@ -181,15 +180,8 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         for made, since in (*seen.packed, *seen.begun)
         if made == where
     ][:1]
-    if advisory.name == "register-pressure":
+    if advisory.place == "widest":
         rows = register_budget.table(seen)
-    if advisory.name == "accumulator-read":
-        rows = [
-            f"  {accumulator!r} is in flight since {since.filename}:{since.line}, and this wait "
-            "does not name it"
-            for accumulator, place, since in dict.fromkeys(seen.left_out)
-            if place == where
-        ]
     text = (
         f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
         f"fix: {advisory.fix}{ALLOWED}"

@@ -56,9 +56,6 @@ class Products:
     begun: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of accumulators that an operation other than a wgmma creates while a
     product is in flight."""
-    left_out: list[tuple[str, Position, Position]] = field(default_factory=list)
-    """(accumulator, wait, product) of products whose accumulator the wait that ends them leaves
-    out."""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """The tiles that are live at the widest point, and the product there."""
 

@@ -363,7 +363,6 @@ class _Function:
                     self._overwritten(statement, state)
                     if now := _of_this_step(state):
                         self._defined(name, now, carried)
-                self._left_out(statement, state)
                 state = self._after(statement, state)
                 now = _of_this_step(state)
                 if now and live | set(now) != measured:
@@ -378,30 +377,6 @@ class _Function:
             places = self.position(statement), self.position(self.definitions[product])
             if None not in places:
                 self.seen.overwritten.append(places)  # type: ignore[arg-type]
-
-    def _left_out(self, statement: Any, state: State) -> None:
-        """Note the accumulators of products that a wait ends without naming them: ptxas may take
-        the instructions that move them for reads of a product in flight."""
-        value: Any = getattr(statement, "value", None)
-        left = self._groups_left(value)
-        if left is None:
-            return
-        named, parts = set[Any](), [value.args[0].name]
-        while parts:
-            name = parts.pop()
-            named.add(self.webs.get(name))
-            made = getattr(self.definitions.get(name), "value", None)
-            if isinstance(made, nb.numba_ir.Expr) and made.op == "build_tuple":
-                parts += [item.name for item in made.items]
-        for product in {name.rstrip(EARLIER) for name, behind in state.items() if behind >= left}:
-            place, since = self.position(statement), self.position(self.definitions[product])
-            # also a loop that ends waits, for accumulators that are used after it
-            if place is None or since is None or "wgmma_wait" not in place.text:
-                continue
-            if (web := self.webs[product]) not in named:
-                names = [name for name in self.webs if self.webs[name] == web]
-                written = next((name for name in names if not name.startswith("$")), product)
-                self.seen.left_out.append((self._name(written), place, since))
 
     def _makes(self, statement: Any) -> bool:
         """Whether a statement gives a tile new registers: not a copy, a product or a phi node."""
