@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -326,34 +325,6 @@ def test_bytes_distinguish_a_bad_order_of_a_large_product_from_good_ones() -> No
         Row().bytes((2, 2), tile=(1, 1), k=1, ctas=0)
     with pytest.raises(SpecError, match=r"k must be an int >= 1, got 0"):
         Row().bytes((2, 2), tile=(1, 1), k=0)
-
-
-# ---- pictures
-@pytest.mark.thorough
-def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    figure = Snake(2).plot((4, 6), ctas=5, wave=1, path=tmp_path / "order.svg")
-    (axes,) = figure.axes
-    assert axes.get_title() == (
-        "snake(2), 4 x 6 tiles; wave 1 of 5: 2 panels of A and 3 of B;\nall waves 25"
-    )
-    colors = axes.images[0].get_array()
-    assert np.argwhere(colors == 3).tolist() == sorted(Snake(2).table((4, 6))[5:10].tolist())
-    assert [colors[tuple(Snake(2).table((4, 6))[t])] for t in (0, 10, 15, 20)] == [0, 0, 1, 0]
-    path = axes.lines[0].get_xydata()[:, ::-1]
-    np.testing.assert_array_equal(path, Snake(2).table((4, 6)))
-    assert (tmp_path / "order.svg").stat().st_size
-    for wrong, text in (({"wave": 5}, "wave 5 of 5"), ({"ctas": 0}, "ctas must be an int")):
-        with pytest.raises(SpecError, match=text):
-            Snake(2).plot((4, 6), **{"ctas": 5, **wrong})
-    with pytest.raises(SpecError, match="two-dimensional"):
-        Row().plot((2, 4, 6))
-
-
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SpecError, match=r"pip install 'numpipe\[plot\]'"):
-        Row().plot((2, 2))
 
 
 # ---- with warpgroups that take turns

@@ -20,8 +20,8 @@ of indices per tile::
     # an array argument, such as Hilbert().table((32, 64))
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):
 
-On the host an order returns the indices of tile t (`Order.coordinates`), the bytes that are loaded
-into L2 (`Order.bytes`), and a picture (`Order.plot`). `tile_order` defines the objects and host
+On the host an order returns the indices of tile t (`Order.coordinates`) and the bytes that are
+loaded into L2 (`Order.bytes`). `tile_order` defines the objects and host
 tables, `tile_numbers` the arithmetic that kernels and host share.
 """
 

@@ -1,5 +1,5 @@
-"""Tile orders as objects, with their host tables and pictures. They are frozen, so that a Static
-may hold one."""
+"""Tile orders as objects, with their host tables. They are frozen, so that a Static may hold
+one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +14,6 @@ import numpy as np
 from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.argument_checks import (
-    NONE,
-    PATH,
     SHAPE,
     each,
     is_int,
@@ -139,62 +136,6 @@ class Order:
         )
         panels = self.panels(shape, ctas)
         return sum(a * tile[0] + b * tile[1] for a, b in panels) * k * itemsize
-
-    def plot(
-        self,
-        shape: Sequence[int],
-        *,
-        ctas: int = 132,
-        wave: int = 0,
-        path: str | Path | None = None,
-    ) -> Any:
-        """Draw the order over a two-dimensional grid: its path, its waves in two alternating
-        colors, and one wave in a third color. The title says how many panels that wave reads.
-
-        ctas  tiles that run at the same time
-        wave  number of the wave that has its own color
-        path  an .svg or .png file to write
-
-        Returns a `matplotlib.figure.Figure`. Raises SpecError if matplotlib is not installed (``pip
-        install 'numpipe[plot]'``).
-
-        >>> from numpipe.orders import Hilbert
-        >>> figure = Hilbert().plot((16, 16), ctas=32)
-        """
-        require(f"{self}.plot", locals(), ctas=whole(1, 2**31 - 1), wave=whole(0), path=PATH | NONE)
-        try:
-            import matplotlib.figure
-        except ImportError:
-            raise SpecError(
-                "drawing an order needs matplotlib, which is not installed; fix: pip install "
-                "'numpipe[plot]', or use its numbers, order.table(shape) and order.panels(shape, "
-                "ctas)"
-            ) from None
-        table, panels = self.table(shape), self.panels(shape, ctas)
-        if table.shape[1] != 2:
-            raise SpecError(
-                f"{self}: only a two-dimensional grid can be drawn, got {tuple(shape)}: all "
-                "planes are alike"
-            )
-        grid = f"{shape[0]} x {shape[1]} tiles"
-        if wave >= len(panels):
-            raise SpecError(f"{self}: wave {wave} of {len(panels)}: {grid}, {ctas} at a time")
-        waves = np.empty(shape, np.int64)
-        waves[table[:, 0], table[:, 1]] = np.arange(len(table)) // ctas
-        figure = matplotlib.figure.Figure(layout="constrained")
-        axes = figure.add_subplot()
-        axes.imshow(np.where(waves == wave, 3, waves % 2), cmap="Blues", vmax=5)
-        axes.plot(table[:, 1], table[:, 0], color="black", linewidth=0.8)
-        a, b = panels[wave]
-        axes.set(
-            xlabel="n (a panel of B each)",
-            ylabel="m (a panel of A each)",
-            title=f"{self}, {grid}; wave {wave} of {len(panels)}: {a} panels of A and {b} of B;\n"
-            f"all waves {sum(map(sum, panels))}",
-        )
-        if path is not None:
-            figure.savefig(path)
-        return figure
 
 
 @dataclass(frozen=True)
