@@ -17,7 +17,7 @@ import math
 import os
 import statistics
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,10 +109,6 @@ class Row:
     """fraction of the tensor cores' limit in the cycles that `name` took (`limit` of
     `run_entry`)"""
     reference_fraction: float | None = None
-    per_watt: float | None = None
-    """rate over power, `work` per joule; only for "alone", because power sensors average over a
-    second"""
-    reference_per_watt: float | None = None
     work: float | None = None
     """work of one call"""
     error: float | None = None
@@ -248,10 +244,8 @@ def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample
     readings, reference = [sample.sensed(name) for _, sample in members], members[0][1].reference
     sensed = sorted({k for r in readings for k in r})
 
-    def median(
-        value: Callable[[Mapping[str, Any], Sample, str], float | None], of: str
-    ) -> float | None:
-        values = [v for run, sample in members if (v := value(run, sample, of)) is not None]
+    def fraction(of: str) -> float | None:
+        values = [v for run, sample in members if (v := _fraction(run, sample, of)) is not None]
         return statistics.median(values) if values else None
 
     def error(of: str) -> float | None:
@@ -271,10 +265,8 @@ def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample
         ratio=figure([sample.ratio(name) for _, sample in members]),
         noise=figure([sample.noise for _, sample in members]),
         sensors={k: statistics.median(r[k] for r in readings if k in r) for k in sensed},
-        fraction=median(_fraction, name),
-        reference_fraction=median(_fraction, reference),
-        per_watt=median(_per_watt, name),
-        reference_per_watt=median(_per_watt, reference),
+        fraction=fraction(name),
+        reference_fraction=fraction(reference),
         work=members[0][0]["work"],
         error=error(name),
         reference_error=error(reference),
@@ -287,13 +279,6 @@ def _fraction(run: Mapping[str, Any], sample: Sample, name: str) -> float | None
     if not mhz or not run.get("limit"):
         return None
     return float(run["work"] / (sample.seconds(name) * mhz * 1e6 * run["limit"]))
-
-
-def _per_watt(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
-    watts = sample.sensed(name).get("watts")
-    if not watts or sample.protocol != "alone":
-        return None
-    return float(run["work"] / sample.seconds(name) / watts)
 
 
 def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
@@ -315,7 +300,6 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
             "W",
             "°C",
             f"of the limit ({reference})",
-            f"{unit}/W ({reference})",
         ]
     ]
     for row in rows:
@@ -334,7 +318,6 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
                 str(row.noise),
                 *sensed,
                 _pair(row.fraction, row.reference_fraction),
-                _pair(row.per_watt, row.reference_per_watt),
             ]
         )
     shown = [i for i in range(len(lines[0])) if i < 10 or any(line[i] for line in lines[1:])]
