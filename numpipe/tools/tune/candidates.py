@@ -113,14 +113,6 @@ def compiled(
     """Compile with `kernels.warmup`, and return the machine code of each candidate by name, or the
     reason why it has none."""
     jobs = [warmup.Job(one.name, (factory, one.config), one.variant) for one in candidates]
-    for job in jobs if workers != 0 else ():
-        try:
-            job.packed()
-        except Exception as error:
-            raise SpecError(
-                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}; "
-                "fix: use configs of a class at module level, or workers=0"
-            ) from error
     found = warmup.compiled(jobs, workers, report, "autotune")
     return {
         job.name: refusal(one) if isinstance(one, Exception) else one

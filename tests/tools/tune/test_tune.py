@@ -399,18 +399,6 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     assert one.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
-def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Local(Config):
-        pass
-
-    found, _ = candidates.describe(product, {"local": Local()}, (A, B), {})
-    with pytest.raises(
-        SpecError, match="candidate 'local' cannot be sent to a worker process: .*Local.*workers=0"
-    ):
-        candidates.compiled(product, found, 1, print)
-
-
 def test_a_worker_that_dies_is_reported_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dead(concurrent.futures.ThreadPoolExecutor):
         def __init__(self, *_: Any) -> None:
