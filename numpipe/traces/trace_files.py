@@ -7,9 +7,9 @@ import dataclasses
 import json
 import reprlib
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_type_hints
+from typing import Any, Literal
 
+from ..core.records import parsed, record
 from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
@@ -22,20 +22,27 @@ FORMAT = 1
 MOST_BYTES = 1 << 31
 KEY = "numpipe"
 """the member of the file's object that `load` reads and that viewers of the format ignore"""
-CTA = (int, int, int)
-FORM: Json = {
-    "clock": str,
-    "failure": str | None,
-    "lost": int,
-    "sms": [(CTA, int)],
-    "rings": [get_type_hints(Ring)],
-    "banks": [(str, str, int, int)],
-    "who": [(CTA, int, str)],
-    "gpus": [int],
-    "events": [(int, int, int, str, dict)],
-}
-"""the form of that member: a list has any number of values of one form, a tuple has one value of
-each"""
+Cta = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """That member."""
+
+    format: int
+    clock: Literal["cycles", "ns"]
+    failure: str | None
+    lost: int
+    sms: tuple[tuple[Cta, int], ...]
+    rings: tuple[Ring, ...]
+    banks: tuple[tuple[str, str, int, int], ...]
+    """line, access, ways and count"""
+    who: tuple[tuple[Cta, int, str], ...]
+    gpus: tuple[int, ...]
+    events: tuple[tuple[int, int, int, str, dict[str, Any]], ...]
+    """index in `who`, start, end, kind and details"""
+
+
 DETAILS: Json = {
     "event": str,
     "ring": str,
@@ -130,10 +137,10 @@ def load(trace: Recording, path: Any) -> None:
     if file.suffix != ".json":
         raise SpecError(f"{where} is a text timeline; load the .json file that Trace.save wrote")
     try:
-        found = json.loads(content(file, MOST_BYTES).decode("utf8"))
+        found = parsed(content(file, MOST_BYTES))
     except OSError as error:
         raise SpecError(f"{where} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise SpecError(f"{where} is not JSON: {error}") from None
     packed = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
@@ -142,78 +149,35 @@ def load(trace: Recording, path: Any) -> None:
             "trace again with this version of numpipe"
         )
     try:
-        for later in ("banks", "gpus"):  # older files lack these keys
-            packed.setdefault(later, [])
-        _check(packed, FORM, KEY)
-        if packed["clock"] not in ("cycles", "ns"):
-            raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
-        who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
-        if len(packed["gpus"]) not in (0, len(who)):
-            raise ValueError(
-                f"{KEY}.gpus has {len(packed['gpus'])} numbers for {len(who)} warpgroups"
-            )
-        gpus = packed["gpus"] or [None] * len(who)
-        trace.clock, trace.failure, trace.lost = (
-            packed["clock"],
-            packed.get("failure"),
-            packed["lost"],
-        )
-        trace.tell_rings(
-            Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"]
-        )
-        trace.banks = {(line, access, ways): count for line, access, ways, count in packed["banks"]}
-        trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
-        for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
-            place = f"{KEY}.events[{number}]"
-            if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
+        saved = record(Saved, packed)
+        if len(saved.gpus) not in (0, len(saved.who)):
+            raise ValueError(f"gpus has {len(saved.gpus)} numbers for {len(saved.who)} warpgroups")
+        gpus = saved.gpus or [None] * len(saved.who)
+        trace.clock, trace.failure, trace.lost = saved.clock, saved.failure, saved.lost
+        trace.tell_rings(saved.rings)
+        trace.banks = {(line, access, ways): count for line, access, ways, count in saved.banks}
+        trace.sms = dict(saved.sms)
+        for number, (whose, start, end, kind, details) in enumerate(saved.events):
+            place = f"events[{number}]"
+            if whose >= len(saved.who) or max(start, end) >= 2**63:
                 raise ValueError(
-                    f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}"
+                    f"{place} is of warpgroup {whose} of {len(saved.who)}, from {start} to {end}"
                 )
             needed = (
                 NEEDED.get(f"note {details.get('event')}", ("event",))
                 if kind == "note"
                 else NEEDED.get(kind, ())
             )
-            known = {
-                key: DETAILS[key]
-                for key in DETAILS
-                if details.get(key) is not None or key in needed
-            }
-            _check(details, known, f"{place}[4]")
-            cta, warpgroup, role = who[whose]
+            for key, of in DETAILS.items():
+                value = details.get(key)
+                if type(value) is not of and (value is not None or key in needed):
+                    raise ValueError(
+                        f"{place}[4].{key} is {reprlib.repr(value)}, not {of.__name__}"
+                    )
             details = {key: _tuples(each) for key, each in details.items()}
-            trace.events.append(Event(cta, warpgroup, role, start, end, kind, details, gpus[whose]))
+            trace.events.append(Event(*saved.who[whose], start, end, kind, details, gpus[whose]))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
-
-
-def _check(value: Any, form: Any, place: str) -> None:
-    """Raise ValueError, which names the place, if a value does not have the form (`FORM`)."""
-    if isinstance(form, dict) and isinstance(value, dict):
-        parts = [(value.get(key), each, f"{place}.{key}") for key, each in form.items()]
-    elif isinstance(form, list) and isinstance(value, list):
-        parts = [(each, form[0], f"{place}[{number}]") for number, each in enumerate(value)]
-    elif isinstance(form, tuple) and isinstance(value, list) and len(value) == len(form):
-        parts = [
-            (*pair, f"{place}[{number}]")
-            for number, pair in enumerate(zip(value, form, strict=True))
-        ]
-    elif (
-        isinstance(form, (type, UnionType))
-        and isinstance(value, form)
-        and (form is bool or not isinstance(value, bool))
-    ):
-        parts = []
-    else:
-        wanted = (
-            f"list of {len(form)}"
-            if isinstance(form, tuple)
-            else getattr(form, "__name__", None)
-            or (form if isinstance(form, UnionType) else type(form).__name__)
-        )
-        raise ValueError(f"{place} is {reprlib.repr(value)}, {wanted} expected")
-    for part in parts:
-        _check(*part)
 
 
 def _tuples(value: Any) -> Any:
