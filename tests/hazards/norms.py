@@ -25,8 +25,8 @@ BOTH = {**TWO, "wg_axis": "wg"}
     X,
     zeros(128, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"that CTA \([01], 0, 0\) has read what was there.*fix: +each warp that reads the data "
-    r"arrives on a barrier of the sending CTA after its last read",
+    says=r"does not wait until CTA \([01], 0, 0\) has read the previous data.*fix: +each warp "
+    r"that reads the data arrives on a barrier of the sending CTA after its last read",
     gives=X
     - np.tile(np.maximum(UPPER.max(axis=1), LOWER.max(axis=1)), 2)[:, None]
     + np.tile(UPPER.sum(axis=1) + LOWER.sum(axis=1), 2)[:, None],

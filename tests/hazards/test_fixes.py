@@ -411,7 +411,7 @@ OTHERS = {
         True,
     ),
     "rows_stepped_in_place_while_a_neighbor_reads": (
-        r"behind its read, and barrier_wait by warpgroup \d \(compute\) before the store",
+        r"after its read, and barrier_wait by warpgroup \d \(compute\) before the store",
         [
             (
                 "        new[ds(64 * wg, 64), :] = old[ds(64 - 64 * wg, 64), :]\n",
