@@ -80,7 +80,9 @@ class Nested(Calls, Waits):
             node, name, coroutine, rest is not None
         )
         free = names(ast.Load, *node.body) - {n for n, _ in stores(node)}
-        captures = sorted(free & self.local | {CONTEXT})
+        # which the casts of operands need; index maps are lambdas, and have none
+        casts = {CONTEXT} if name != "lambda_" else free & {CONTEXT}
+        captures = sorted(free & self.local | casts)
         if name in captures and name != "lambda_":
             self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
         for capture in captures:
@@ -98,7 +100,7 @@ class Nested(Calls, Waits):
         outside = parameters([ENVIRONMENT])
         outside.args += arguments.args
         self.out.append(ast.copy_location(definition(lifted, outside, [*unpack, *node.body]), node))
-        captured: list[ast.expr] = [load(c) for c in captures]
+        captured: list[ast.expr] = [load(c) for c in captures] or [ast.Constant(0)]
         return located(
             ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node
         )

@@ -12,6 +12,7 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
@@ -54,7 +55,12 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
         return assembled(builder, result, part_of_either(builder, have, value, result))
     first = context.fndesc.argtypes[0]
     known = first if isinstance(first, nb.types.BaseTuple) else (first,)
-    (np_,) = (each for each in known if isinstance(each, ContextType))
+    np_ = next((each for each in known if isinstance(each, ContextType)), None)
+    if np_ is None:
+        raise SpecError(
+            f"an operand {have.form} of a lambda would be moved to {result.layout} layout: fix: "
+            "write a nested function, def f(…): return …, in place of the lambda"
+        )
     if not np_.computes:
         return undefined(result)
     what = source.described(have.form, result.form)

@@ -183,3 +183,29 @@ def test_a_tile_has_at_most_all_registers() -> None:
     x = np.zeros((2, 20000), F32)
     with pytest.raises(SpecError, match=r"1 to 32768 elements.*got \(2, 20000\)"):
         too_many(x, x.copy(), target="sim")
+
+
+@numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+def strips_of_a_lambda(x, y):
+    t = x[ds(0, 8), ds(0, 64)]
+    most = numpipe.load_tile(x.at[ds(0, 8), ds(0, 64)], "rows 8").max(axis=1)
+    y[ds(0, 8), ds(0, 64)] = numpipe.map_columns(lambda s, _: s + most[:, None], t, 64)
+
+
+@numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+def strips_of_a_function(x, y):
+    t = x[ds(0, 8), ds(0, 64)]
+    most = numpipe.load_tile(x.at[ds(0, 8), ds(0, 64)], "rows 8").max(axis=1)
+
+    def raised(s, _):
+        return s + most[:, None]
+
+    y[ds(0, 8), ds(0, 64)] = numpipe.map_columns(raised, t, 64)
+
+
+def test_an_operand_of_a_lambda_is_not_moved() -> None:
+    x, y = drawn((8, 64), F32), np.zeros((8, 64), F32)
+    with pytest.raises(SpecError, match=r"fix: write a nested function, def f"):
+        strips_of_a_lambda.inspect("ptx", x, y)
+    strips_of_a_function(x, y, target="sim")
+    assert (y == x + x.max(1, keepdims=True)).all()
