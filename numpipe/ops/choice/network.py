@@ -2,8 +2,8 @@
 
 The count models waves, steps and bytes, but not how the waits of a cluster, the depth of a ring and
 L2 interact. Small networks learn the logarithm of measured over counted cycles, and their outputs
-are averaged (examples/benchmarks/choice_fit trains them). Matrix products use NumPy's einsum,
-because BLAS would start threads for a few hundred rows.
+are averaged (`fit` trains them). Matrix products use NumPy's einsum, because BLAS would start
+threads for a few hundred rows.
 """
 
 from __future__ import annotations
