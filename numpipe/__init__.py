@@ -189,6 +189,7 @@ if TYPE_CHECKING:
     from .language.tiles.load import *
     from .language.tiles.mathematics import *
     from .language.tiles.mma import *
+    from .language.tiles.random_numbers import *
     from .language.tiles.reduce import *
     from .language.tiles.refs import *
     from .language.tiles.scan import *

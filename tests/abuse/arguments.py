@@ -571,9 +571,6 @@ def goods(folder: Path) -> list[Good]:
             {"tile": (64, 64), "k": 64},
         ),
         Good(
-            "row", orders.Row().plot, {"ctas": "count", "wave": "size", "path": "path?"}, ((2, 2),)
-        ),
-        Good(
             "Plan",
             bench.Plan,
             {"idle": "number", "burst_count": "count", "rounds": "count", "work": "number"},

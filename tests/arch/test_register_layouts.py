@@ -118,7 +118,7 @@ def test_the_gate_looks_for_the_instructions_in_a_products_record() -> None:
 
 @pytest.mark.parametrize(
     "changed, told",
-    [({"rows": 192}, "M must be a multiple of 192"), ({"k_bytes": 256}, "K of 256")],
+    [({"rows": 192}, "M must be a multiple of 192"), ({"k_bytes": 256}, "K a multiple of 256")],
 )
 def test_a_product_is_refused_by_the_numbers_of_its_record(
     changed: dict[str, int], told: str, monkeypatch: pytest.MonkeyPatch

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds, launch
-from tests.kernels.launch_fakes import CudaArray
+from numpipe import BlockSpec, SpecError, ds
+from tests.kernels.launch_fakes import CudaArray, choose_a_fake_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +61,7 @@ def of_three(x):
 def test_an_input_that_tma_cannot_address_is_refused_with_the_padded_copy(
     monkeypatch: pytest.MonkeyPatch, ptr: int, strides: tuple[int, ...] | None, reason: str
 ) -> None:
-    monkeypatch.setattr(
-        launch,
-        "choose_target",
-        lambda *_: launch.Choice(
-            "gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
-        ),
-    )
+    choose_a_fake_gpu(monkeypatch)
     a, c = CudaArray(ptr, (64, 64), "<f2", strides), CudaArray(8192, (64, 64), "<f4")
     for execution in (loads_a, loads_a.compiled):
         with pytest.raises(SpecError) as caught:

@@ -86,7 +86,7 @@ def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_st
     )
     for x, y, told in (
         (narrow, wide, "'x'.*its rows are 252 bytes apart.*a part of a wider array"),
-        (wide, narrow, "rows of 'y' are no multiple of 16 B"),
+        (wide, narrow, "rows of 'y' are not a multiple of 16 B"),
     ):
         with pytest.raises(SpecError, match=r"test_mesh_calls.py:\d+: .*" + told):
             turn(x, y, mesh=TWO)

@@ -646,7 +646,7 @@ def a_shift_too_large(c, n):
 
 
 @refused(
-    "1 >> 32: a shift count outside 0 … 31 for 32-bit integers: the result is undefined on the GPU",
+    "1 >> 32: a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU",
     32,
     **SIMULATED,
 )

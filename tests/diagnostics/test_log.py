@@ -242,7 +242,8 @@ def test_sass_without_nvdisasm_says_what_to_install(
     monkeypatch.setattr(nb, "disassemble", missing)
     with pytest.raises(
         TargetError,
-        match=r"kernel matmul: inspect\('sass'\) needs nvdisasm.*pip install nvidia-cuda-nvdisasm",
+        match=r"kernel matmul: inspect\('sass'\) and inspect\('gate'\) need nvdisasm.*"
+        r"pip install nvidia-cuda-nvdisasm",
     ):
         compiled[0].inspect("sass", A, A, cfg=SMALL)
     assert build.toolchain() is None

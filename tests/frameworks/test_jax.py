@@ -223,7 +223,9 @@ def test_neither_a_kernel_nor_a_method_is_refused() -> None:
 
 
 def test_types_that_jax_has_not_are_refused() -> None:
-    with pytest.raises(SpecError, match="JAX makes no float64 while jax_enable_x64 is off"):
+    with pytest.raises(
+        SpecError, match="is float64, which JAX does not make while jax_enable_x64 is off"
+    ):
         numpipe.jax.call(ones, out_type=ArrayType((64, 64), np.float64))()
 
 
@@ -451,7 +453,7 @@ def test_vmap_of_rows_by_one_matrix_is_one_product_of_more_rows() -> None:
 @pytest.mark.parametrize(
     "arguments, options, message",
     [
-        (((5, 16), (8, 16)), {}, r"K = 16 in 'a' \(5, 16\), 8 in 'b' \(8, 16\); pass b.T"),
+        (((5, 16), (8, 16)), {}, r"K = 16 in 'a' \(5, 16\), 8 in 'b' \(8, 16\); fix: pass b.T"),
         (((2, 5, 16), (3, 16, 8)), {}, "do not broadcast"),
         (
             ((5, 16), (16, 8)),

@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "None": (
         lambda: npt.all_gather_matmul(ONES, [ONE, None], mesh=MESH),
-        "'b' must be a torch.Tensor, got a NoneType",
+        "'b' under .* must be a list of 2 arrays, .* got 1 of them",
     ),
     "NumPy": (
         lambda: npt.reduce_scatter([ONE.numpy()] * 2, mesh=MESH),

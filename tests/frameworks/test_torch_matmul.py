@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no derivative": (
         lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, activation=halved),
-        "halved has no derivative here, .* use 'relu', 'silu', 'gelu', apply your library's",
+        "halved has no derivative here, .* fix: use 'relu', 'silu', 'gelu', omit activation=",
     ),
     "jvp": (
         lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),

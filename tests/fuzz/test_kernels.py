@@ -215,7 +215,7 @@ def test_results_that_differ_from_numpys_are_wrong(monkeypatch: pytest.MonkeyPat
 
 def test_a_kernel_that_is_refused_and_a_report_of_a_hazard_are_found() -> None:
     with pytest.raises(Found, match="refused: "):
-        simulated(replace(CASE, text=BROKEN.replace("64)]", "60)]")), 0)
+        simulated(replace(CASE, text=BROKEN.replace("64)]", "0)]")), 0)
     both = BROKEN.replace("num_compute_wgs=1", "num_compute_wgs=2")  # store to the same place
     with pytest.raises(Found, match="false alarm: "):
         verified(replace(CASE, text=both, wgs=2), 0)

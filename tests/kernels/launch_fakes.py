@@ -15,6 +15,12 @@ from numpipe import launch
 from numpipe.launch import current_gpu, driver
 
 
+def choose_a_fake_gpu(monkeypatch: Any) -> None:
+    """Let calls run on a GPU that does not exist."""
+    gpu = launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
+    monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("gpu", "a fake", gpu))
+
+
 class FakeDriver:
     """A fake of `numpipe.launch.driver.Driver` on host memory; `calls` lists the requests in order.
 

@@ -28,7 +28,7 @@ from numpipe.ops.choice.gpu import gpu_of
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
-from tests.kernels.launch_fakes import CudaArray, TorchTensor
+from tests.kernels.launch_fakes import CudaArray, TorchTensor, choose_a_fake_gpu
 from tests.kernels.tuned_cases import EPILOGUES, FORMS, RANKS, layouts
 
 # the package's attribute of this name is the function
@@ -64,7 +64,7 @@ def test_an_impossible_config_is_refused_with_the_numbers() -> None:
     a, b = operands(64, 64, 64)
     with pytest.raises(numpipe.SpecError, match="shared memory: .* B, but a CTA has 232448 B"):
         gemm_tuned.matmul(a, b, cfg=replace(CONFIGS["ping-pong 128x192"], slots=6), target="sim")
-    with pytest.raises(numpipe.NumpipeError, match="a slot is 393216 B"):
+    with pytest.raises(numpipe.NumpipeError, match="a slot needs 393216 B"):
         gemm_tuned.matmul(a, b, cfg=gemm_tuned.Config(64, 128, 1024, slots=None), target="sim")
 
 
@@ -130,6 +130,8 @@ def test_arrays_of_any_kind_are_transposed_and_outputs_are_of_the_first_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passed: list[Any] = []
+    choose_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )
@@ -288,6 +290,8 @@ def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     passed, moved, padded = [], [], laid_operands.padded
+    choose_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )
@@ -488,11 +492,11 @@ def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (
             {"split": 2, "dynamic": True},
-            "dynamic=True takes whole tiles from a counter, and split= cuts them",
+            "dynamic=True takes whole tiles from a counter, but split= cuts them",
         ),
         (
             {"dynamic": True, "cluster": 2},
-            "CTAs fetch tiles each for itself, and those of a cluster with named axes",
+            "each CTA fetches its own tiles, but the CTAs of a cluster with named axes",
         ),
     ],
     ids=str,

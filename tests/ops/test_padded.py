@@ -12,7 +12,7 @@ import pytest
 from numpipe import launch, ops
 from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.windows import transposed
-from tests.kernels.launch_fakes import CudaArray
+from tests.kernels.launch_fakes import CudaArray, choose_a_fake_gpu
 
 OP, COPY, OPERANDS = (
     importlib.import_module(f"numpipe.ops.{name}") for name in ("matmul", "copy", "operands")
@@ -58,6 +58,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Return (cut, arrays, numbers) of each copy and (arguments,) of each product, without running
     any."""
     found: list[tuple[Any, ...]] = []
+    choose_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OPERANDS,
         "copy_lanes",

@@ -255,7 +255,7 @@ def test_bad_arrays_semaphores_and_ranks_are_refused() -> None:
 def test_a_kernel_of_one_gpu_has_no_peers() -> None:
     for body, says in (
         (lambda_peer, "numpipe.peer.* in a kernel that runs on one GPU"),
-        (lambda_axis, "that of a mesh's GPUs"),
+        (lambda_axis, "the axis of a mesh's GPUs"),
     ):
         with pytest.raises(numpipe.NumpipeError, match=says):
             numpipe.kernel(grid=1)(body).simulate(np.zeros((64, 64), np.float16))

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
-from ...core.arith import INT64
+from ...core.arith import INT64, as_read
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
@@ -50,6 +50,7 @@ from .array_views import (
     GmemView,
     block_axes,
     check_inside,
+    check_parts,
     check_read,
     ends,
     index_form,
@@ -241,7 +242,8 @@ def load(ref: GmemRef, index: Any) -> Any:
         found = machine.gmem_read(
             array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
         )
-        return found.astype(number_type(ref.dtype)).reshape(-1)[0]
+        return as_read(found.astype(number_type(ref.dtype)).reshape(-1)[0])
+    check_parts(ref, parts, f"'{ref.name}[…]'")
     value = np.zeros(form.shape, form.dtype)
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None

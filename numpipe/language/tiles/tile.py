@@ -61,8 +61,8 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     whole = tuple(map(int, shape))
     if len(whole) not in (1, 2) or min(whole) < 1 or math.prod(whole) > MOST:
         raise SpecError(
-            f"{what}: the rows and the columns of a tile must be multiples of 8, with at most "
-            f"{MOST} elements (all registers of a warpgroup), got {shape}"
+            f"{what}: a tile must have one or two dimensions, and 1 to {MOST} elements (all "
+            f"registers of a warpgroup), got {shape}"
         )
     if len(whole) == 2 and 1 not in whole:
         return Form(whole, dtype, natural(whole))

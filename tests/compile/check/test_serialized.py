@@ -148,7 +148,7 @@ def line_of(function: Any, text: str) -> str:
 def test_a_note_is_an_error_at_a_line_of_the_kernel(
     function: Any, wgs: int, place: str, said: str
 ) -> None:
-    kernel = numpipe.kernel(num_compute_wgs=wgs, wg_axis="wg")(function)
+    kernel = numpipe.kernel(num_compute_wgs=wgs, wg_axis="wg", memory_registers=40)(function)
     with pytest.raises(
         SerializedWgmma, match=rf"kernel {function.__name__}: ptxas serializes wgmma, {said}: "
     ) as caught:

@@ -441,7 +441,7 @@ OTHERS = {
     "y[lane, 0] = 1.0": (
         "index 3 along dimension 0 is outside the array's 3; the GPU writes nothing there"
     ),
-    "z[lane % 4] = 1.5": r"'z' is int32, the value float: int\(x\) truncates a float",
+    "z[lane % 4] = 1.5": r"'z' is int32, but the value is float; fix: convert it, int\(x\)",
     "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": (
         "is an operation of the whole warpgroup, but this body runs in each"
     ),

@@ -141,7 +141,7 @@ def test_a_bad_table_is_refused() -> None:
         (
             large,
             x,
-            r"prefetched\(table, size\): size must be a compile-time int of 1 … 16384, .* got "
+            r"prefetched\(table, size\): size, .* must be a compile-time int of 1 … 16384, got "
             r"1048576",
         ),
         (

@@ -272,7 +272,7 @@ def test_errors_say_what_the_target_takes() -> None:
     text = _error(by_wgmma, "float64", {"tk": 16})
     assert "but wgmma of sm_90a multiplies only " in text
     assert "fix: leave out CompilerParams(product='wgmma'), mma.sync multiplies float64" in text
-    assert "K of 16" in _error(by_mma_sync, "float64", {"tk": 8})
+    assert "K a multiple of 16" in _error(by_mma_sync, "float64", {"tk": 8})
     assert "must be K-major" in _error(by_mma_sync, "float64", {"tk": 16}, b_by_k=False)
     assert "must be K-major" in _error(by_mma_sync, "int8", {"tk": 64}, b_by_k=False)
 

@@ -403,7 +403,7 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
 
 def test_a_part_with_more_elements_than_registers_is_not_a_register_tile() -> None:
     tile = SmemTile(1024, block_layout((1024, 64), 1, F16, "block"), F16, COMPUTE, True)
-    with pytest.raises(SpecError, match=r"tile\[…\]: .* 1 to 32768 elements, .*got \(520, 64\)"):
+    with pytest.raises(SpecError, match=r"tile\[…\]: .* 1 to 32768 elements .*got \(520, 64\)"):
         _ = tile[ds(0, 520), :]
 
 

@@ -165,7 +165,7 @@ def test_arrays_and_the_machine_are_left_as_they_were() -> None:
 
 def test_a_changed_result_is_detected_and_an_edit_without_effect_is_not_a_mutant() -> None:
     class Given:
-        def run(self, call: object, seed: int | None) -> dict[str, np.ndarray]:
+        def run(self, call: object, schedule_seed: int | None) -> dict[str, np.ndarray]:
             return {"y": np.full(3, 7)}
 
     kernel, place = SimpleNamespace(simulate=None), Place("mbar_wait", ())
