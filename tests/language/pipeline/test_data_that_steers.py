@@ -164,8 +164,8 @@ def test_an_array_of_floats_does_not_steer(run: str) -> None:
 
     with pytest.raises(
         CompileError,
-        match=r"an element of array 'x' \(of float32: those of int32 and int64 steer\) decides what "
-        r"is loaded",
+        match=r"an element of array 'x' \(of float32: those of int32 and int64 steer\) decides "
+        r"what is loaded",
     ):
         getattr(of_floats, run)(
             np.ones((64, 64), np.float16), np.ones(1, np.float32), np.zeros((64, 64), np.float16)
