@@ -50,11 +50,14 @@ def _functions(text: str) -> list[tuple[ast.Lambda | ast.FunctionDef, CodeType]]
         if isinstance(node, (ast.Lambda, ast.FunctionDef)):
             number = _FIRST + len(nodes)
             nodes[number] = node
-            for part in (node, *getattr(node, "decorator_list", ())):
+            # a body that is alone on another line would start with a NOP (Python 3.12)
+            body = [node.body] if isinstance(node, ast.Lambda) else []
+            same_line = [part for part in body if part.lineno == node.lineno]
+            for part in (node, *same_line, *getattr(node, "decorator_list", ())):
                 places.append((part, part.lineno, part.end_lineno, part.col_offset))
                 part.lineno, part.end_lineno, part.col_offset = number, number, 0
     found = list(codes(compile(tree, "<functions>", "exec", dont_inherit=True)))
-    for part, *place in places:
+    for part, *place in reversed(places):
         part.lineno, part.end_lineno, part.col_offset = place
     return [(nodes[code.co_firstlineno], code) for code in found if code.co_firstlineno in nodes]
 
