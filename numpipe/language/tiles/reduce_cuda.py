@@ -241,7 +241,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:
-        values = _ranked(builder, name, tile, values, plan.axis)
+        values = _ranked(builder, name, tile, values, None if plan.whole else plan.axis)
 
     def reduced(values: list[Any]) -> list[Any]:
         """Return the registers of the result, or the number alone."""
