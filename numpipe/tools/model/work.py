@@ -17,10 +17,12 @@ from ...sim.work_count import Counter, Tracer, run
 Place = tuple[int, int, int]
 Body = Callable[[Any], None]
 Counted = collections.Counter[tuple[str, str]]
-EVENTS = 4_000
+EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
 SAMPLES = 264
-"""CTAs whose accesses are compared; an eighth of them if warps that compute also load"""
+"""CTAs whose accesses are compared, if they have a memory role"""
+LOADERS = 32
+"""warpgroups whose accesses are compared otherwise: recording what they compute takes longer"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
 
@@ -128,7 +130,7 @@ def count(
     sizes = (math.prod(clusters),) if steered() else clusters[::-1]
     most = EVENTS * len(work.counted) // max(1, events)
     alike = not steered() and most < ctas
-    most = max(5, most // math.prod(unit.cluster))
+    most = max(3, most // math.prod(unit.cluster))
     add(sizes)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
@@ -156,7 +158,8 @@ def _trace(
     moved, steady, swept, union, beside = (Counted() for _ in range(5))
     known: set[Any] = set()
     here: set[Any] = set()
-    samples = min(resident, SAMPLES if unit.warp_specialized else SAMPLES // 8)
+    most = SAMPLES if unit.warp_specialized else max(NEIGHBOURS, LOADERS // max(1, len(movers)))
+    samples = min(resident, most)
     for number in range(samples):
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
