@@ -2,19 +2,18 @@
 
 The steps of a loop, or the CTAs along a dimension of a grid, do the same work as their neighbors or
 work that grows evenly: later rows of a causal mask have more blocks. So only some positions are
-counted: the first two, the last two, the middle, and between any two of these another one. Where
-that one is not on the line between the two, both halves are looked at again, until the position of
-each change is found::
+counted: the first, the last and one between them, and then another one between any two neighbors
+that differ and are not on a line with a third::
 
-    position   0  1  ...  66  ...  98 | 99  ...  131          of 132 CTAs that share 1023 tiles
-    tiles      8  8  ...   8  ...   8 |  7  ...    7          0, 98, 99 and 131 say it all
+    position   0 ... 56 ... 98 | 99 ... 131                   of 132 CTAs that share 1023 tiles
+    tiles      8 ...  8 ...  8 |  7 ...   7                   0, 98, 99 and 131 say it all
 """
 
 from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 Work = collections.Counter[tuple[Any, ...]]
@@ -37,81 +36,62 @@ Work = collections.Counter[tuple[Any, ...]]
     ("votes",)           times that a kernel asks for any() or all() of a tile
 """
 
-ALL = 6
-"""of at most this many positions, all are counted"""
 MOVED = "load", "store", "reduce", "fetch", "send"
 EVEN = 0.02
 """how far work may be from a line, as a fraction of the largest of the three positions"""
 
 
-def breaks(
-    count: int, enough: Callable[[], bool] = lambda: False, most: int = 1000
-) -> Generator[int, Work, dict[int, float]]:
-    """Choose the positions of 0 … count - 1 that determine the work at all of them.
+def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator[int]:
+    """Yield some of the positions 0 … count - 1, at most `most`.
 
-    Yields a position and is sent its work, each once; returns the weight of each position in the
-    sum over all. The weights add up to `count`. Looks no further between positions when it has
-    `most`, or `enough` and the work at both is alike.
+    What is added to `total` at these positions is their work; finally the work at all others is
+    added. If the positions are not `alike`, equal work at two says nothing about those between.
     """
     known: dict[int, Work] = {}
-    middle = () if enough() else (count // 2,)
-    first = range(count) if count <= ALL else (0, 1, *middle, count - 2, count - 1)
-    for position in first:
-        known[position] = yield position
-    spans = list(itertools.pairwise(first))
-    while spans:
-        low, high = spans.pop(0)
-        if high - low < 2 or len(known) >= most or (enough() and _alike(known[low], known[high])):
-            continue
-        # not the middle: loops have periods of 2, 4 and 8
-        between = low + max(1, (high - low) * 3 // 7)
-        known[between] = yield between
-        if not _on_line(known, low, between, high):
-            spans += [(low, between), (between, high)]
-    nodes = sorted(known)
-    kept = nodes[:1]
-    for at, position in enumerate(nodes[1:], 1):
-        last = at + 1 == len(nodes)
-        if last or not _on_line(known, kept[-1], position, nodes[at + 1]):
-            kept.append(position)
-    weights = dict.fromkeys(kept, 1.0)
-    for low, high in itertools.pairwise(kept):
-        for end in (low, high):
-            weights[end] += (high - low - 1) / 2
-    return weights
+    chosen = [0, count * 3 // 7, count - 1] if most > 4 else [0, 1, count - 2, count - 1]
+    while chosen:
+        for position in dict.fromkeys(chosen):
+            if 0 <= position < count and position not in known and len(known) < most:
+                before = Work(total)
+                yield position
+                known[position] = total - before
+        nodes = sorted(known)
+        chosen = [
+            # not the middle: loops have periods of 2, 4 and 8
+            low + max(1, (high - low) * 3 // 7)
+            for at, (low, high) in enumerate(itertools.pairwise(nodes))
+            if high - low > 1
+            and len(known) < most
+            and not (alike and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high))
+        ]
+    for low, high in itertools.pairwise(sorted(known)):
+        for key in known[low].keys() | known[high].keys():
+            total[key] += round((high - low - 1) * (known[low][key] + known[high][key]) / 2)
 
 
-def _alike(one: Work, other: Work) -> bool:
-    """Return whether no amount differs by a tenth."""
-    return all(10 * abs(one[k] - other[k]) <= max(one[k], other[k]) for k in one.keys() | other)
+def _certain(known: dict[int, Work], near: list[int], low: int, high: int) -> bool:
+    """Return whether the work at two neighbors is equal, or on a line with that of one `near`."""
+    return known[low] == known[high] or any(
+        _on_line(*((position, known[position]) for position in near[at : at + 3]))
+        for at in range(len(near) - 2)
+    )
 
 
-def structure(work: Work) -> frozenset[Any]:
+def _structure(work: Work) -> frozenset[Any]:
     """Return work without its loads and stores, whose bytes depend on how much of a block is inside
     its array."""
     return frozenset(item for item in work.items() if item[0][0] not in MOVED)
 
 
-def _on_line(known: Mapping[int, Work], low: int, between: int, high: int) -> bool:
+def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work]) -> bool:
     """Return whether the work at a position is on the line between two others."""
-    one, work, other = known[low], known[between], known[high]
-    if one == work == other:
-        return True
-    inner, (left, right) = structure(work), map(structure, (one, other))
+    (start, one), (at, work), (end, other) = low, between, high
+    inner, left, right = map(_structure, (work, one, other))
     if left != right and inner in (left, right):
         return False  # a step, not a slope
-    share = (between - low) / (high - low)
+    share = (at - start) / (end - start)
     return all(
         abs(work[key] - one[key] - share * (other[key] - one[key]))
         <= EVEN * max(work[key], one[key], other[key])
         for key in one.keys() | work.keys() | other.keys()
     )
-
-
-def weighted(parts: Mapping[Any, tuple[float, Work]]) -> Work:
-    """Return the sum of works times their weights, rounded."""
-    total: dict[tuple[Any, ...], float] = collections.defaultdict(float)
-    for weight, work in parts.values():
-        for key, amount in work.items():
-            total[key] += weight * amount
-    return Work({key: round(amount) for key, amount in total.items()})

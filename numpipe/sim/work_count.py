@@ -13,7 +13,6 @@ import collections
 import contextlib
 import contextvars
 import io
-import itertools
 import math
 import re
 import sys
@@ -29,11 +28,13 @@ from ..plan.cluster_ranks import place_of, rank_of
 from ..plan.protocol import COMPUTING
 from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
-from .inferred import Work, breaks, weighted
+from .inferred import Work, inferred
 from .schedule import WorkCounter
 
-MOST = 9
-"""tiles of a loop that run at most, and half of the steps"""
+MOST = 6
+"""tiles of a loop that run at most, and a third of the steps"""
+STEPS = 4
+"""steps of a loop whose accesses are recorded"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 """An array's name and its GPU, at the end of the name of an access."""
 
@@ -43,47 +44,19 @@ class Numbers(np.ndarray):
     it, which may steer it; `strides`: those of the array that zeros replace."""
 
     read = False
-    layout: tuple[int, ...] | None = None
+    _strides: tuple[int, ...] | None = None
 
-    @property  # type: ignore[misc]
+    @property
     def strides(self) -> Any:
-        return self.layout or np.ndarray.strides.__get__(self)
+        return self._strides or np.ndarray.strides.__get__(self)
+
+    @strides.setter
+    def strides(self, of: Any) -> None:
+        self._strides = of
 
     def __getitem__(self, index: Any) -> Any:
         self.read = True
         return super().__getitem__(index)
-
-
-class TileLoop:
-    """A loop over tiles of which only some run: its first tile and stride, the choice, what it
-    counted, and the work outside of it."""
-
-    def __init__(self, before: int, stride: int, end: int, outer: Work, most: int) -> None:
-        self.before, self.stride, self.end, self.outer = before, stride, end, outer
-        self.known: dict[int, Work] = {}
-        self.chosen = breaks(-(-(end - before) // stride) - 1, most=most)
-        self.weights: dict[int, float] | None = None
-        self.running = self.following = before
-        self.asked = False
-
-    def goes_on(self, work: Work | None) -> None:
-        """Choose the next tile, after one of `work`; None: before the first."""
-        if self.weights is not None:
-            self.following = self.end
-            return
-        number = (self.running - self.before) // self.stride - 1
-        try:
-            if work is not None:
-                self.known[number] = work
-            number = next(self.chosen) if work is None else self.chosen.send(work)
-        except StopIteration as done:
-            self.weights = done.value
-            # the loop ends with its last tile, whose number code after it may use
-            if not self.known or number == max(self.known):
-                self.following = self.end
-                return
-            number = max(self.known)
-        self.following = self.before + (number + 1) * self.stride
 
 
 class Accumulator:
@@ -125,7 +98,9 @@ class Counter:
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role = COMPUTE
         self.lanes: Lanes = "all"
-        self.loops: list[TileLoop] = []
+        self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
+        """by current tile, stride and end"""
+        self._asked: tuple[int, ...] = ()
         self.sites: set[Any] = set()
         """loops of pipelines of which enough steps have run"""
         self.events = 0
@@ -159,52 +134,29 @@ class Counter:
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
         """Run those steps of a loop that determine the others' work, and infer it. When a loop is
-        run again, its first and last steps do."""
-        again = site in self.sites
-        chosen, known = breaks(count, lambda: again, 2 * MOST), {}
-        try:
-            step = next(chosen)
-            while True:
-                outer, self.work = self.work, Work()
-                yield step
-                known[step], self.work = self.work, outer
-                step = chosen.send(known[step])
-        except StopIteration as done:
-            self.work += weighted({at: (n, known[at]) for at, n in done.value.items()})
-            if count > MOST:
-                self.sites.add(site)
+        run again, its first two and last two steps do."""
+        yield from inferred(self.work, count, 4 if site in self.sites else 3 * MOST)
+        if count > MOST:
+            self.sites.add(site)
         yield count
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:
         """Run those tiles of a loop that determine the others' work, and infer it."""
-        if self.every_tile or tile + stride >= end > tile < 0:
-            return tile + stride
-        loops = self.loops
-        if loops and loops[-1].asked:  # the second time
-            loops[-1].asked, loops[-1].running = False, loops[-1].following
-            self.work = Work()
-            return loops[-1].running
-        if tile < 0:
+        asked, self._asked = self._asked, ()
+        if asked[:3] == (tile, stride, end):  # the second time
+            return asked[3]
+        loop = self._loops.pop((tile, stride, end), None)
+        if tile < 0 and not self.every_tile:
+            tiles = range(tile + stride, end, stride)
             # tiles of several GPUs change with the GPU that they are for
-            most = 4 * MOST if self.unit.gpus else MOST
-            loops.append(TileLoop(tile, stride, end, self.work, most))
-            loops[-1].goes_on(None)
-        else:
-            while (loops[-1].running, loops[-1].stride, loops[-1].end) != (tile, stride, end):
-                self._leave()  # a loop that was left by `break`
-            loops[-1].goes_on(self.work)
-        loop = loops[-1]
-        loop.asked = loop.following < end
-        if not loop.asked:
-            assert loop.weights is not None
-            self.work = weighted({at: (n, loop.known[at]) for at, n in loop.weights.items()})
-            self._leave()
-        return loop.following
-
-    def _leave(self) -> None:
-        outer = self.loops.pop().outer
-        outer += self.work
-        self.work = outer
+            most = MOST * (6 if self.unit.gpus else 1)
+            loop = map(tiles.__getitem__, inferred(self.work, len(tiles), most))
+        if loop is None:
+            return tile + stride
+        following = next(loop, end)
+        self._loops[following, stride, end] = loop
+        self._asked = (tile, stride, end, following)
+        return following
 
     # ---- operations that are counted
     def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
@@ -424,37 +376,8 @@ class Lane:
     def syncwarp(self, mask: int) -> None: ...
 
 
-class Sampler(Counter):
-    """A warpgroup that stops after its first loads, and records their boxes."""
-
-    LOADS, FILLS = 64, 2
-    every_tile = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
-        """How often each box was loaded: (array, coordinates, box, bytes)."""
-
-    def steps(self, count: int, site: Any) -> Iterator[int]:
-        yield from range(count + 1)
-
-    def note(self, event: str, **details: Any) -> None:
-        super().note(event, **details)
-        if event == "fill" and self.work["fills", details["ring"]] > self.FILLS:
-            raise Enough
-
-    def tma_load(
-        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
-    ) -> None:
-        if self.boxes.total() == self.LOADS:
-            raise Enough
-        self.boxes[
-            tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)
-        ] += 1
-
-
 class Access(NamedTuple):
-    """Accesses of an array: at one place, or at one in each step of a loop.
+    """Accesses of an array at a place, which represents the places of some steps of a loop.
 
     `kind` and `array` are as in keys of `Work`; `place` is equal for accesses of the same bytes.
     """
@@ -462,14 +385,14 @@ class Access(NamedTuple):
     kind: str
     array: str
     place: Any
-    nbytes: int
+    nbytes: float
     """moved in total"""
-    distinct: int
+    distinct: float
 
 
 class Tracer(Counter):
     """A warpgroup that stops at its second tile, and records what it accesses. Of a loop's steps it
-    runs the first two and the last."""
+    runs the first few."""
 
     every_tile = True
 
@@ -479,25 +402,17 @@ class Tracer(Counter):
         self.tiles = 0
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
-        outer, each = self.accesses, []
-        for step in sorted({0, 1, count - 1} & set(range(count))):
-            self.accesses = []
-            yield step
-            each.append(self.accesses)
-        self.accesses = outer
-        for access in itertools.zip_longest(*each):
-            if len(each) < 3 or None in access:
-                outer += filter(None, access)
-                continue
-            first, one, last = access
-            moves = not first.place == one.place == last.place
+        outer, self.accesses = self.accesses, []
+        ran = min(count, STEPS)
+        yield from range(ran)
+        for access, times in collections.Counter(self.accesses).items():
+            moves = 1 if times == ran else count / ran
             outer.append(
-                one._replace(
-                    place=(first.place, last.place),
-                    nbytes=count * one.nbytes,
-                    distinct=(count if moves else 1) * one.distinct,
+                access._replace(
+                    nbytes=times * count / ran * access.nbytes, distinct=moves * access.distinct
                 )
             )
+        self.accesses = outer
         yield count
 
     def note(self, event: str, **details: Any) -> None:

@@ -520,7 +520,7 @@ def _count(
         for info, array in zip(infos, known, strict=True)
     ]
     for numbers, info in zip(arrays, infos, strict=True):
-        numbers.layout = info.strides
+        numbers.strides = info.strides
 
     def read(given: bool) -> list[str]:
         """Return the names of the arrays, `given` or not, whose numbers were read; numbers that the

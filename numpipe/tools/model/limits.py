@@ -323,10 +323,8 @@ class Model:
         once = float(work.footprint.get(key[1], 0))
         if sum(work.footprint.values()) <= room:
             return once
-        share = work.distinct.get(key[1], 1.0) if key[0] == "load" else 1.0
         passes = 1.0 if work.wave_bytes <= room else work.passes.get(key, 1.0)
-        share = min(share, passes * work.again.get(key, 1.0))
-        return max(once, share * work.total[key])
+        return max(once, passes * work.again.get(key, 1.0) * work.total[key])
 
     def hbm_bytes(self) -> float:
         """Return the bytes that HBM reads and writes, including those that other GPUs load and
@@ -352,7 +350,7 @@ class Model:
     def l2_bytes(self) -> float:
         """Return the bytes that L2 reads and writes."""
         loads = sum(
-            self.work.distinct_beside.get(array, 1.0) * self.work.total["load", array]
+            self.work.beside.get(array, 1.0) * self.work.total["load", array]
             for array in self.work.footprint
         )
         return loads + self.stored()

@@ -213,11 +213,11 @@ def _work(
     ]
     for axis, array in enumerate("ab", 1):
         panels = [(place[0], place[axis], part) for place, part in places]
-        work.distinct[array] = len(set(panels)) / len(panels)
+        work.again["load", array] = len(set(panels)) / len(panels)
         beside = sum(
             len(set(panels[at : at + NEIGHBOURS])) for at in range(0, len(panels), NEIGHBOURS)
         )
-        work.distinct_beside[array] = beside / len(panels)
+        work.beside[array] = beside / len(panels)
     return work
 
 

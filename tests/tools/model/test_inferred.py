@@ -9,20 +9,16 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, CompilerParams, ds
-from numpipe.sim.inferred import Work, breaks, weighted
+from numpipe.sim.inferred import Work, inferred
 
 
-def inferred(count: int, of: Callable[[int], int]) -> tuple[int, int]:
+def summed(count: int, of: Callable[[int], int]) -> tuple[int, int]:
     """Return the sum of a function of 0 … count - 1, and how many values it took."""
-    chosen, known = breaks(count), {}
-    try:
-        position = next(chosen)
-        while True:
-            known[position] = Work({("steps", 0): of(position)})
-            position = chosen.send(known[position])
-    except StopIteration as done:
-        total = weighted({at: (n, known[at]) for at, n in done.value.items()})
-    return total["steps", 0], len(known)
+    total, counted = Work(), 0
+    for position in inferred(total, count, most=count):
+        total["steps", 0] += of(position)
+        counted += 1
+    return total["steps", 0], counted
 
 
 @pytest.mark.parametrize(
@@ -37,7 +33,7 @@ def inferred(count: int, of: Callable[[int], int]) -> tuple[int, int]:
     ids=["equal", "a slope", "a step", "the first differs", "the last differs"],
 )
 def test_few_positions_determine_all(of: Callable[[int], int]) -> None:
-    total, counted = inferred(1000, of)
+    total, counted = summed(1000, of)
     assert total == sum(map(of, range(1000))) and counted < 40
 
 

@@ -76,8 +76,8 @@ def test_it_agrees_with_explain(
     assert closed.total["store", "c"] == 2 * m * n * (*batches, 1)[0]
     assert (closed.ctas, closed.footprint) == (counted.ctas, counted.footprint)
     if whole:
-        assert closed.distinct == pytest.approx(counted.distinct)
-        assert closed.distinct_beside == pytest.approx(counted.distinct_beside)
+        assert closed.again == pytest.approx(counted.again)
+        assert closed.beside == pytest.approx(counted.beside)
     assert (
         mine.seconds == pytest.approx(told.predicted_seconds, rel=1e-9 if whole else 0.03)
         and mine.limiter == told.limiter
