@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
+import gemm_mma
 import numpy as np
 import pytest
 
 import gemm
-import gemm_mma
 import numpipe
 from numpipe import ArrayType, BlockSpec, ds
 from numpipe.model import H200
