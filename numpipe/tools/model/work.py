@@ -125,10 +125,10 @@ def count(
     width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
     clusters = width, height, depth
     sizes = (math.prod(clusters),) if steered() else clusters[::-1]
-    most = EVENTS * len(work.counted) // max(1, events)
+    most = EVENTS * (4 if steered() else 1) * len(work.counted) // max(1, events)
     alike = not steered() and most < ctas
     # CTAs of several GPUs have different jobs
-    most = max(12 if unit.gpus else 3, most // math.prod(unit.cluster))
+    most = max(24 if unit.gpus else 3, most // math.prod(unit.cluster))
     add(sizes)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
