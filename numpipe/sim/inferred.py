@@ -37,7 +37,7 @@ Work = collections.Counter[tuple[Any, ...]]
 """
 
 MOVED = "load", "store", "reduce", "fetch", "send"
-ALL = 6
+ALL = 12
 """of at most this many positions, all are counted"""
 EVEN = 0.02
 """how far work may be from a line, as a fraction of the largest of the three positions"""

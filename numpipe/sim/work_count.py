@@ -31,7 +31,7 @@ from ..plan.unit import Unit
 from .inferred import Work, inferred
 from .schedule import WorkCounter
 
-MOST = 9
+MOST = 12
 """tiles of a loop that run at most, and half of the steps"""
 STEPS = 4
 """steps of a loop whose accesses are recorded"""
