@@ -37,6 +37,8 @@ Work = collections.Counter[tuple[Any, ...]]
 """
 
 MOVED = "load", "store", "reduce", "fetch", "send"
+ALL = 12
+"""of at most this many positions, all are counted"""
 EVEN = 0.02
 """how far work may be from a line, as a fraction of the largest of the three positions"""
 
@@ -62,7 +64,9 @@ def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator
             for at, (low, high) in enumerate(itertools.pairwise(nodes))
             if high - low > 1
             and len(known) < most
-            and not (alike and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high))
+            and not (
+                alike and count > ALL and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
+            )
         ]
     for low, high in itertools.pairwise(sorted(known)):
         for key in known[low].keys() | known[high].keys():

@@ -31,8 +31,8 @@ from ..plan.unit import Unit
 from .inferred import Work, inferred
 from .schedule import WorkCounter
 
-MOST = 6
-"""tiles of a loop that run at most, and a third of the steps"""
+MOST = 12
+"""tiles of a loop that run at most, and half of the steps"""
 STEPS = 4
 """steps of a loop whose accesses are recorded"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
@@ -135,7 +135,7 @@ class Counter:
     def steps(self, count: int, site: Any) -> Iterator[int]:
         """Run those steps of a loop that determine the others' work, and infer it. When a loop is
         run again, its first two and last two steps do."""
-        yield from inferred(self.work, count, 4 if site in self.sites else 3 * MOST)
+        yield from inferred(self.work, count, 4 if site in self.sites else 2 * MOST)
         if count > MOST:
             self.sites.add(site)
         yield count

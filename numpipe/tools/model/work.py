@@ -16,7 +16,6 @@ from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
 Body = Callable[[Any], None]
-Counted = collections.Counter[tuple[str, str]]
 EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
 SAMPLES = 264
@@ -83,12 +82,11 @@ def count(
     movers: set[int] = set()
     sites: dict[int, set[Any]] = collections.defaultdict(set)
 
-    def at(cta: Place) -> Work:
-        number = cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
+    def at(number: int) -> Work:
         if number not in work.counted:
             work.counted[number] = Work()
             for warpgroup in _order(unit):
-                work.counted[number] += counted(warpgroup, cta)
+                work.counted[number] += counted(warpgroup, place(number, grid))
         return work.counted[number]
 
     def counted(warpgroup: int, cta: Place) -> Work:
@@ -109,10 +107,8 @@ def count(
         if not sizes:
             first = place(outer[0], clusters) if len(outer) == 1 else outer[::-1]
             for member in itertools.product(*map(range, unit.cluster)):
-                cta = tuple(
-                    n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True)
-                )
-                work.total.update(at(cta))
+                x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
+                work.total.update(at(x + grid[0] * (y + grid[1] * z)))
             return
         visited = 0
         for number in inferred(work.total, sizes[0], most, alike):
@@ -120,17 +116,19 @@ def count(
             add(sizes[1:], *outer, number)
         work.sampled |= most <= visited < sizes[0]
 
-    ends = (0, 0, 0), place(ctas - 1, grid)
+    ends = 0, ctas - 1
     sum(map(at, ends), Work())
     if steered():
         work.counted.clear()
         events = 0
         sum(map(at, ends), Work())
-    clusters = tuple(n // of for n, of in zip(grid, unit.cluster, strict=True))
+    width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
+    clusters = width, height, depth
     sizes = (math.prod(clusters),) if steered() else clusters[::-1]
-    most = EVENTS * len(work.counted) // max(1, events)
+    most = EVENTS * (4 if steered() else 1) * len(work.counted) // max(1, events)
     alike = not steered() and most < ctas
-    most = max(3, most // math.prod(unit.cluster))
+    # CTAs of several GPUs have different jobs
+    most = max(24 if unit.gpus else 3, most // math.prod(unit.cluster))
     add(sizes)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
@@ -155,7 +153,9 @@ def _trace(
 ) -> None:
     """Estimate how many of the bytes that the resident CTAs load and add to are distinct, from the
     first of these CTAs."""
-    moved, steady, swept, union, beside = (Counted() for _ in range(5))
+    moved, steady, swept, union, beside = (
+        collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
+    )
     known: set[Any] = set()
     here: set[Any] = set()
     most = SAMPLES if unit.warp_specialized else max(NEIGHBOURS, LOADERS // max(1, len(movers)))
