@@ -131,7 +131,7 @@ def test_arrays_of_any_kind_are_transposed_and_outputs_are_of_the_first_ones(
 ) -> None:
     passed: list[Any] = []
     choose_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
+    monkeypatch.setattr(ops.matmul, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )
@@ -291,7 +291,7 @@ def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(
 ) -> None:
     passed, moved, padded = [], [], laid_operands.padded
     choose_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
+    monkeypatch.setattr(ops.matmul, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )

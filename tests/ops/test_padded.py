@@ -59,7 +59,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     any."""
     found: list[tuple[Any, ...]] = []
     choose_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(OP, "_written", True)  # the fake kernel stores nothing
+    monkeypatch.setattr(ops.matmul, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OPERANDS,
         "copy_lanes",

@@ -61,7 +61,10 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
                 f'numpipe.layout_cast(v, "{COLUMN}")'
             )
     elif not fits(form.shape):
-        raise SpecError(f"{SEND}: a tile has 64 x j rows and at most 256 columns, got {form.shape}")
+        raise SpecError(
+            f"{SEND}: a tile must have a multiple of 64 rows, and at most 256 columns, got "
+            f"{form.shape}"
+        )
     if form.shape != layout.sides:
         raise SpecError(
             f"{SEND}: src is {form.shape}, but dst is {layout.sides}: they must have the same shape"

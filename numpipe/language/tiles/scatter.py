@@ -74,8 +74,8 @@ def check_scatter(name: str, parts: Sequence[Any]) -> None:
     vector, *others = vectors
     if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{what}: one part of the index may be a vector of int32, the others are ds(start, "
-            f"size) and integers, got {' and '.join(map(str, vectors))}"
+            f"{what}: only one part of the index may be a vector of int32, with ds(start, size) "
+            f"and integers for the others, got {' and '.join(map(str, vectors))}"
         )
 
 

@@ -35,9 +35,13 @@ def strip_form(tile: Any, width: Any) -> tuple[Form, Form]:
     SpecError if the tile cannot be divided into them."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
-        raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
+        raise SpecError(
+            f"map_columns: the second argument must be a register tile, got {called(tile)}"
+        )
     if len(form.shape) != 2:
-        raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
+        raise SpecError(
+            f"map_columns: only a two-dimensional tile has strips of columns, got {form}"
+        )
     if (
         isinstance(width, bool)
         or not isinstance(width, (int, np.integer))

@@ -67,7 +67,9 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     if len(whole) == 2 and 1 not in whole:
         return Form(whole, dtype, natural(whole))
     if not ways(whole):
-        raise SpecError(f"{what}: a column has 64 x j rows, or at most {MOST // 8}, got {shape}")
+        raise SpecError(
+            f"{what}: a column must have a multiple of 64 rows, or at most {MOST // 8}, got {shape}"
+        )
     return Form(whole, dtype, deferred(whole))
 
 

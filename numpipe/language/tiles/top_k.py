@@ -36,7 +36,7 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
     Raises SpecError for other tiles and counts."""
     form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
     if form is None:
-        raise SpecError(f"top_k(tile, k): tile is a register tile (M, N), got {called(tile)}")
+        raise SpecError(f"top_k(tile, k): tile must be a register tile (M, N), got {called(tile)}")
     if len(form.shape) != 2 or form.dtype not in (FLOAT32, *HALVES, INT32):
         raise SpecError(
             f"top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got {form}"
