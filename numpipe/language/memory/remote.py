@@ -56,9 +56,8 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     if len(form.shape) == 1:
         if form.shape[0] % 64 or form.dtype.itemsize != 4:
             raise SpecError(
-                f"{SEND}: a vector must have 32-bit elements along rows, as tile.sum(axis=1) "
-                f"returns them, got {form.dtype} {form.shape} in {form.layout} layout; fix: send "
-                f'numpipe.layout_cast(v, "{COLUMN}")'
+                f"{SEND}: a vector must have a multiple of 64 elements of 32 bits, got "
+                f"{form.dtype} {form.shape}"
             )
     elif not fits(form.shape):
         raise SpecError(
