@@ -148,8 +148,8 @@ class Results:
             # parameters that start with np__ are internal
             shown = ", ".join(name for name in known if not name.startswith("np__"))
             has = has or (
-                f"the call knows {shown}: it is called with arguments by the names of the kernel's "
-                "parameters"
+                f"the call knows {shown}; fix: pass {unknown[0]}, or take only arguments of the "
+                "call, by the names of the kernel's parameters"
             )
             raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
         given = {name: known[name] for name in wanted}

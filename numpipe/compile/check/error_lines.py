@@ -397,7 +397,7 @@ _HINTS = (
     (
         re.compile(
             r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot "
-            r"(?!\()).*shared-memory tile"
+            r"(?!\()).*shared-memory tile|shared-memory tile.* has no attribute"
         ),
         "; tile[...] loads a shared-memory tile to registers",
     ),

@@ -49,7 +49,7 @@ ADVICE = {
         "write fewer bytes (a narrower dtype), keep tiles in registers for longer, or let stores "
         "overlap products"
     ),
-    "slots": "tiles come too late: more slots (max_concurrent_steps), or smaller steps",
+    "slots": "tiles come too late: more slots (max_concurrent_steps), with smaller steps if needed",
     "tile size": (
         "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same "
         "FLOP"
@@ -69,7 +69,7 @@ ADVICE = {
         "ordinary accesses of shared memory take longer than products and copies: fewer, or more "
         "warpgroups"
     ),
-    "launch": "too little work for a launch",
+    "launch": "more work in one call",
 }
 """advice for each limiter"""
 LOSSES = (

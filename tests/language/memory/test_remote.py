@@ -224,8 +224,7 @@ def sums_of_columns(x):
         ),
         (
             sums_of_columns,
-            r"a vector must have 32-bit elements along rows, .*, got float32 \(16,\) in row "
-            r'layout; fix: send numpipe.layout_cast\(v, "column"\)',
+            r"a vector must have a multiple of 64 elements of 32 bits, got float32 \(16,\)",
         ),
         (
             sent(barrier=ClusterBarrier("pair")),
