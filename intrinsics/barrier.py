@@ -30,10 +30,10 @@ def sync(id: int, threads: int) -> None:
 
 @ptx("bar.arrive $id, $threads;", id="r", threads="r")
 def arrive(id: int, threads: int) -> None:
-    """Arrive at barrier `id` without blocking; `threads` counts both arrivers and waiters. Scope:
-    warps.
+    """Arrive at barrier `id` without blocking; `threads` is the number of threads that arrive or
+    wait. Scope: warps.
 
-    Two compute warpgroups can alternate with it::
+    It lets two compute warpgroups alternate::
 
         barrier.sync(1 + wg, 256)  # my turn?
         issue_the_mainloop()

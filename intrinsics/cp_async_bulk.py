@@ -130,10 +130,11 @@ def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
 def store(
     tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None
 ) -> None:
-    """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
+    """Start copying from shared address `src` to the box at `coords` in GMEM. Scope: one elected
+    lane.
 
-    Before it, lanes that wrote to `src` must execute `fence.proxy_async` and then synchronize at a
-    barrier. After `wait_group_read`, `src` may be overwritten::
+    Before the call, lanes that wrote to `src` must execute `fence.proxy_async` and then synchronize
+    at a barrier. After `wait_group_read`, `src` may be overwritten::
 
         cp_async_bulk.store(c_map, (m, n), panel)
         cp_async_bulk.commit_group()

@@ -37,7 +37,7 @@ compiling              `warmup`: compile before the first call; `jit`: choose wh
                        compile; `load`: load a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 your own ops           `op`: declare an op with gradients, callable from PyTorch and JAX too
-errors                 `NumpipeError` and its kinds
+errors                 `NumpipeError` and its subclasses
 packages               `numpipe.ops` (ready-made kernels); `numpipe.intrinsics` (PTX), `numpipe.sim`
                        (the simulated SM), `numpipe.orders` (tile orders), `numpipe.bench`
 =====================  =============================================================================

@@ -4,8 +4,8 @@
 ``timeline``  draws saved traces
 ``cache``     reports the size of the cache of compiled kernels, or clears it
 ``export``    compiles a kernel and writes it to a file
-``inspect``   prints what such a file contains
-``mutate``    reports which synchronization operations a kernel runs correctly without
+``inspect``   prints the contents of such a file
+``mutate``    reports which synchronization operations can be removed without being noticed
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
     # ValueError: an empty module name; TypeError: a relative one
     except (ImportError, ValueError, TypeError) as error:
         raise SpecError(
-            f"{text}: {error}; write module:kernel, with a module that Python can import from here"
+            f"{text}: {error}; fix: write MODULE:KERNEL, where Python can import MODULE from the "
+            "current folder"
         ) from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):

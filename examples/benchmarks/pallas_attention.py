@@ -73,11 +73,11 @@ class KernelTimer(bench.EventTimer):
 
 
 class Pallas:
-    """The kernel with the best configuration of a sweep, on sets of PyTorch's (q, k, v), (B, H, S,
-    D), in turn.
+    """The kernel with the best configuration of a sweep, called in turn on sets of PyTorch tensors
+    (q, k, v), each of shape (B, H, S, D).
 
-    The kernel takes (B, S, H, D), so the arrays are copied, and does not scale scores, so q is
-    scaled. Raises ValueError, with the error of each, if no configuration runs.
+    The kernel expects (B, S, H, D) and does not scale the scores, so the inputs are copied and q is
+    scaled beforehand. Raises ValueError, with each one's error, if no configuration runs.
     """
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:

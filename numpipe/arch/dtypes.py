@@ -1,4 +1,4 @@
-"""Element types. A record for each type contains everything that depends on the type.
+"""Element types. Each type has a record that holds everything specific to it.
 
 For 8-bit types and tf32, the code for conversions, TMA and the model reads only these records, and
 the code for products reads the `Operand` of each (`products`), so adding another such type takes

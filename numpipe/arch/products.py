@@ -60,12 +60,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Groups:
-    """The waits of an asynchronous product, in PTX and in machine code.
+    """How to recognize the waits of an asynchronous product in PTX and in machine code.
 
-    wait    pattern of a wait in PTX, with the number of groups that stay in flight
-    waited  opcode of a wait, and `left`: the pattern of its number
+    wait    regular expression for a wait in PTX; captures the number of groups left in flight
+    waited  SASS opcode of a wait; `left` is the regular expression for its number
     fence   the PTX statement that begins a group
-    begun   opcode of this statement in machine code
+    begun   SASS opcode of this statement
     """
 
     wait: str

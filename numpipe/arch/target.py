@@ -1,4 +1,5 @@
-"""`Target`: a GPU architecture, as plans, the compiler, the simulator and the model use it."""
+"""`Target`: the description of a GPU architecture that plans, the compiler, the simulator and the
+model share."""
 
 from __future__ import annotations
 

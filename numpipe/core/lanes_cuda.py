@@ -1,5 +1,5 @@
-"""The CUDA implementations: `one_lane` is a call inside a branch, `each_warp` a predicated
-statement."""
+"""CUDA implementations of `one_lane` (a call inside a branch) and `each_warp` (a predicated
+statement)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def range_type(*kinds: Kind) -> np.dtype:
     dtype = common(INT32, *kinds)
     if dtype not in (INT32, INT64):
         raise SpecError(
-            f"range takes integers that fit int64, got {spelled(*kinds)}: int(x) truncates a float"
+            f"range expects integers that fit in int64, got {spelled(*kinds)}; fix: int(x), which "
+            "truncates a float"
         )
     return dtype
 

@@ -116,7 +116,7 @@ def at(filename: str, line: int, message: str) -> str:
 # ---- where ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Position:
-    """A piece of the user's source, which an error underlines.
+    """A span of the user's source that an error underlines.
 
     Lines count from 1, columns from 0 in characters; `end_column` is exclusive. `text` is the first
     line as it was when the source was read, so that errors show what ran even if the file has since

@@ -229,8 +229,8 @@ class Definition:
         return self.arguments.bind(args, named)
 
     def known(self, bound: Bound, view: Callable[[Any], Any] = HostView) -> dict[str, Any]:
-        """Return the values that a user's function of the arguments may take, before the call is
-        described.
+        """Return the arguments that can be passed to a user's function (`grid`, `out_type`) before
+        the call is described.
 
         Arrays are converted by `view`. An ArrayType, whose sizes may be symbols, can be passed in
         place of an array.

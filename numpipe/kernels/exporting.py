@@ -259,7 +259,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _is_record(kind: Any) -> bool:
-    """Return whether a value is a dataclass or a class of named tuples."""
+    """Return whether a value is a dataclass or a namedtuple class."""
     return isinstance(kind, type) and (
         dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
     )

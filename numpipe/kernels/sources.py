@@ -66,7 +66,9 @@ class _Text:
         ids"""
 
     def add(self, function: Any, constants: dict[str, Any], statics: Mapping[str, Any]) -> str:
-        """Add a function without the parameters in `constants`, and return its name in the text."""
+        """Add a function to the text, without the parameters in `constants`, and return the name it
+        has
+        there."""
         if isinstance(function, MethodType):
             first = next(iter(inspect.signature(function.__func__).parameters))
             function, constants = function.__func__, {first: function.__self__} | constants

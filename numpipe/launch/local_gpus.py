@@ -47,7 +47,7 @@ class LocalGpus:
         """CUDA ordinals by rank"""
         if unknown := [device for device in self.devices if device not in able]:
             raise TargetError(
-                f"Mesh.local: GPU {unknown[0]} cannot run kernels: use some of "
+                f"Mesh.local: GPU {unknown[0]} cannot run kernels; fix: choose from "
                 f"{', '.join(map(str, able))}"
             )
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))

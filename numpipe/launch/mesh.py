@@ -75,8 +75,8 @@ class Mesh:
             not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS
         ):
             raise SpecError(
-                "Mesh.local: devices must be a list of different CUDA ordinals with at least one "
-                f"entry, got {told(devices)}"
+                "Mesh.local: devices must be a non-empty list of distinct CUDA ordinals, got "
+                f"{told(devices)}"
             )
         gpus = LocalGpus(devices)
         return cls(gpus.size, None, gpus)

@@ -509,7 +509,7 @@ class Op(Generic[P]):
         for name in wanted:
             if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
                 raise SpecError(
-                    f"{self.name}: no kernel stores to the result '{name}'; called: "
+                    f"{self.name}: no kernel stores to the result '{name}'; kernels called: "
                     f"{', '.join(call.kernel.name for call in notes.calls) or 'none'}"
                 )
         self._written = True

@@ -99,7 +99,8 @@ def short(columns: int, rows: int, lanes: int) -> Config:
 
 
 def long(columns: int, wgs: int) -> Config:
-    """Return the config for long rows that `wgs` warpgroups share, with at least 512 columns each.
+    """Return the config for long rows that are split across `wgs` warpgroups, at least 512 columns
+    each.
 
     >>> long(5001, 1)
     Config(rows=0, lanes=32, columns=576, rest=64, last=8, wgs=1, masked=False)

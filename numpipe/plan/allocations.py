@@ -316,8 +316,8 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """The place of barriers; `index` is the number of the int32 in which a warpgroup keeps the
-    parities of their phases."""
+    """The location of a group of barriers. `index` is the number of the int32 in which a warpgroup
+    keeps their phase parities."""
 
     kind: Barrier
     memory: Region

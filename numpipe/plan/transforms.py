@@ -97,8 +97,8 @@ class TransposeTransform:
     def __post_init__(self) -> None:
         if not isinstance(self.permutation, tuple) or self.permutation != (1, 0):
             raise SpecError(
-                "TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got "
-                f"{self.permutation!r}"
+                "TransposeTransform: permutation must be (1, 0), because a tile has two "
+                f"dimensions, got {self.permutation!r}"
             )
 
 

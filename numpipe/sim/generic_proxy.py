@@ -112,8 +112,9 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
 
 
 def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
-    """Return the access of one warp. It is the same object while nothing that reports name changes,
-    so that segments merge."""
+    """Return the access of one warp. Return the same object until a field that reports show
+    changes, so that adjacent
+    segments can be merged."""
     epoch = who.epoch(warp)
     clocks = who.sm.clocks
     site = sites.user_site()

@@ -114,8 +114,7 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
 
 
 def settle(place: Place, regions: list[Region]) -> None:
-    """Put an array into its region: one of `regions`, or a new one that replaces the regions that
-    the array connects."""
+    """Add an array to the region that it overlaps, and merge the regions if it overlaps several."""
     array, (lo, hi) = place.array, bounds(place.array)
     joined = [region for region in regions if region.lo < hi and lo < region.hi]
     lo = min([lo, *(region.lo for region in joined)])

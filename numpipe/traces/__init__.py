@@ -2,7 +2,7 @@
 them.
 
 Read `plan.protocol` first. Its tables are the only place that lists the barriers of a slot and the
-moments of a step; addresses, names, reports, timelines and profiles are derived from them. Then
+events of a step; addresses, names, reports, timelines and profiles are derived from them. Then
 read ``events``, which defines what a run records.
 
 =====================  =============================================================================
@@ -18,7 +18,7 @@ file                   concept
 ``summary``            where the time went
 ``legal``              whether a trace follows the rules of the protocol, which are deliberately
                        implemented a second time there
-``deadlocks``          the report of a run in which nobody can proceed
+``deadlocks``          the report of a run in which no warpgroup can proceed
 ``trace_files``        saving and reading traces; ``chrome``: the Trace Event Format
 =====================  =============================================================================
 

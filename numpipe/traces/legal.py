@@ -444,8 +444,9 @@ def compare(trace: Recording, simulated: Recording) -> None:
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
                         f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is "
-                        f"{_at(have)}, but {_at(want)} in the simulated run: both runs must do the "
-                        "same, in the same order; give them the same kernel, arguments and grid"
+                        f"{_at(have)}, but {_at(want)} in the simulated run: both runs must record "
+                        "the same events in the same order; fix: give them the same kernel, "
+                        "arguments and grid"
                     )
 
 

@@ -28,8 +28,9 @@ MEANS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a warpgroup's time. Its `kind` is a key of `MEANS`, "tile" or "region"; `step` and
-    `slot` are given if known."""
+    """An interval of a warpgroup's time. `kind` is "tile", "region" or a key of `MEANS`; `step` and
+    `slot`
+    are set if they are known."""
 
     kind: str
     start: int

@@ -496,7 +496,7 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
     [
         (
             ["export", "nowhere:k", "k", "float16[1]"],
-            "nowhere:k: No module named 'nowhere'; write module:kernel",
+            "nowhere:k: No module named 'nowhere'; fix: write MODULE:KERNEL",
         ),
         (
             ["export", "tests.kernels.export_kernels:no", "k", "float16[1]"],
@@ -506,7 +506,7 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
             ["export", "tests.kernels.export_kernels", "k", "float16[1]"],
             "kernels of tests.kernels.export_kernels are scaled",
         ),
-        (["export", ":k", "k", "float16[1]"], "write module:kernel"),
+        (["export", ":k", "k", "float16[1]"], "write MODULE:KERNEL"),
         (["export", "tests.kernels:k", "k", "1"], "are none"),
         (
             ["export", "tests.kernels.export_kernels:scaled", "k", "floaty[1]"],

@@ -727,7 +727,7 @@ def a_negative_exponent(c, n):
     v = n**-1  # <-
 
 
-@refused("range takes integers that fit int64, got float32", 0.5)
+@refused("range expects integers that fit in int64, got float32", 0.5)
 def a_range_of_floats(c, x):
     for i in range(x):  # <-
         pass

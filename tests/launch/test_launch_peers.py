@@ -352,8 +352,8 @@ def test_gpus_that_cannot_access_each_other_do_not_form_a_mesh(fake: FakeDriver)
 @pytest.mark.parametrize(
     "devices, error, told",
     [
-        ([0, 2], TargetError, "GPU 2 cannot run kernels: use some of 0, 1"),
-        ([0, 0], SpecError, "different CUDA ordinals"),
+        ([0, 2], TargetError, "GPU 2 cannot run kernels; fix: choose from 0, 1"),
+        ([0, 0], SpecError, "distinct CUDA ordinals"),
         ([], SpecError, "at least one"),
         (2, SpecError, "devices must be None or a tuple or list"),
     ],

@@ -183,7 +183,7 @@ def test_transforms_that_do_not_fit_the_block_are_refused_with_those_that_would(
         (lambda: SwizzleTransform(True), "got True"),
         (
             lambda: TransposeTransform((0, 1)),
-            "permutation must be (1, 0), a tile has two dimensions, got (0, 1)",
+            "permutation must be (1, 0), because a tile has two dimensions, got (0, 1)",
         ),
         (
             lambda: BlockSpec((64, 64), tuple, transforms=SwizzleTransform(64)),

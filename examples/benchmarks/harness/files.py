@@ -113,7 +113,7 @@ def changes(results: Sequence[tuple[str, Result]]) -> str:
 # ---- many rows
 @dataclass(frozen=True)
 class Group:
-    """The rows of one kind and one competitor."""
+    """The result rows of one kind of case and one competitor."""
 
     name: str
     rows: tuple[Row, ...]

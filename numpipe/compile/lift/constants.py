@@ -126,9 +126,7 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
             type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType)
             and plain is not EMPTY
         ):
-            raise SpecError(
-                f"a number, a string or a tuple of these is expected, got {told(value)}"
-            )
+            raise SpecError(f"expected a number, a string, or a tuple of these, got {told(value)}")
         negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
         node = (
             ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where))
@@ -295,7 +293,7 @@ def _same(a: Any, b: Any) -> bool:
     """Evaluate ``a is b``. Raises TypeError for dtypes, because equal dtypes may be different
     objects."""
     if a is not None and b is not None and (isinstance(a, np.dtype) or isinstance(b, np.dtype)):
-        raise TypeError("equal dtypes may be several objects: write '=='")
+        raise TypeError("equal dtypes may be distinct objects; fix: write '=='")
     return a is b
 
 

@@ -106,8 +106,9 @@ class Nested(Calls, Waits):
         )
 
     def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
-        """Raise an error for a function with ``*rest`` that is passed to code other than the
-        callers that make a tuple of the rest."""
+        """Raise an error if a function that takes ``*rest`` is passed to code that does not pack
+        its
+        extra arguments into a tuple."""
         nodes = [part for scope, _ in self.scopes for part in walk(scope)]
         packs = set()
         for call in nodes:

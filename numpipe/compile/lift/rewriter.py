@@ -237,7 +237,7 @@ class Rewriter(Known):
 
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
-        """Replace an expression whose value is known by a literal."""
+        """Replace an expression with a literal if its value is known."""
         if isinstance(node, ast.expr) and not isinstance(
             getattr(node, "ctx", None), (ast.Store, ast.Del)
         ):

@@ -240,8 +240,8 @@ def _inlined(
 
 # ---- indices of the grid -------------------------------------------------------------------------
 class _Programs(ast.NodeTransformer):
-    """Replaces `program_id` and `num_programs` of sequential dimensions by the step and the number
-    of steps."""
+    """Rewriter that replaces `program_id` and `num_programs` of sequential dimensions with the step
+    index and the number of steps."""
 
     def __init__(self, constants: Constants, node: ast.FunctionDef, grid: Grid) -> None:
         self.constants, self.grid, self.local = constants, grid, {name for name, _ in stores(node)}

@@ -19,8 +19,7 @@ from ..process_guards import uninterrupted
 
 
 def _row_stack(arrays: Any) -> Any:
-    """Replace NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy 2.5
-    does not have it.
+    """Stand in for `np.row_stack`, which NumPy 2.5 removed, while numba-cuda 0.30 is imported.
 
     It is a separate function, so that what Numba registers for it does not affect `vstack`.
     """

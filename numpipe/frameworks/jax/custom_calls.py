@@ -200,8 +200,8 @@ def _view(
 
 @atexit.register
 def _finish() -> None:
-    """Wait for CPU programs that are still running: XLA would wait for their calls, which need a
-    live Python interpreter."""
+    """Wait at exit for CPU programs that are still running. Otherwise XLA would wait for their
+    calls after the interpreter has gone."""
     for array in jax.live_arrays() if _targets else ():
         with contextlib.suppress(Exception):  # an array was deleted, or its program failed
             array.block_until_ready()

@@ -140,8 +140,9 @@ class Handler:
         *,
         streams: bool,
     ) -> None:
-        """`operands` and `results` are their numbers. `streams` says whether the platform has
-        streams, so that `function` gets the call's."""
+        """`operands` and `results` are counts. `streams` says whether the platform has streams; if
+        so,
+        `function` receives the call's stream."""
         self._function, self._streams = function, streams
         self._operands, self._results = c_void_p * operands, c_void_p * results
         self._counts = operands, results

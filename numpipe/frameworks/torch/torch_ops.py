@@ -238,7 +238,7 @@ class TorchOp:
         return (*several, *(like.new_empty(0) for _ in range(lacking))) if lacking > 0 else made
 
     def _present(self, made: Any) -> Any:
-        """Return the results without those empty tensors."""
+        """Return the results, without the empty tensors that stand for absent ones."""
         if len(self.declared.results) == 1:
             return made
         always = [isinstance(dims, str) for dims in self.declared.results.values()]
@@ -509,7 +509,7 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an additional function of a declaration, which calls the op with another signature."""
+    """Return an extra entry point of a declared op, with a different signature."""
     bound = functools.partial(function, torch_op(op).front)
     signature = inspect.signature(bound)
     tensors = [name for name, each in signature.parameters.items() if each.default is each.empty]

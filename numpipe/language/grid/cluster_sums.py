@@ -89,7 +89,7 @@ class SumsPlan:
 
     @property
     def share(self) -> Form:
-        """The tile that a CTA keeps."""
+        """The part of the whole sum that each CTA keeps, as a tile."""
         return Form((self.shape[0], self.shape[1] // self.size), FLOAT32)
 
     @property

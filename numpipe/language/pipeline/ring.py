@@ -274,7 +274,8 @@ def begins(ring: Ring, k: Any) -> bool:
 
 @formula
 def ends(ring: Ring, k: Any) -> bool:
-    """Return whether the pipeline's step k is this warpgroup's last one that uses its block."""
+    """Return whether step k of the pipeline is the last step in which this warpgroup uses the
+    step's block."""
     following = k + 1
     return (following == ring.steps) | own_step(ring, following)[1]  # type: ignore[no-any-return]
 

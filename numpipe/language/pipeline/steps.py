@@ -207,7 +207,8 @@ class LoopFacts(StoringFacts):
 
     @property
     def drains(self) -> bool:
-        """Whether the rings release slots while the loop runs, after a wait for products."""
+        """Whether the rings release slots inside the loop, after waiting for the products that read
+        them."""
         return self.pending is not None
 
     @property

@@ -210,8 +210,8 @@ def read_shared(layout: Layout, address: int, dtype: np.dtype, what: str) -> np.
 def send(
     layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str
 ) -> None:
-    """Store a register tile to the same address in the CTA of the cluster that has this rank; the
-    store completes on an mbarrier there. Of a vector along rows, each warp stores runs of 16
+    """Store a register tile to the same address in the CTA with this rank in the cluster; the
+    store completes on an mbarrier there. For a vector along rows, each warp stores runs of 16
     elements."""
     if layout.flat:
         chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]

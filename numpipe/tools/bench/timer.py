@@ -245,9 +245,12 @@ class Stamps:
         return self._serial
 
     def megahertz(self, first: int, last: int) -> float | None:
-        """Return the SMs' clock between two stamps: the median over the SMs that both reached.
+        """Return the median SM clock, in MHz, between two timestamps, over the SMs that recorded
+        both.
 
-        None if there is no such SM: a stamp was overwritten since, or no time has passed.
+                Return None if no SM recorded both, because a timestamp was overwritten, or if no
+                time has
+        passed.
         """
         a, b = self._read(first), self._read(last)
         both = (

@@ -312,12 +312,12 @@ class Model:
         """Return the bytes of an array that are not in L2 when they are loaded or added to, for
         ``("load", array)`` or ``("reduce", array)``.
 
-        L2 keeps what is accessed again for as long as no more than half of its size is accessed
-        between. So the bytes of an array come from HBM
+        Data stays in L2 if at most half of its capacity is accessed before the data is used again.
+        So the bytes of an array come from HBM
 
         1. once, if all arrays fit;
-        2. else once for the CTAs that run at a time, if what these access in a tile fits;
-        3. else once for the CTAs that access it in the same step.
+        2. otherwise once per wave of CTAs, if what the wave accesses in a tile fits;
+        3. otherwise once per group of CTAs that access it in the same step.
         """
         work, room = self.work, self.device.l2_bytes / 2
         once = float(work.footprint.get(key[1], 0))
