@@ -176,6 +176,7 @@ def dq_written_again_after_a_wait_of_the_wrong_warpgroup(x, y, *, fixed: numpipe
     hazard="too-few-arrivals",
     says=r"did not arrive on consumed\[0\] for in_specs\[0\] 'x' .* for step 2.*every compute "
     r"warpgroup arrives once on each consumed barrier of a step",
+    error=PipelineDeadlock,
     gives=X[:, :192].reshape(64, 3, 64).astype(F32).sum(axis=1),
 )
 def a_slot_released_a_step_later_but_for_the_last(x, y, *, fixed: numpipe.Static):

@@ -207,7 +207,7 @@ def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     zeros(64, 64),
     hazard="unordered-accesses",
     says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* "
-    r"while read).*fix: .*barrier_arrive and barrier_wait between warpgroups",
+    r"while read).*fix: .*barrier_arrive after the store and barrier_wait before the read",
     gives=2 * ONE,
     num_compute_wgs=2,
     warp_specialized=False,

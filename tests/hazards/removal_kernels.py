@@ -350,6 +350,14 @@ def unpacked(x, y):
     y[ds(0, 64), ds(0, 128)] = numpipe.unpack(tile.at[ds(0, 64), :], "uint4", np.float16)
 
 
+@numpipe.kernel(grid=1)
+def loaded_by_rows(x, y):
+    """Load rows that other warps have stored."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = numpipe.load_tile(tile, "rows")
+
+
 @numpipe.kernel(grid=1, compiler_params=CompilerParams(product="mma.sync"))
 def multiplied_by_warps(x, y):
     """Each warp loads all of B, rows that other warps have stored."""
@@ -486,6 +494,7 @@ run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dty
 for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("a product by warps", multiplied_by_warps, A[:64], out(64, 64, dtype=F32))
+run("rows loaded by lanes", loaded_by_rows, A[:64], out(64, 64))
 run("packed rows", unpacked, ints(64, 64, dtype=np.uint8), out(64, 128))
 for groups in (1, 2):
     run(

@@ -354,7 +354,7 @@ def test_gpus_that_cannot_access_each_other_do_not_form_a_mesh(fake: FakeDriver)
     [
         ([0, 2], TargetError, "GPU 2 cannot run kernels; fix: choose from 0, 1"),
         ([0, 0], SpecError, "distinct CUDA ordinals"),
-        ([], SpecError, "at least one"),
+        ([], SpecError, "non-empty list"),
         (2, SpecError, "devices must be None or a tuple or list"),
     ],
 )

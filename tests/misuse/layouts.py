@@ -103,8 +103,8 @@ refused(
     x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "layout_cast: expected a tile (M, N) of 16 or 32 bits, got bool (64, 64); fix: cast the "
-    "values it is computed from",
+    "layout_cast: bool has no coalesced layout; fix: cast a tile of 16 or 32 bits, then convert it "
+    "with astype",
     kind=SpecError,
 )
 

@@ -47,7 +47,8 @@ refused(
     spec = BlockSpec((64, 64), lambda k: (0, k), transforms=(TransposeTransform((1, 0, 2)),))
     #                                                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "TransposeTransform: permutation must be (1, 0), because a tile has two dimensions, got (1, 0, 2)",
+    "TransposeTransform: permutation must be (1, 0), because a tile has two dimensions, got "
+    "(1, 0, 2)",
     kind=SpecError,
     fix={"(1, 0, 2)": "(1, 0)"},
 )

@@ -464,16 +464,6 @@ refused(
     "tile.at[…] and in stores",
 )
 refused(
-    "an_int_of_the_axis",
-    """
-    x = int(numpipe.axis_index("wg"))
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-""",
-    "the warpgroup axis steers control flow, a grid or an index, but loads must not depend on "
-    "tile data or on the warpgroup axis, because the memory role has no such value: use it in "
-    "tile.at[…] and in stores",
-)
-refused(
     "a_branch_by_a_tile",
     """
     if acc:

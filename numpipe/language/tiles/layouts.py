@@ -130,7 +130,11 @@ def has_coalesced(form: Form) -> bool:
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile, for operations that require an accumulator's layout."""
     if vector_of(form.layout) or lanes_of(form.layout):
-        fix = f'write numpipe.layout_cast(tile, "{ACCUMULATOR}")' * fits(form.shape)
+        fix = (
+            f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
+            if fits(form.shape)
+            else "use a tile of 64 x j rows and at most 256 columns"
+        )
         raise SpecError(
             f"{what}: expected a tile in accumulator layout, got {form.shape} in {form.layout} "
             f"layout; fix: {fix}"
@@ -498,7 +502,9 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
             * (1 in form.shape)
         )
     if len(form.shape) != 1:
-        raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
+        raise SpecError(
+            f"tile[{index}]: a dimension can be added only to a vector, got a tile {form.shape}"
+        )
     word = COLUMN if index == ":, None" else ROW
     shape = (form.shape[0], 1) if word == COLUMN else (1, form.shape[0])
     keeps = word_of(form.layout) == word or form.single
