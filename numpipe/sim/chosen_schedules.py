@@ -74,7 +74,8 @@ class Name:
 
 
 class _Task(NamedTuple):
-    """`deferred`: it tests a barrier unsuccessfully, and would do so again."""
+    """A task that can run next. `deferred`: its last test of a barrier failed, and testing again
+    now would fail too."""
 
     time: int
     run: Task

@@ -214,7 +214,7 @@ def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     if mbar.tx < 0 and not mbar.pending:
         raise race_report.violation(
             copy,
-            f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
+            f"{copy.describe()} delivers {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
             f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies "
             f"of the phase with expect_tx, {mbar.expected - mbar.tx} or more",
             hazard="wrong-expect-tx",

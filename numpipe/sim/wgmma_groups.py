@@ -302,8 +302,9 @@ class Products:
             if accumulator.read_at_fence == self.fences:
                 raise race_report.race(
                     who,
-                    "wgmma on an accumulator that was read since the last wgmma_fence; another "
-                    "wgmma_fence, which orders register accesses before the wgmma that writes them",
+                    "wgmma on an accumulator that was read since the last wgmma_fence; call "
+                    "wgmma_fence again, which orders register accesses before the wgmma that "
+                    "writes them",
                     hazard="missing-wgmma-fence",
                     before=accumulator.party(),
                 )

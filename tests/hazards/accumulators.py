@@ -195,8 +195,8 @@ def no_fence_before_the_first_product(fixed, x, out):
 
 @machine(
     "missing-wgmma-fence",
-    r"wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, which "
-    r"orders register accesses",
+    r"wgmma on an accumulator that was read since the last wgmma_fence; call wgmma_fence again, "
+    r"which orders register accesses",
     X,
     gives=2 * GRAM,
 )

@@ -162,9 +162,9 @@ def _as_op(
         targets = [f"grad_{each}" for each in tensors]
         if own.mutates or not set(own.results) <= set(targets):
             raise SpecError(
-                f"{full}: the kernel {own.name} computes its gradients and must have an out_type "
-                f"for outputs called {', '.join(targets)}, or some of these; it returns "
-                f"{', '.join(own.results) or 'nothing'}"
+                f"{full}: the kernel {own.name}, which computes the gradients, must return outputs "
+                f"called {', '.join(targets)}, or some of these, but it returns "
+                f"{', '.join(own.results) or 'nothing'}; fix: give it an out_type with these names"
             )
         torch_op(own, f"{full}_backward")
         gradients[" ".join(each.removeprefix("grad_") for each in own.results)] = gradients_by(own)
