@@ -422,7 +422,7 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     with pytest.raises(
         SimulationError,
         match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, but wait of "
-        r"step 4 \(slot 0\) of a, b @ .* at \d+ in the simulated run: both runs must do",
+        r"step 4 \(slot 0\) of a, b @ .* at \d+ in the simulated run: both runs must record",
     ):
         trace.check_legal(longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
