@@ -179,9 +179,9 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     columns = columns * itemsize // size
     height, width = cut(size, (rows_a, rows_b), columns)
     above = _covering(rows_a, height)
-    behind = above * height  # the row at which the second matrix starts
+    start_b = above * height  # the row at which the second matrix starts
     made = allocated(
-        "copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream
+        "copy", first, (start_b + rows_b if rows_b else rows_a, pitch // itemsize), stream
     )
     steps = [info.strides[0] // size for info in (first, second)]
     sources = [
@@ -206,7 +206,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     )
     return [
         strided(made._replace(ptr=made.ptr + row * pitch), info.shape, (pitch, itemsize))
-        for row, info in zip((0, behind), matrices, strict=False)
+        for row, info in zip((0, start_b), matrices, strict=False)
     ]
 
 

@@ -286,7 +286,7 @@ def _wait_for(this: Conflict) -> str:
     told = mbarriers.awaited(read)
     if (
         told is None
-        or told is mbarriers.awaited(store)  # the store has to come behind it
+        or told is mbarriers.awaited(store)  # the store has to come after the wait
         or not all(0 < told.done[index] < value for index, value in store.needs)
     ):
         return ""

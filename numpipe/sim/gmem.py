@@ -322,7 +322,7 @@ class GlobalMemory:
         conflicts."""
         writes = self._writes_of(written)
         for earlier in writes.values():
-            self._check_behind(access, touch, earlier, written, known)
+            self._check_order(access, touch, earlier, written, known)
         return writes
 
     def _earlier_reductions(
@@ -334,9 +334,9 @@ class GlobalMemory:
             for kind, touches in kinds.items() if held.region is place.region else ():
                 for earlier in touches.values() if kind != touch.reduction else ():
                     if overlap(place, touch.index, held, earlier.index):
-                        self._check_behind(access, touch, earlier, None, known)
+                        self._check_order(access, touch, earlier, None, known)
 
-    def _check_behind(
+    def _check_order(
         self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]
     ) -> None:
         """Raise PipelineRace unless an access comes after an earlier write."""

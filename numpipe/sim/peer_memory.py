@@ -185,7 +185,7 @@ class SharedArrays(GlobalMemory):
                 ):
                     del touches[key]
 
-    def _check_behind(
+    def _check_order(
         self,
         access: Access,
         touch: Touch,

@@ -117,8 +117,8 @@ class Counter:
         finally:
             self.lanes = outer
 
-    # ---- operations that answer, and cost nothing; those that answer nothing stand behind this
-    # class
+    # ---- operations that answer, and cost nothing; those that answer nothing come after
+    # this class
     def map_shared(self, address: int, rank: int) -> int:
         return address
 

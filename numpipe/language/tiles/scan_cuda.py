@@ -205,11 +205,11 @@ class _Scan:
             else of_warps(builder, values, of.lanes if columns else 1)
         )
         return [
-            self._behind_warps(lines, first, shared)
+            self._after_earlier_warps(lines, first, shared)
             for lines, first in zip(running, firsts, strict=True)
         ]
 
-    def _behind_warps(
+    def _after_earlier_warps(
         self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
