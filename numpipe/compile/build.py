@@ -133,6 +133,7 @@ def front_end(
             entry,
             argtypes,
             threads=unit.threads,
+            ctas=unit.params.ctas_per_sm,
             target=unit.target,
             typed=tile_flow.watcher(lifted.positions, seen),
             few_meanings=True,

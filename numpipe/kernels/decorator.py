@@ -39,6 +39,7 @@ def kernel(
     without: Sequence[str] = (),
     workspace: Any = None,
     semaphores: Any = None,
+    static_dims: Sequence[int] = (),
 ) -> Any:
     """Turn a Python function over arrays into a kernel.
 
@@ -120,6 +121,11 @@ def kernel(
                       allocates and calls do not pass. Calls take ``mesh=``, a `Mesh`, and the grid
                       must be `persistent`
 
+    static_dims       dimensions of all arrays whose sizes are compile-time constants, counted from
+                      the last one, -1: each size is a separate compile. With ``static_dims=(-1,)``
+                      a block may be as wide as the array, ``x[ds(i, 8), ds(0, x.shape[1])]``, and
+                      needs no bounds checks along its columns
+
     Positional parameters are arrays or scalars, with inputs before outputs. Scalars may be at any
     position; a call that leaves out the outputs passes the scalars after them by name. Parameters
     with a default (a bool, int, float or NumPy scalar) and keyword-only ones are run-time scalars.
@@ -163,6 +169,7 @@ def kernel(
                 names_of(name, "without", without),
                 workspace,
                 semaphores,
+                tuple(static_dims),
             ),
         )
 

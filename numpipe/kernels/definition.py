@@ -309,6 +309,22 @@ class Definition:
                 )
             )
 
+    def _constant_sizes(self, info: ArrayInfo) -> tuple[int | None, ...]:
+        """Return an array's `ArrayArg.sizes`."""
+        ndim, constant = len(info.shape), self.options.static_dims
+        if not constant:
+            return ()
+        return tuple(
+            size if axis - ndim in constant else None for axis, size in enumerate(info.shape)
+        )
+
+    def _adjacent(self, info: ArrayInfo) -> bool:
+        return (
+            -1 in self.options.static_dims
+            and bool(info.shape)
+            and (info.strides[-1] == info.dtype.itemsize or info.shape[-1] == 1)
+        )
+
     def key(self, call: Described) -> tuple[tuple[Any, ...], dict[int, str]]:
         """Return the key of the variant that a call needs, and a dictionary from argument indices
         to reasons why TMA cannot address the array.
@@ -335,6 +351,8 @@ class Definition:
                     after_copies is None,
                     padded or not output or ends_whole(info),
                     output,
+                    sizes=self._constant_sizes(info),
+                    adjacent=self._adjacent(info),
                 )
             )
         if self.workspace is not None:

@@ -113,6 +113,8 @@ class Options:
     workspace: Any = None
     semaphores: Any = None
     """number per GPU, or a function of the arguments; None: a kernel of one GPU"""
+    static_dims: tuple[int, ...] = ()
+    """dimensions whose sizes are compile-time constants, counted from the last one, -1"""
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
         """Leave out the workspace parameter if the `Workspace` is empty (``split=None``, or a

@@ -67,7 +67,9 @@ class Variant:
         parameter name."""
         from ..compile.lift.constants import StaticArray
 
-        return {a.name: StaticArray(a.dtype, a.ndim) for a in self.arrays} | dict(self.statics)
+        return {a.name: StaticArray(a.dtype, a.ndim, a.sizes) for a in self.arrays} | dict(
+            self.statics
+        )
 
     @functools.cached_property
     def _source(self) -> tuple[str | None, Source]:

@@ -77,6 +77,9 @@ class CompilerParams:
                           compute warpgroups never wait for a store (`tiles.store_ring`). Like the
                           memory role, they follow the kernel's control flow without tiles: the
                           positions of tiles must be computed from integers.
+    ctas_per_sm           with warp_specialized=False: CTAs that an SM must have registers for, at
+                          least. More of them hide latencies; each lane then has at most 65,536 /
+                          (ctas_per_sm x threads) registers.
     drain                 the memory role ends a pipeline by waiting until all its slots are
                           released. Use it to measure the cost of a pipeline that begins with an
                           empty ring. Single-stream pipelines always do so.
@@ -126,6 +129,7 @@ class CompilerParams:
     store_eviction_policy: str | None = None
     product: str = ""
     store_role: bool = False
+    ctas_per_sm: int = 1
     drain: bool = False
     asserts: bool = False
     allow_serialized_wgmma: bool = False
@@ -153,6 +157,7 @@ class CompilerParams:
                 ),
                 "max_concurrent_steps": NONE | whole(1),
                 "delay_release": NONE | whole(0),
+                "ctas_per_sm": whole(1, 32),
                 "profile_space": whole(0),
                 "jitter": NONE | Rule(("an int, a seed",), whole().holds),
                 "profile_dir": STRING,

@@ -46,6 +46,10 @@ class ArrayArg:
     workspace  whether it is the kernel's own workspace, for partial sums (`partials`)
     semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh
                wait for each other
+    sizes      its size along each dimension that is a compile-time constant, and None along the
+               others; empty if all are run-time values
+    adjacent   whether the size along the last dimension is a constant, and the elements along it
+               are adjacent in memory
     """
 
     name: str
@@ -57,6 +61,8 @@ class ArrayArg:
     output: bool = True
     workspace: bool = False
     semaphores: bool = False
+    sizes: tuple[int | None, ...] = ()
+    adjacent: bool = False
 
     @property
     def own(self) -> bool:

@@ -377,16 +377,16 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
-    """Check that the launch bounds are the threads of the Unit, and one CTA per SM."""
-    found = re.search(r"\.maxntid\s+(\d+)", ptx)
+    """Check that the launch bounds are the threads of the Unit, and `ctas_per_sm`."""
+    found, ctas = re.search(r"\.maxntid\s+(\d+)", ptx), built.unit.params.ctas_per_sm
     if (
         found is None
         or int(found[1]) != built.image.threads
-        or not re.search(r"\.minnctapersm\s+1\b", ptx)
+        or not re.search(rf"\.minnctapersm\s+{ctas}\b", ptx)
     ):
         yield (
             f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected "
-            f"{built.image.threads} with .minnctapersm 1"
+            f"{built.image.threads} with .minnctapersm {ctas}"
         )
 
 

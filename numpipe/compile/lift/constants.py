@@ -92,10 +92,11 @@ _SEQUENCES = {zip, enumerate, reversed, sorted, static_range}
 
 
 class StaticArray:
-    """An array parameter before compilation: its dtype and its rank."""
+    """An array parameter before compilation: its dtype, its rank, and its size along each dimension
+    where that is a constant, else None."""
 
-    def __init__(self, dtype: np.dtype, ndim: int) -> None:
-        self.dtype, self.ndim = dtype, ndim
+    def __init__(self, dtype: np.dtype, ndim: int, sizes: tuple[int | None, ...] = ()) -> None:
+        self.dtype, self.ndim, self.sizes = dtype, ndim, sizes
 
 
 def lookup(table: Mapping[Any, Any], key: Any) -> Any:
@@ -201,6 +202,12 @@ class Constants:
                 case ast.Tuple(elts=elts, ctx=ast.Load()):
                     values = [get(e) for e in elts]
                     return MISSING if any(v is MISSING for v in values) else tuple(values)
+                case ast.Subscript(
+                    value=ast.Attribute(value=array, attr="shape"), slice=index, ctx=ast.Load()
+                ) if isinstance(of := self.evaluate(array, local), StaticArray):
+                    at = get(index)
+                    size = None if at is MISSING or not of.sizes else of.sizes[at]
+                    return MISSING if size is None else size
                 case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
                     base, at = get(value), get(index)
                     return (

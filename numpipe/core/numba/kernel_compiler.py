@@ -191,6 +191,7 @@ def compile_kernel(
     argtypes: Sequence[Any],
     *,
     threads: int,
+    ctas: int,
     target: Target,
     typed: Typed | None = None,
     few_meanings: bool = False,
@@ -200,14 +201,15 @@ def compile_kernel(
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR, and return Numba's kernel
     object.
 
-    launch_bounds are always set, because ptxas ignores setmaxnreg without them (C7508). `typed` is
+    launch_bounds are always set, because ptxas ignores setmaxnreg without them (C7508): `threads`
+    per CTA, and at least `ctas` CTAs per SM, which have to share its registers. `typed` is
     called with each function that is typed. `few_meanings`: compile with `own_contexts`, which
     suffice for functions that only call numpipe's operations. If `place` is given, the machine code
     has a line table (`lines`). `added`: instrumentation of operations.
     """
     with compiling_for(target, few_meanings, place):
         # whatever NUMBA_CUDA_DEBUGINFO is
-        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)
+        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, ctas), lto=True, debug=False)
         _listeners[:] = [] if typed is None else [typed]
         token = INSTRUMENTATION.set(added)
         try:

@@ -44,12 +44,20 @@ class Block:
         axes: tuple[int, ...],
         indices: Sequence[tuple[int, TileType, Any]] = (),
         stops: Sequence[Any] = (),
+        parts: Sequence[Any] = (),
     ) -> None:
+        """`indices`: see the attribute. `stops`: where the block ends before the array, by
+        dimension. `parts`: the types of the index, if known."""
         self.builder, self.dtype = builder, ref.arg.dtype
         array = nb.fields(context, builder, ref, value)
         shape, strides = (
             nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides)
         )
+        for axis, size in enumerate(ref.arg.sizes):
+            if size is not None:
+                shape[axis] = nb.const(size)
+        if ref.arg.adjacent:
+            strides[-1] = nb.const(1, nb.i64)
         for axis, stop in enumerate(stops):
             if stop is not None:
                 least = builder.select(
@@ -71,6 +79,12 @@ class Block:
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
         self.indices = indices
         """(dimension, type of the vector, value) for each vector of indices of a gather"""
+        self.room: int | None = None
+        """how many columns the array has from the last column on at which the block may start, if
+        that is known at compile time"""
+        if axes and parts and not stops[axes[-1]] and any(ref.arg.sizes):
+            size, most = ref.arg.sizes[axes[-1]], getattr(parts[axes[-1]], "most", None)
+            self.room = None if size is None or most is None else size - most
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
@@ -99,6 +113,29 @@ class Block:
         return builder.and_(
             whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
         )
+
+    def whole_pairs(self) -> Any:
+        """Return whether every pair of columns is inside the array or outside it: the block starts
+        at an even column, and the array ends before one."""
+        builder = self.builder
+        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
+        return builder.icmp_unsigned("==", odd, nb.const(0))
+
+    def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
+        """Return whether the array has a lane's pair of columns.
+
+        own, distance  the pair's first column, in the block: a lane's own and a constant
+        lanes          lanes that share a row
+        beyond         whether the column of some lanes is outside a block of `width` columns
+        """
+        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
+            return nb.const(1, nb.i1)
+        builder = self.builder
+        column = builder.add(own, nb.const(distance))
+        here = builder.icmp_unsigned("<", builder.add(self.start[-1], column), self.size[-1])
+        if beyond:
+            here = builder.and_(here, builder.icmp_unsigned("<", column, nb.const(width)))
+        return here
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
         """Load one element, or `count` adjacent ones. Outside the array, load the array's first

@@ -79,6 +79,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
     flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
+    width, lanes = first_form.shape[-1], lanes_of(first_form.layout)
     where = [place for form in forms for place in form.places]
     beyond = [form.outside(place)[1] for form in forms for place in form.places]
     gathered = {
@@ -112,7 +113,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element in an array that has all the block's columns: one address
+        """Return `address` of a pair that is inside the array or outside it as a whole: one address
         per row, plus an offset."""
         rows, columns = where[element]
         if rows not in lines:
@@ -124,14 +125,9 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
                 at = block.moved(at, n, block.stride[0])
             lines[rows] = builder.select(inside, at, block.base), inside
-        # The first row, which is read where this one is outside, has these columns too.
         line, inside = lines[rows]
         at = builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64))
-        if not beyond[element]:
-            return at, inside
-        here = builder.icmp_unsigned(
-            "<", builder.add(column, nb.const(columns or 0)), nb.const(first_form.shape[-1])
-        )
+        here = block.has(column, columns or 0, lanes, beyond[element], width)
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
     starts: dict[Any, tuple[Any, Any]] = {}
@@ -150,11 +146,11 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
                 at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
             starts[rows] = at, inside
         line, inside = starts[rows]
-        here = builder.icmp_unsigned("<", builder.add(first, distance), block.size[-1])
+        here = block.has(column, right or 0, lanes, False, width)
         at = block.moved(line, distance, block.stride[-1])
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
-    rowwise = bool(lanes_of(first_form.layout)) and not gathered and where[0][1] is not None
+    rowwise = bool(lanes) and not gathered and where[0][1] is not None
 
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
@@ -176,10 +172,9 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
                 )
         return found
 
-    width = first_form.shape[-1]
     if not block.pairs or width % run or all(place[1] is None for place in where):
         return registers(False)
-    aligned = block.aligned(width, run)
+    aligned = block.whole_pairs() if rowwise else block.aligned(width, run)
     return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
 
 
@@ -212,6 +207,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
         axes,
         indices,
         stops(context, builder, index, args[1]),
+        parts,
     )
     if tile is not None:
         return _loaded(builder, block, tile)

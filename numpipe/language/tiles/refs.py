@@ -65,6 +65,9 @@ class Ds:
     limited = False
     """whether there is a stop; the Numba type sets it"""
 
+    most: int | None = None
+    """the largest value that `start` may have, if known when the kernel is compiled"""
+
     def __init__(self, start: Any, size: int, stop: Any = None) -> None:
         self.start, self.size, self.stop, self.limited = start, size, stop, stop is not None
 
@@ -83,7 +86,7 @@ class Index:
 
 
 @op
-def ds(start: Any, size: int, stop: Any = None) -> Ds:
+def ds(start: Any, size: int, stop: Any = None, most: int | None = None) -> Ds:
     """Select `size` elements from `start`: `start` may be a run-time value, `size` is a
     compile-time constant.
 
@@ -94,6 +97,9 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
            array from `stop` on are treated like elements past its end: they are loaded as zeros,
            and not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that
            ends in the middle of a tile.
+    most   None, or a compile-time constant: the largest value that `start` may have. Elements of
+           an array with `static_dims` that are inside for every such start need no bounds checks.
+           A larger start is the hazard `out-of-bounds`, and undefined on the GPU.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
@@ -107,6 +113,14 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
             as_index(start)  # tiles raise an error of their own here
         except TypeError:
             raise no_start(start) from None
+    if most is not None and not isinstance(start, Inert) and not 0 <= start <= most:
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"ds({start}, {size}, most={most}): the start is not in 0…{most}",
+            f"a start in 0…{most}, or another `most`",
+            "selects elements",
+        )
     return Ds(start, ds_size(size), stop)
 
 

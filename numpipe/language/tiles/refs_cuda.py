@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType, steers
-from ...core.op import cuda_meaning, entry_operation
+from ...core.op import constant, cuda_meaning, entry_operation
 from ...plan.context import StoringFacts
 from ...plan.context_cuda import CompiledContext, ContextType
 from ...plan.layout import Layout
@@ -27,13 +27,16 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     """The type of a `ds`. `start`: a compile-time constant, or None if the start is known only at
     run time."""
 
-    def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
+    def __init__(
+        self, size: int, inert: bool, start: int | None = None, most: int | None = None
+    ) -> None:
         self.size, self.inert, self.start = size, inert, start
+        self.most = start if most is None else most
         super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None]:
-        return self.size, self.inert, self.start
+    def key(self) -> tuple[int, bool, int | None, int | None]:
+        return self.size, self.inert, self.start, self.most
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -196,7 +199,7 @@ gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
-def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
+def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None) -> Any:
     given = start
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
@@ -219,11 +222,13 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
         steers(start)
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
-    value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
+    largest = None if most is None else constant("ds", "most", most)
+    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest)
     context, builder, args = yield value(
         given if value.inert else _started(given),
         size,
         nb.types.none if stop is None else stop,
+        nb.types.none if most is None else most,
     )
     return nb.const(0) if value.inert else _start(context, builder, given, args[0])
 

@@ -102,7 +102,7 @@ def writing(
             for number, vector, axis in vectors:
                 want = TileType(index_form(tile.form, number, vector.form))
                 indices.append((number, want, context.cast(builder, start[axis], vector, want)))
-            block = Block(context, builder, ref, array, start, axes, indices, last)
+            block = Block(context, builder, ref, array, start, axes, indices, last, parts)
             if panel:
                 store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
             else:
@@ -179,13 +179,14 @@ class _Lanes:
         """for a scatter: the index of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
+        # adjacent elements are contiguous, and rows are aligned
+        side_by_side = array.tma and array.order == "row" and axes[-1] == array.ndim - 1
+        side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
+        side_by_side &= self.statement[0].startswith("st.")
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
-            # adjacent elements are contiguous, and rows are aligned
-            side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1
-            side_by_side &= not self.indices and self.tile.shape[1] % 2 == 0
-            self._runs(side_by_side and self.statement[0].startswith("st."))
+            self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
-            self._line()
+            self._line(side_by_side)
         else:
             with self.builder.if_then(self.to.inside):
                 self._plane()
@@ -216,6 +217,26 @@ class _Lanes:
             f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
             f"l,{code},r,~{{memory}}",
         )
+
+    def _run(self, first: int, count: int, address: Any, chosen: Any) -> None:
+        """Store `count` adjacent elements of a lane from element `first` on, with as few
+        instructions as possible; lanes for which `chosen` is false skip them."""
+        builder, itemsize = self.builder, self.tile.dtype.itemsize
+        parts = registers(builder, self.tile, self.value)
+        if count * itemsize == 2:
+            words, kind = [builder.trunc(parts[first // 2], nb.i16)], "b16"
+        else:
+            if itemsize == 1:  # two registers of two elements each make a word
+                parts = [
+                    builder.or_(low, builder.shl(high, nb.const(16)))
+                    for low, high in zip(parts[::2], parts[1::2], strict=True)
+                ]
+            words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
+        words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
+        predicate = builder.zext(chosen, nb.i32)
+        for n in range(0, len(words), 4):
+            at = builder.add(address, nb.const(4 * n, nb.i64))
+            store_words(builder, kind, at, words[n : n + 4], predicate, "global")
 
     def _plane(self) -> None:
         """Store an accumulator's elements, with branches for the bounds."""
@@ -251,9 +272,9 @@ class _Lanes:
                             f"l,{code},~{{memory}}",
                         )
 
-    def _line(self) -> None:
+    def _line(self, at_once: bool) -> None:
         """Store a vector, or a tile of one row or column, from one of the lanes that hold each
-        element."""
+        element. With `at_once`, lanes that share a row store pairs of elements."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
         form = tile.form
@@ -273,26 +294,49 @@ class _Lanes:
             )
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         masks = inside_of(builder, form)
-        for i, place in enumerate(form.places):
-            at = (
-                indices[i]
-                if indices
-                else builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
-            )
-            chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
-            chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
-            self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
+
+        def each(count: int) -> None:
+            for i in range(0, len(form.places), count):
+                at = (
+                    indices[i]
+                    if indices
+                    else builder.add(
+                        builder.add(start[axis], own), nb.const(form.places[i][dim] or 0)
+                    )
+                )
+                distance, lanes = form.places[i][dim] or 0, lanes_of(layout)
+                here = (
+                    to.has(own, distance, lanes, False, tile.shape[-1])
+                    if dim and lanes and not indices
+                    else builder.icmp_unsigned("<", at, shape[axis])
+                )
+                chosen = builder.and_(inside, here)
+                chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
+                address = to.moved(base, at, strides[axis])
+                if count > 1:
+                    self._run(i, count, address, chosen)
+                else:
+                    self._write(address, self._element(first + i), chosen)
+
+        if not (at_once and dim and lanes_of(layout) and first == 0):
+            each(1)
+            return
+        with builder.if_else(to.whole_pairs()) as (pairs, elements):
+            with pairs:
+                each(2)
+            with elements:
+                each(1)
 
     def _runs(self, at_once: bool) -> None:
-        """Store a coalesced tile. With `at_once`, a lane stores its adjacent elements together if
-        the block starts at a multiple of their number and the array has all of its columns;
-        otherwise element by element. Predicates skip rows outside the array."""
+        """Store a tile that is coalesced or by rows. With `at_once`, a lane stores its adjacent
+        elements together if the array has all of them or none; otherwise element by element.
+        Predicates skip elements outside the array."""
         builder, tile, to = self.builder, self.tile, self.to
         (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
-        where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
-        masks = inside_of(builder, tile.form)
+        where = places(tile.shape, tile.layout)
+        masks, lanes = inside_of(builder, tile.form), lanes_of(tile.layout)
 
         lines: dict[Any, tuple[Any, Any]] = {}
         own_column = nb.const(0) if 1 in self.indices else builder.add(to.start[1], column)
@@ -310,14 +354,17 @@ class _Lanes:
                 if 1 in self.indices
                 else builder.add(own_column, nb.const(right))
             )
-            if self.indices or not lanes_of(tile.layout):
+            if self.indices or not lanes:
                 return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
             line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
             return r, c, to.moved(line, nb.const(right), to.stride[1])
 
         def neighbour(number: int) -> tuple[Any, Any]:
-            """Return (row, address) of an element in an array that has all columns of the block,
-            with one address per row."""
+            """Return (whether the array has it, address) of a lane's adjacent elements, with one
+            address per row of a tile by rows."""
+            if not lanes:
+                r, _, at = place(number)
+                return builder.icmp_unsigned("<", r, to.size[0]), at
             down, right = where[number]
             if down not in lines:
                 r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
@@ -326,52 +373,21 @@ class _Lanes:
                     builder.add(to.start[1], column),
                     nb.const(1, nb.i64),
                 )
-                lines[down] = r, line
-            r, line = lines[down]
-            return r, builder.add(line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64))
+                lines[down] = builder.icmp_unsigned("<", r, to.size[0]), line
+            there, line = lines[down]
+            here = to.has(column, right or 0, lanes, False, tile.shape[1])
+            return builder.and_(there, here), builder.add(
+                line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64)
+            )
 
         def inside(number: int, *tests: Any) -> Any:
             masked = [] if masks[number] is None else [masks[number]]
             return functools.reduce(builder.and_, [*tests, *masked], mine)
 
         def runs() -> None:
-            each, parts = nbytes // 4, registers(builder, tile, self.value)
-            if nbytes == 2:
-                for first in range(0, len(where), 2):
-                    r, at = neighbour(first)
-                    chosen = builder.zext(
-                        inside(first, builder.icmp_unsigned("<", r, to.size[0])), nb.i32
-                    )
-                    store_words(
-                        builder,
-                        "b16",
-                        at,
-                        [builder.trunc(parts[first // 2], nb.i16)],
-                        chosen,
-                        "global",
-                    )
-                return
-            if tile.dtype.itemsize == 1:  # two registers of two elements each make a word
-                parts = [
-                    builder.or_(low, builder.shl(high, nb.const(16)))
-                    for low, high in zip(parts[::2], parts[1::2], strict=True)
-                ]
             for first in range(0, len(where), vector):
-                r, at = neighbour(first) if lanes_of(tile.layout) else place(first)[::2]
-                words = parts[first * len(parts) // len(where) :][:each]
-                words = [
-                    builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words
-                ]
-                for n in range(0, each, 4):
-                    chosen = inside(first, builder.icmp_unsigned("<", r, to.size[0]))
-                    store_words(
-                        builder,
-                        "b32",
-                        builder.add(at, nb.const(4 * n, nb.i64)),
-                        words[n : n + 4],
-                        builder.zext(chosen, nb.i32),
-                        "global",
-                    )
+                here, at = neighbour(first)
+                self._run(first, vector, at, inside(first, here))
 
         def elements() -> None:
             for number in range(len(where)):
@@ -381,15 +397,19 @@ class _Lanes:
                     builder.icmp_unsigned("<", n, size)
                     for n, size in zip(own, to.size, strict=True)
                 ]
+                if lanes and not self.indices:
+                    tests[1] = to.has(column, where[number][1] or 0, lanes, False, tile.shape[1])
                 self._write(at, word, inside(number, *tests))
 
         if not at_once:
             elements()
             return
-        with builder.if_else(to.aligned(tile.shape[1], min(16, nbytes) // tile.dtype.itemsize)) as (
-            quick,
-            slow,
-        ):
+        whole = (
+            to.whole_pairs()
+            if lanes
+            else to.aligned(tile.shape[1], min(16 // tile.dtype.itemsize, vector))
+        )
+        with builder.if_else(whole) as (quick, slow):
             with quick:
                 runs()
             with slow:
