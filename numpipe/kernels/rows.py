@@ -1,374 +1,419 @@
-"""`numpipe.rows`: kernels that compute each row of a matrix from the same row of others.
+"""`numpipe.rows`: kernels over the rows of matrices, with a schedule that is chosen for each call.
 
-A schedule assigns rows to lanes and is chosen for each call, by the number and the length of the
-rows:
+Such a kernel reads each row once, computes in registers, and writes each row once. Its source is the
+same for all schedules, which it receives as a Static:
 
-==========  ===========================  ==========================================================
-schedule    a row belongs to             sums over a row
-==========  ===========================  ==========================================================
-short rows  4 … 32 lanes of one warp     shuffles
-long rows   a warpgroup                  shuffles, then shared memory of the warpgroup
-longer      several warpgroups of a CTA  the same, then shared memory of the CTA
-longest     the CTAs of a cluster        the same, then shared memory of the CTAs
-==========  ===========================  ==========================================================
-
-A kernel loads each row once, into registers, and stores it once. Its source is the same for all
-schedules; it takes the schedule as a Static, whose functions load, reduce and store.
+==========  ==========================  ==========================================================
+rows are    a row belongs to            sums over a row
+==========  ==========================  ==========================================================
+short       lanes of one warp           shuffles
+long        a warpgroup                 shuffles, then shared memory of the warpgroup
+longer      warpgroups of a cluster     the same, then shared memory of the CTAs of the cluster
+==========  ==========================  ==========================================================
 """
 
 from __future__ import annotations
 
 import functools
-import math
+import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..core.static_range import static_range
 from ..diagnostics.errors import SpecError
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
-from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
+from ..language.tiles.warp_parts import PARTS, STEP, join_row, split_row
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
+from .decorator import kernel
 
-LONGEST = 16 * 8192
-"""most columns of a row, so that it fits in the registers of a cluster's warpgroups"""
-MOST_RANKS = 16
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+__all__ = ["Rows", "rows"]
+
+PART = 16384
+"""most columns of a warpgroup's part of a row: 128 elements per lane"""
+MOST_CTAS = 8
+"""most CTAs of a cluster on every GPU"""
 LOWEST = float(np.finfo(np.float32).min)
+"""lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
+rather than NaN"""
+SENT = 64
+"""elements of the smallest vector that a CTA can send to another"""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A schedule: how the rows of a matrix are distributed over the GPU.
+    """A schedule of a kernel over rows.
 
-    height   rows of a tile of a warpgroup, a multiple of 8; 1: warpgroups have parts of one row
-    lanes    lanes that share a row
-    columns  columns of a warpgroup's tile, at least its part of a row
-    wgs      warpgroups of a CTA that share a row
-    cluster  CTAs that share a row
-    exact    whether no tile has more columns than its part of the row
+    height   rows of a warpgroup's tile; 1: a tile is a part of one row
+    columns  columns of a warpgroup's tile
+    cluster  CTAs, of one warpgroup each, that share a row
+    whole    leading columns of the tile that are inside the row in every CTA
+    ctas     CTAs that an SM has registers for, at least
 
-    In a kernel, it loads, reduces and stores: `load`, `store`, `get`, `put`, `vector`, `column`,
-    `sum`, `max`, `min`.
+    A kernel over rows calls its functions; a row has n columns:
+
+    ===============================  ==============================================================
+    ``i, j = row.block()``           the index of the tile: ``x[i, j]``, and ``gamma[j]`` for a
+                                     vector along the columns
+    ``row.sum(tile, n)``             the sum of each row, (rows, 1); `max` and `min` are alike
+    ``row.moments(tile, n)``         (tile minus the mean of its row, variance of its row)
+    ``row.normalizer(tile, n)``      (e, top, total): e = exp(tile - shift) and total = sum(e) for
+                                     some shift of each row, with top = max(tile)
+    ``row.column()``                 the column of each element, (1, columns), int32
+    ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
+    values)``
+    ===============================  ==============================================================
+
+    Elements of a tile from column n on are undefined; these functions leave them out, and stores
+    skip them.
     """
 
     height: int
-    lanes: int
     columns: int
-    wgs: int = 1
     cluster: int = 1
-    exact: bool = False
-    safe: int = 0
+    whole: int = 0
     ctas: int = 1
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         try:
             return functions(self)[name]
         except KeyError:
-            raise AttributeError(name) from None
+            raise AttributeError(f"a schedule of rows has no function {name}") from None
 
 
 @functools.cache
 def functions(rows: Rows) -> dict[str, Function[..., Any]]:
-    """Return the functions of a schedule for kernels, by name."""
-    height, columns, exact = rows.height, rows.columns, rows.exact
-    wgs, cluster = rows.wgs, rows.cluster
-    ranks, shared = wgs * cluster, height == 1
-    safe = rows.safe
+    """Return the functions of a schedule, by name."""
+    height, columns, cluster, whole = rows.height, rows.columns, rows.cluster, rows.whole
+    shared = height == 1
 
     @function
     def rank():  # type: ignore[no-untyped-def]
-        """Which part of the row this warpgroup has. The masks tell the compiler its range, so that
-        it can leave out bounds checks."""
         number = 0
-        if wgs > 1:
-            number = axis_index("wg") & (wgs - 1)
         if cluster > 1:
-            number = number + (axis_index("part") & (cluster - 1)) * wgs
+            # the mask tells the compiler its range
+            number = axis_index("part") & (cluster - 1)
         return number
 
     @function
     def block():  # type: ignore[no-untyped-def]
-        """The rows and columns of the tile, as an index."""
-        return ds(program_id(0) // cluster * height, height), ds(
-            rank() * columns, columns, most=(ranks - 1) * columns
+        return (
+            ds(program_id(0) // cluster * height, height),
+            ds(rank() * columns, columns, most=(cluster - 1) * columns),
         )
 
     @function
-    def leads():  # type: ignore[no-untyped-def]
-        """Whether this warpgroup has the first columns."""
-        return rank() == 0
-
-    @function
     def column():  # type: ignore[no-untyped-def]
-        """The column of each element, (1, columns)."""
         return iota((1, columns), 1) + rank() * columns
 
     @function
+    def get(v):  # type: ignore[no-untyped-def]
+        i, _ = block()
+        return v[i][:, None]
+
+    @function
+    def put(v, values):  # type: ignore[no-untyped-def]
+        i, _ = block()
+        if cluster == 1:
+            v[i] = values.reshape(-1)
+        elif rank() == 0:
+            v[i] = values.reshape(-1)
+
+    @function
     def kept(tile, n, other):  # type: ignore[no-untyped-def]
-        """The tile with `other` in the columns from n on."""
-        if not exact:
-            if safe > 0:
-                place = iota((1, columns - safe), 1) + (rank() * columns + safe)
-                last = np.where(place < n, tile[:, safe:columns], other)
-                tile = np.concatenate((tile[:, 0:safe], last), axis=1)
-            else:
-                tile = np.where(column() < n, tile, other)
+        """The tile, with `other` from column n on."""
+        if whole < columns:
+            rest = iota((1, columns - whole), 1) + (rank() * columns + whole)
+            last = np.where(rest < n, tile[:, whole:columns], other)
+            tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
         return tile
 
     @function
-    def together(value, largest):  # type: ignore[no-untyped-def]
-        """Combine the values of all warpgroups that share the row, in the order of their parts."""
-        own = full(64, value, np.float32)
-        if cluster > 1:
-            values, written, read = scratch(
-                (
-                    SMEM((64 * ranks,), np.float32),
-                    Barrier(num_arrivals=ranks),
-                    ClusterBarrier("part", num_arrivals=wgs),
-                )
-            )
-            for to in range(cluster):
-                async_store_smem(
-                    own, values.at[ds(64 * rank(), 64)], written, cluster_idx=to, cluster_dim="part"
-                )
-        else:
-            values, written, read = scratch(
-                (
-                    SMEM((64 * ranks,), np.float32),
-                    Barrier(num_arrivals=ranks),
-                    Barrier(num_arrivals=ranks),
-                )
-            )
-            values[ds(64 * rank(), 64)] = own
-            barrier_arrive(written)
-        barrier_wait(written)
-        total = values[ds(0, 64)]
-        for number in range(1, ranks):
-            other = values[ds(64 * number, 64)]
-            total = np.maximum(total, other) if largest else total + other
-        barrier_arrive(read)
-        barrier_wait(read)
-        return total.max()
+    def send(values, landed, first, second):  # type: ignore[no-untyped-def]
+        """Send two numbers to the CTAs that share the row, and wait for theirs: `values` then has
+        SENT times each, in the order of the CTAs."""
+        pair = full(SENT, first, np.float32), full(SENT, second, np.float32)
+        for to in range(cluster):
+            for number in static_range(2):
+                place = values.at[ds(SENT * (2 * rank() + number), SENT)]
+                async_store_smem(pair[number], place, landed, cluster_idx=to, cluster_dim="part")
+        barrier_wait(landed)
 
     @function
-    def total(tile, n):  # type: ignore[no-untyped-def]
+    def from_warps(first, second):  # type: ignore[no-untyped-def]
+        """Return two vectors (8,), of which warps have two elements each, in all lanes."""
+        firsts, seconds, written = scratch(
+            (SMEM((PARTS,), np.float32), SMEM((PARTS,), np.float32), Barrier())
+        )
+        firsts[...], seconds[...] = first, second
+        barrier_arrive(written)
+        barrier_wait(written)
+        return firsts[...], seconds[...]
+
+    @function
+    def of_cluster(own, top):  # type: ignore[no-untyped-def]
+        """Return the sum of the CTAs' numbers, or with `top` the largest."""
+        values, landed, read = scratch(
+            (
+                SMEM((2 * SENT * cluster,), np.float32),
+                Barrier(num_arrivals=2 * cluster),
+                ClusterBarrier("part"),
+            )
+        )
+        send(values, landed, own, 0.0)
+        found = values[ds(0, SENT)]
+        for number in range(1, cluster):
+            other = values[ds(2 * SENT * number, SENT)]
+            found = np.maximum(found, other) if top else found + other
+        # the next call sends to the same place
+        barrier_arrive(read)
+        barrier_wait(read)
+        return found.max()
+
+    @function
+    def added(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, 0.0)
         if not shared:
             return tile.sum(axis=1)[:, None]
-        own = tile.sum()
-        if ranks > 1:
-            own = together(own, False)
-        return full((1, 1), own, np.float32)
+        total = tile.sum()
+        if cluster > 1:
+            total = of_cluster(total, False)
+        return full((1, 1), total, np.float32)
 
     @function
     def largest(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, -np.inf)
         if not shared:
             return tile.max(axis=1)[:, None]
-        own = tile.max()
-        if ranks > 1:
-            own = together(own, True)
-        return full((1, 1), own, np.float32)
-
-    @function
-    def exchanged(a, b):  # type: ignore[no-untyped-def]
-        """Send two numbers to all warpgroups that share the row; return shared memory with those of
-        all, 128 elements for each. Each call in the source of this file runs once in a kernel."""
-        values, written = scratch(
-            (SMEM((128 * ranks,), np.float32), Barrier(num_arrivals=ranks * 2))
-        )
-        first, second = full(64, a, np.float32), full(64, b, np.float32)
-        at = ds(128 * rank(), 64)
-        then = ds(128 * rank() + 64, 64)
+        top = tile.max()
         if cluster > 1:
-            for to in range(cluster):
-                async_store_smem(
-                    first, values.at[at], written, cluster_idx=to, cluster_dim="part"
-                )
-                async_store_smem(
-                    second, values.at[then], written, cluster_idx=to, cluster_dim="part"
-                )
-        else:
-            values[at] = first
-            values[then] = second
-            barrier_arrive(written)
-            barrier_arrive(written)
-        barrier_wait(written)
-        return values
+            top = of_cluster(top, True)
+        return full((1, 1), top, np.float32)
 
     @function
-    def normalizer(tile, n):  # type: ignore[no-untyped-def]
-        """Return (exp(tile - top), top, total): the sum of exp(tile - top) is total."""
+    def softmax(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, -np.inf)
         if not shared:
             top = tile.max(axis=1)[:, None]
             e = np.exp(tile - top)
             total = e.sum(axis=1)[:, None]
-        else:
-            own = max(tile.max(), LOWEST)
-            e = np.exp(tile - own)
-            sum_ = e.sum()
-            if ranks > 1:
-                values = exchanged(own, sum_)
-                tops = values[ds(0, 64)]
-                for number in range(1, ranks):
-                    tops = np.maximum(tops, values[ds(128 * number, 64)])
-                sums = values[ds(64, 64)] * np.exp(values[ds(0, 64)] - tops)
-                for number in range(1, ranks):
-                    sums = sums + values[ds(128 * number + 64, 64)] * np.exp(
-                        values[ds(128 * number, 64)] - tops
-                    )
-                peak = tops.max()
-                sum_ = sums.max() * np.exp(peak - own)
-            total = full((1, 1), sum_, np.float32)
-        return e, total
+            return e * (1.0 / total), top + np.log(total)
+        parts = split_row(tile)
+        top = np.maximum(parts.max(axis=1), LOWEST)
+        e = np.exp(parts - top[:, None])
+        tops, totals = from_warps(top, e.sum(axis=1))
+        peak = tops.max()
+        total = (totals * np.exp(tops - peak)).sum()
+        if cluster > 1:
+            values, landed = scratch(
+                (SMEM((2 * SENT * cluster,), np.float32), Barrier(num_arrivals=2 * cluster))
+            )
+            send(values, landed, peak, total)
+            peaks = values[ds(0, SENT)]
+            for number in range(1, cluster):
+                peaks = np.maximum(peaks, values[ds(2 * SENT * number, SENT)])
+            sums = values[ds(SENT, SENT)] * np.exp(values[ds(0, SENT)] - peaks)
+            for number in range(1, cluster):
+                sums = sums + values[ds(SENT * (2 * number + 1), SENT)] * np.exp(
+                    values[ds(2 * SENT * number, SENT)] - peaks
+                )
+            peak, total = peaks.max(), sums.max()
+        scale = np.exp(top - peak) * (1.0 / total)
+        lse = full((1, 1), peak, np.float32) + np.log(full((1, 1), total, np.float32))
+        return join_row(e * scale[:, None]), lse
+
+    @function
+    def counts(n):  # type: ignore[no-untyped-def]
+        """Return how many elements of the row each part of the tile has, (PARTS,)."""
+        if whole == columns:
+            return full(PARTS, columns / PARTS, np.float32)
+        half = columns // 2
+        part = iota(PARTS)
+        left = np.clip((n - rank() * columns) - (part >> 2) * half, 0, half)
+        last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
+        return ((left >> 8) * 64 + last).astype(np.float32)
 
     @function
     def moments(tile, n):  # type: ignore[no-untyped-def]
-        """Return (tile - mean, variance)."""
         if not shared:
-            c = tile - kept(tile, n, 0.0).sum(axis=1)[:, None] / n
-            own = kept(c, n, 0.0)
-            m2 = (own * own).sum(axis=1)[:, None] / n
-        else:
-            count = columns
-            if not exact:
-                count = min(columns, n - rank() * columns)
-            mean = kept(tile, n, 0.0).sum() / count
-            c = tile - mean
-            own = kept(c, n, 0.0)
-            spread = (own * own).sum()
-            if ranks > 1:
-                values = exchanged(mean * count, spread + mean * mean * count)
-                sums = values[ds(0, 64)]
-                squares = values[ds(64, 64)]
-                for number in range(1, ranks):
-                    sums = sums + values[ds(128 * number, 64)]
-                    squares = squares + values[ds(128 * number + 64, 64)]
-                whole = sums.max() / n
-                c = c + (mean - whole)
-                spread = squares.max() - whole * whole * n
-            m2 = full((1, 1), spread / n, np.float32)
-        return c, m2
+            centered = tile - kept(tile, n, 0.0).sum(axis=1)[:, None] / n
+            own = kept(centered, n, 0.0)
+            return centered, (own * own).sum(axis=1)[:, None] / n
+        each = counts(n)
+        own = split_row(kept(tile, n, 0.0)).sum(axis=1) / np.maximum(each, 1.0)
+        apart = split_row(tile) - own[:, None]
+        if whole < columns:
+            apart = split_row(kept(join_row(apart), n, 0.0))
+        means, spreads = from_warps(own, (apart * apart).sum(axis=1))
+        count = each.sum()
+        mean = (means * each).sum() / max(count, 1.0)
+        spread = (spreads + each * (means - mean) * (means - mean)).sum()
+        if cluster > 1:
+            values, landed = scratch(
+                (SMEM((2 * SENT * cluster,), np.float32), Barrier(num_arrivals=2 * cluster))
+            )
+            send(values, landed, mean, spread)
+            sums = full(SENT, 0.0, np.float32)
+            for number in range(cluster):
+                size = float(min(max(n - number * columns, 0), columns))
+                sums = sums + values[ds(2 * SENT * number, SENT)] * size
+            mean = sums.max() / n
+            spreads = full(SENT, 0.0, np.float32)
+            for number in range(cluster):
+                size = float(min(max(n - number * columns, 0), columns))
+                off = values[ds(2 * SENT * number, SENT)] - mean
+                spreads = spreads + (values[ds(SENT * (2 * number + 1), SENT)] + off * off * size)
+            spread = spreads.max()
+        return tile - mean, full((1, 1), spread / n, np.float32)
 
     return {
         "block": block,
-        "leads": leads,
         "column": column,
-        "sum": total,
+        "get": get,
+        "put": put,
+        "sum": added,
         "max": largest,
-        "normalizer": normalizer,
         "moments": moments,
+        "softmax": softmax,
     }
 
 
 @functools.lru_cache(maxsize=1024)
 def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
-    """Return the schedule for a matrix of `rows` rows of `columns` elements of `itemsize` bytes.
+    """Return the schedule for a matrix.
 
-    operands  matrices that a kernel has in registers at the same time
+    rows, columns, itemsize  its shape, and the bytes of an element
+    operands                 matrices whose rows a kernel has in registers at the same time
+
+    Raises SpecError for rows that are too long for the registers of a cluster.
 
     >>> choose(65536, 1024, 2)
-    Rows(height=8, lanes=32, columns=1024, wgs=1, cluster=1, exact=True)
+    Rows(height=8, columns=1024, cluster=1, whole=1024, ctas=4)
+    >>> choose(65536, 16384, 2)
+    Rows(height=1, columns=16384, cluster=1, whole=16384, ctas=3)
     >>> choose(8192, 65536, 2).cluster
     4
     """
-    if columns > {2: (3072, 1536), 4: (2048, 1024)}[itemsize][operands > 1]:
-        ranks = 1
-        while columns > ranks * (8192 if operands == 1 else 4096) and ranks < MOST_RANKS:
-            ranks *= 2
-        if columns > LONGEST:
-            raise SpecError(
-                f"rows have at most {LONGEST} elements, so that they fit in the registers of a "
-                f"cluster; got {columns}"
-            )
-        wgs = min(2, ranks)
-        part = -(-columns // (64 * ranks)) * 64
-        if part * ranks == columns:
-            return Rows(1, 128, part, wgs, ranks // wgs, True)
-        part = -(-columns // (256 * ranks)) * 256
-        safe = max(0, columns - (ranks - 1) * part) // 256 * 256
-        return Rows(1, 128, part, wgs, ranks // wgs, False, safe)
-    if columns <= 8:
-        lanes, height = 4, 128
-    elif columns * itemsize % 16 == 0:
-        lanes = 8 if columns <= (64 if operands > 1 else 320) else 16
-        lanes = 32 if columns > (320 if operands > 1 else 640) else lanes
-        height = (512 if columns <= 64 else 256) // lanes
-    elif columns < (65 if operands > 1 else 128):
-        lanes, height = 16, 32 if operands > 1 else 64
-    else:
-        lanes, height = 32, 8 if operands > 1 or columns >= 256 else 16
-    while height > 256 // lanes and rows < 1024 * height:
-        height //= 2
-    if columns % 2 == 0:
-        return Rows(height, lanes, columns, exact=True)
-    whole = -(-columns // 64) * 64 if columns > 32 else 1 << columns.bit_length()
-    return Rows(height, lanes, whole, safe=columns // 64 * 64)
+    if columns <= 3072 // operands:
+        height = 8
+        while height * columns < 2048 and height < 32:
+            height *= 2
+        wide = columns + columns % 2
+        # rows that end at an odd column: all columns of a group of lanes but the last are inside
+        whole = columns if wide == columns else columns // 64 * 64
+        if whole < columns:
+            wide = -(-columns // 64) * 64 if columns > 64 else max(8, 1 << columns.bit_length())
+            whole = whole if columns > 64 else 0
+        live = height * wide * operands // 128
+        return Rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
+    part, cluster = PART // operands, 1
+    while columns > part * cluster:
+        cluster *= 2
+    if cluster > MOST_CTAS:
+        raise SpecError(
+            f"rows have at most {part * MOST_CTAS} elements with {operands} of them in registers, "
+            f"got {columns}"
+        )
+    wide = -(-columns // (STEP * cluster)) * STEP
+    inside = max(0, columns - (cluster - 1) * wide)
+    live = wide * operands // 128
+    return Rows(
+        1,
+        wide,
+        cluster,
+        inside if inside == wide else inside // 256 * 256,
+        max(1, 512 // (live + 40)),
+    )
 
 
 class RowKernel:
-    """A kernel over rows, with a schedule that is chosen for each call."""
+    """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
+    the shape and type of the first array."""
 
-    def __init__(self, body: Callable[..., Any], operands: int, options: dict[str, Any]) -> None:
+    def __init__(self, body: Callable[..., Any], operands: int, options: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, body)
         self.body, self.operands, self.options = body, operands, options
-        self._kernel = functools.cache(self._scheduled)
+        parameters = inspect.signature(body).parameters
+        if "row" not in parameters or not parameters:
+            raise SpecError(
+                f"kernel {body.__name__}: a kernel over rows takes its schedule as a parameter "
+                f"'row', got {', '.join(parameters)}; fix: end the parameters with *, row: "
+                "numpipe.Static"
+            )
+        self.first = next(iter(parameters))
+        self.scheduled = functools.cache(self._scheduled)
 
-    def _scheduled(self, rows: Rows) -> Any:
+    def _scheduled(self, row: Rows) -> Kernel:
         """Return the kernel for a schedule."""
-        from .decorator import kernel
-
-        body, height, cluster = self.body, rows.height, rows.cluster
-        first = next(iter(self.__wrapped__.__code__.co_varnames))
+        body, first = self.body, self.first
         function = types.FunctionType(
             body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__
         )
-        functools.update_wrapper(function, body, updated=())
-        del function.__wrapped__
-        function.__kwdefaults__ = {**(body.__kwdefaults__ or {}), "row": rows}
+        function.__kwdefaults__ = {**(body.__kwdefaults__ or {}), "row": row}
+        for name in ("__annotations__", "__module__", "__qualname__", "__doc__"):
+            setattr(function, name, getattr(body, name))
 
-        def grid(x):
-            return (cdiv(x.shape[0], height) * cluster,)
+        def grid(**arguments: Any) -> tuple[int]:
+            return (-(-arguments[first].shape[0] // row.height) * row.cluster,)
 
-        grid.__signature__ = __import__("inspect").Signature(
-            [__import__("inspect").Parameter(first, 1)]
+        parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        grid.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+        shared = {"cluster": row.cluster, "cluster_names": "part"} if row.cluster > 1 else {}
+        params = CompilerParams(
+            approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
         )
-        if cluster > 1:
-            more = {"cluster": cluster, "cluster_names": "part"}
-        else:
-            more = {}
-        grid_of = eval(f"lambda {first}: grid({first})", {"grid": grid})
-        return kernel(
-            function,
-            grid=grid_of,
-            num_compute_wgs=rows.wgs,
-            wg_axis="wg",
-            warp_specialized=False,
-            compiler_params=CompilerParams(approx_math=True, ctas_per_sm=rows.ctas),
-            static_dims=(-1,),
-            **more,
-            **self.options,
-        )
+        options = {"grid": grid, "compiler_params": params, **shared, **self.options}
+        return kernel(function, warp_specialized=False, static_dims=(-1,), **options)  # type: ignore[no-any-return]
 
-    def kernel(self, x: Any, *_: Any, **__: Any) -> Any:
-        return self._kernel(
-            choose(x.shape[0], x.shape[1], np.dtype(x.dtype).itemsize, self.operands)
-        )
+    def kernel(self, x: Any, *_: Any, **__: Any) -> Kernel:
+        """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
+        ``inspect`` and others. Raises SpecError for rows that are too long."""
+        rows, columns = x.shape
+        size = np.dtype(x.dtype).itemsize
+        return self.scheduled(choose(int(rows), int(columns), size, self.operands))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
+        """Run the kernel on a matrix x and other arrays."""
         return self.kernel(x)(x, *args, **named)
 
 
-def rows(operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]], RowKernel]:
+def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]], RowKernel]:
+    """Turn a Python function over arrays into a kernel over the rows of matrices.
+
+        @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
+        def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
+            i, j = row.block()
+            centered, variance = row.moments(x[i, j].astype(np.float32), x.shape[1])
+            y[i, j] = centered * numpipe.rsqrt(variance + eps) * gamma[j] + beta[j]
+
+        y = layer_norm(x, gamma, beta)
+
+    operands  matrices whose rows the kernel has in registers at the same time, 1 or more
+    options   options of `numpipe.kernel`, such as out_type
+
+    The first parameter is a matrix; its shape and type select the schedule, which the function
+    receives as `row` (see `Rows`). Each row length is a separate compile. The kernel for a call is
+    ``layer_norm.kernel(x)``, a `Kernel`.
+
+    Functions of the schedule that exchange data run in all CTAs that share a row, so they must not
+    stand in an `if` on run-time values; `softmax` and `moments` are called at most once each.
+    Automatic barriers of shared memory are off: a kernel that uses shared memory itself needs its
+    own.
+
+    Raises SpecError for a function without a parameter `row`, and, when it is called, for rows that
+    do not fit in the registers of a cluster of 8 CTAs.
+    """
     return lambda body: RowKernel(body, operands, options)
