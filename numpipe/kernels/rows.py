@@ -8,7 +8,8 @@ rows are    a row belongs to            sums over a row
 ==========  ==========================  ==========================================================
 short       lanes of one warp           shuffles
 long        a warpgroup                 shuffles, then shared memory of the warpgroup
-longer      warpgroups of a cluster     the same, then shared memory of the CTAs of the cluster
+longer      warpgroups of a CTA         shuffles, then shared memory of the CTA
+longest     the CTAs of a cluster       the same, then shared memory of all CTAs of the cluster
 ==========  ==========================  ==========================================================
 """
 
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows", "rows"]
 
-PART = 16384
-"""most columns of a warpgroup's part of a row: 128 elements per lane"""
-MOST_CTAS = 8
-"""most CTAs of a cluster on every GPU"""
+PART = 8192
+"""columns of a warpgroup's part of a row, up to which a lane has registers for its 64 elements while
+an SM has several CTAs (measured on an H200)"""
+MOST_WARPGROUPS, MOST_CTAS = 2, 8
+"""that share a row: warpgroups of a CTA, and CTAs of a cluster"""
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
 rather than NaN"""
@@ -59,7 +61,8 @@ class Rows:
 
     height   rows of a warpgroup's tile; 1: a tile is a part of one row
     columns  columns of a warpgroup's tile
-    cluster  CTAs, of one warpgroup each, that share a row
+    wgs      warpgroups of a CTA that share a row
+    cluster  CTAs that share a row
     whole    leading columns of the tile that are inside the row in every CTA
     ctas     CTAs that an SM has registers for, at least
 
@@ -83,6 +86,7 @@ class Rows:
 
     height: int
     columns: int
+    wgs: int = 1
     cluster: int = 1
     whole: int = 0
     ctas: int = 1
@@ -97,22 +101,24 @@ class Rows:
 @functools.cache
 def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, by name."""
-    height, columns, cluster, whole = rows.height, rows.columns, rows.cluster, rows.whole
-    shared = height == 1
+    height, columns, wgs, cluster = rows.height, rows.columns, rows.wgs, rows.cluster
+    shared, ranks, whole = height == 1, wgs * cluster, rows.whole
 
     @function
     def rank():  # type: ignore[no-untyped-def]
+        # the masks tell the compiler the range of the number
         number = 0
+        if wgs > 1:
+            number = axis_index("wg") & (wgs - 1)
         if cluster > 1:
-            # the mask tells the compiler its range
-            number = axis_index("part") & (cluster - 1)
+            number = number + (axis_index("part") & (cluster - 1)) * wgs
         return number
 
     @function
     def block():  # type: ignore[no-untyped-def]
         return (
             ds(program_id(0) // cluster * height, height),
-            ds(rank() * columns, columns, most=(cluster - 1) * columns),
+            ds(rank() * columns, columns, most=(ranks - 1) * columns),
         )
 
     @function
@@ -127,9 +133,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     @function
     def put(v, values):  # type: ignore[no-untyped-def]
         i, _ = block()
-        if cluster == 1:
-            v[i] = values.reshape(-1)
-        elif rank() == 0:
+        if ranks == 1 or rank() == 0:
             v[i] = values.reshape(-1)
 
     @function
@@ -146,62 +150,81 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         """Send two numbers to the CTAs that share the row, and wait for theirs: `values` then has
         SENT times each, in the order of the CTAs."""
         pair = full(SENT, first, np.float32), full(SENT, second, np.float32)
-        for to in range(cluster):
-            for number in static_range(2):
-                place = values.at[ds(SENT * (2 * rank() + number), SENT)]
-                async_store_smem(pair[number], place, landed, cluster_idx=to, cluster_dim="part")
+        if wgs == 1 or axis_index("wg") == 0:
+            for to in range(cluster):
+                for number in static_range(2):
+                    place = values.at[ds(SENT * (2 * axis_index("part") + number), SENT)]
+                    async_store_smem(
+                        pair[number], place, landed, cluster_idx=to, cluster_dim="part"
+                    )
         barrier_wait(landed)
 
     @function
     def from_warps(first, second):  # type: ignore[no-untyped-def]
-        """Return two vectors (8,), of which warps have two elements each, in all lanes."""
+        """Return two vectors (PARTS x wgs,), of which each warp of the CTA has two elements, in all
+        lanes."""
         firsts, seconds, written = scratch(
-            (SMEM((PARTS,), np.float32), SMEM((PARTS,), np.float32), Barrier())
+            (
+                SMEM((PARTS * wgs,), np.float32),
+                SMEM((PARTS * wgs,), np.float32),
+                Barrier(num_arrivals=wgs),
+            )
         )
-        firsts[...], seconds[...] = first, second
+        own = ds(axis_index("wg") * PARTS, PARTS)
+        firsts[own], seconds[own] = first, second
         barrier_arrive(written)
         barrier_wait(written)
         return firsts[...], seconds[...]
 
     @function
-    def of_cluster(own, top):  # type: ignore[no-untyped-def]
-        """Return the sum of the CTAs' numbers, or with `top` the largest."""
-        values, landed, read = scratch(
+    def of_all(parts, top):  # type: ignore[no-untyped-def]
+        """Return the sum of the numbers (PARTS,) of all warpgroups that share the row, or with
+        `top` the largest, as a tile (1, 1)."""
+        firsts, written, done = scratch(
             (
-                SMEM((2 * SENT * cluster,), np.float32),
-                Barrier(num_arrivals=2 * cluster),
-                ClusterBarrier("part"),
+                SMEM((PARTS * wgs,), np.float32),
+                Barrier(num_arrivals=wgs),
+                Barrier(num_arrivals=wgs),
             )
         )
-        send(values, landed, own, 0.0)
-        found = values[ds(0, SENT)]
-        for number in range(1, cluster):
-            other = values[ds(2 * SENT * number, SENT)]
-            found = np.maximum(found, other) if top else found + other
-        # the next call sends to the same place
-        barrier_arrive(read)
-        barrier_wait(read)
-        return found.max()
+        firsts[ds(axis_index("wg") * PARTS, PARTS)] = parts
+        barrier_arrive(written)
+        barrier_wait(written)
+        found = firsts[...].max() if top else firsts[...].sum()
+        # the next call writes to the same place
+        barrier_arrive(done)
+        barrier_wait(done)
+        if cluster > 1:
+            values, landed, read = scratch(
+                (
+                    SMEM((2 * SENT * cluster,), np.float32),
+                    Barrier(num_arrivals=2 * cluster),
+                    ClusterBarrier("part", num_arrivals=wgs),
+                )
+            )
+            send(values, landed, found, 0.0)
+            each = values[ds(0, SENT)]
+            for number in range(1, cluster):
+                other = values[ds(2 * SENT * number, SENT)]
+                each = np.maximum(each, other) if top else each + other
+            barrier_arrive(read)
+            barrier_wait(read)
+            found = each.max()
+        return full((1, 1), found, np.float32)
 
     @function
     def added(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, 0.0)
         if not shared:
             return tile.sum(axis=1)[:, None]
-        total = tile.sum()
-        if cluster > 1:
-            total = of_cluster(total, False)
-        return full((1, 1), total, np.float32)
+        return of_all(split_row(tile).sum(axis=1), False)
 
     @function
     def largest(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, -np.inf)
         if not shared:
             return tile.max(axis=1)[:, None]
-        top = tile.max()
-        if cluster > 1:
-            top = of_cluster(top, True)
-        return full((1, 1), top, np.float32)
+        return of_all(split_row(tile).max(axis=1), True)
 
     @function
     def softmax(tile, n):  # type: ignore[no-untyped-def]
@@ -236,13 +259,16 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return join_row(e * scale[:, None]), lse
 
     @function
-    def counts(n):  # type: ignore[no-untyped-def]
-        """Return how many elements of the row each part of the tile has, (PARTS,)."""
+    def counts(n, first, parts):  # type: ignore[no-untyped-def]
+        """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
         if whole == columns:
-            return full(PARTS, columns / PARTS, np.float32)
+            return full(parts, columns / PARTS, np.float32)
         half = columns // 2
-        part = iota(PARTS)
-        left = np.clip((n - rank() * columns) - (part >> 2) * half, 0, half)
+        part = iota(parts) + first
+        start = (part >> 2) * half
+        if cluster > 1:
+            start = start + axis_index("part") * (wgs * columns)
+        left = np.clip(n - start, 0, half)
         last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
         return ((left >> 8) * 64 + last).astype(np.float32)
 
@@ -252,31 +278,31 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             centered = tile - kept(tile, n, 0.0).sum(axis=1)[:, None] / n
             own = kept(centered, n, 0.0)
             return centered, (own * own).sum(axis=1)[:, None] / n
-        each = counts(n)
-        own = split_row(kept(tile, n, 0.0)).sum(axis=1) / np.maximum(each, 1.0)
+        sizes = np.maximum(counts(n, axis_index("wg") * PARTS, PARTS), 1.0)
+        own = split_row(kept(tile, n, 0.0)).sum(axis=1) / sizes
         apart = split_row(tile) - own[:, None]
         if whole < columns:
             apart = split_row(kept(join_row(apart), n, 0.0))
         means, spreads = from_warps(own, (apart * apart).sum(axis=1))
-        count = each.sum()
-        mean = (means * each).sum() / max(count, 1.0)
-        spread = (spreads + each * (means - mean) * (means - mean)).sum()
+        sizes = counts(n, 0, PARTS * wgs)
+        mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
+        off = means - mean
+        spread = (spreads + sizes * off * off).sum()
         if cluster > 1:
             values, landed = scratch(
                 (SMEM((2 * SENT * cluster,), np.float32), Barrier(num_arrivals=2 * cluster))
             )
             send(values, landed, mean, spread)
-            sums = full(SENT, 0.0, np.float32)
+            sums, squares = full(SENT, 0.0, np.float32), full(SENT, 0.0, np.float32)
             for number in range(cluster):
-                size = float(min(max(n - number * columns, 0), columns))
+                size = float(min(max(n - number * (wgs * columns), 0), wgs * columns))
                 sums = sums + values[ds(2 * SENT * number, SENT)] * size
             mean = sums.max() / n
-            spreads = full(SENT, 0.0, np.float32)
             for number in range(cluster):
-                size = float(min(max(n - number * columns, 0), columns))
+                size = float(min(max(n - number * (wgs * columns), 0), wgs * columns))
                 off = values[ds(2 * SENT * number, SENT)] - mean
-                spreads = spreads + (values[ds(SENT * (2 * number + 1), SENT)] + off * off * size)
-            spread = spreads.max()
+                squares = squares + (values[ds(SENT * (2 * number + 1), SENT)] + off * off * size)
+            spread = squares.max()
         return tile - mean, full((1, 1), spread / n, np.float32)
 
     return {
@@ -301,13 +327,13 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
     Raises SpecError for rows that are too long for the registers of a cluster.
 
     >>> choose(65536, 1024, 2)
-    Rows(height=8, columns=1024, cluster=1, whole=1024, ctas=4)
+    Rows(height=8, columns=1024, wgs=1, cluster=1, whole=1024, ctas=4)
     >>> choose(65536, 16384, 2)
-    Rows(height=1, columns=16384, cluster=1, whole=16384, ctas=3)
+    Rows(height=1, columns=8192, wgs=2, cluster=1, whole=8192, ctas=2)
     >>> choose(8192, 65536, 2).cluster
     4
     """
-    if columns <= 3072 // operands:
+    if columns <= 2048 // operands:
         height = 8
         while height * columns < 2048 and height < 32:
             height *= 2
@@ -318,25 +344,21 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
             wide = -(-columns // 64) * 64 if columns > 64 else max(8, 1 << columns.bit_length())
             whole = whole if columns > 64 else 0
         live = height * wide * operands // 128
-        return Rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
-    part, cluster = PART // operands, 1
-    while columns > part * cluster:
-        cluster *= 2
-    if cluster > MOST_CTAS:
+        return Rows(height, wide, whole=whole, ctas=max(1, 512 // (live + 40)))
+    part, ranks = PART // operands, 1
+    while columns > part * ranks:
+        ranks *= 2
+    wgs = min(ranks, MOST_WARPGROUPS)
+    if ranks > wgs * MOST_CTAS:
         raise SpecError(
-            f"rows have at most {part * MOST_CTAS} elements with {operands} of them in registers, "
-            f"got {columns}"
+            f"rows have at most {part * MOST_WARPGROUPS * MOST_CTAS} elements with {operands} of "
+            f"them in registers, got {columns}"
         )
-    wide = -(-columns // (STEP * cluster)) * STEP
-    inside = max(0, columns - (cluster - 1) * wide)
-    live = wide * operands // 128
-    return Rows(
-        1,
-        wide,
-        cluster,
-        inside if inside == wide else inside // 256 * 256,
-        max(1, 512 // (live + 40)),
-    )
+    wide = -(-columns // (STEP * ranks)) * STEP
+    inside = max(0, columns - (ranks - 1) * wide)
+    whole = inside if inside >= wide else inside // 256 * 256
+    ctas = max(1, 512 // (wide * operands // 128 + 40) // wgs)
+    return Rows(1, wide, wgs, ranks // wgs, whole, ctas)
 
 
 class RowKernel:
@@ -375,7 +397,13 @@ class RowKernel:
         params = CompilerParams(
             approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
         )
-        options = {"grid": grid, "compiler_params": params, **shared, **self.options}
+        options = {
+            "grid": grid,
+            "num_compute_wgs": row.wgs,
+            "compiler_params": params,
+            **shared,
+            **self.options,
+        }
         return kernel(function, warp_specialized=False, static_dims=(-1,), **options)  # type: ignore[no-any-return]
 
     def kernel(self, x: Any, *_: Any, **__: Any) -> Kernel:
