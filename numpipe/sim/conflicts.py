@@ -399,7 +399,7 @@ def _filled_over(this: Conflict) -> Finding | None:
         or fill.mbar is None
         or read is None
         or read.mbar is None
-        or any(this.known[index] < value for index, value in read.needs)
+        or clocks.lacks(this.known, read.needs)
     ):
         return None
     free = _freed_by(this, fill)
@@ -678,10 +678,7 @@ def _overtaken(this: Conflict) -> bool:
     return (
         over is not None
         and store.agent is not reader.agent
-        and all(
-            this.known[index] >= value
-            for index, value in (over.async_needs if this.asynchronous else over.needs)
-        )
+        and not clocks.lacks(this.known, over.async_needs if this.asynchronous else over.needs)
         and all((read.agent, read.waits) != (reader.agent, reader.waits) for read in store.readers)
         and (
             reader.kind == "wgmma"
@@ -692,8 +689,7 @@ def _overtaken(this: Conflict) -> bool:
 
 def _drained(product: Access) -> bool:
     """Return whether its warpgroup has waited for a product."""
-    vectors = product.agent.vectors
-    return all(vectors[:, index].max() >= value for index, value in product.needs)
+    return not clocks.lacks(product.agent.vectors.max(axis=0), product.needs)
 
 
 def _newer_at_release(this: Conflict) -> int:

@@ -53,7 +53,7 @@ from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import race_report, sites
 from .boxes import UPDATES, Box
-from .clocks import Need, Release
+from .clocks import Need, Release, lacks
 from .footprints import READS, WRITES
 from .gmem_accesses import (
     LOAD,
@@ -259,10 +259,9 @@ class GlobalMemory:
             for warpgroup, reads in by_warpgroup.items() if held.region is place.region else ():
                 same = touch.kind == STORE and warpgroup == touch.agent.warpgroup
                 for earlier in () if same else reads.values():
-                    if (
-                        earlier.steers
-                        or any(known[counter] < value for counter, value in earlier.needs)
-                    ) and (overlap(place, touch.index, held, earlier.index)):
+                    if (earlier.steers or lacks(known, earlier.needs)) and (
+                        overlap(place, touch.index, held, earlier.index)
+                    ):
                         raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
         self._earlier_reductions(access, place, touch, known)
@@ -357,7 +356,7 @@ class GlobalMemory:
             and earlier.agent.warpgroup == touch.agent.warpgroup
         ):
             return
-        if any(known[counter] < value for counter, value in earlier.needs):
+        if lacks(known, earlier.needs):
             error = (
                 conflict if not together else unordered if earlier.kind == STORE else in_transfer
             )
@@ -372,9 +371,7 @@ class GlobalMemory:
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other, _ = self._cuts[load.box.tensor]
-            if other.region is not place.region or not any(
-                known[counter] < value for counter, value in load.needs
-            ):
+            if other.region is not place.region or not lacks(known, load.needs):
                 continue
             index = load.box.elements(load.where)
             if overlap(place, touch.index, other, index):
@@ -478,7 +475,7 @@ def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
     return any(
         known[counter]
         and release.number == earlier.number
-        and all(release.vector[i] >= value for i, value in earlier.needs)
+        and not lacks(release.vector, earlier.needs)
         for counter, release in sm.acquired.items()
     )
 

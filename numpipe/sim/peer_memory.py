@@ -29,6 +29,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import sites
 from .boxes import Box
+from .clocks import lacks
 from .footprints import READS
 from .gmem import GlobalMemory
 from .gmem_accesses import (
@@ -174,7 +175,7 @@ class SharedArrays(GlobalMemory):
                 if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
                     ordered = True  # its lanes load and store in program order
                 else:
-                    ordered = all(known[counter] >= value for counter, value in earlier.needs)
+                    ordered = not lacks(known, earlier.needs)
                 if not ordered and overlap(place, touch.index, held, earlier.index):
                     raise self._race(access, touch, earlier, None)
                 if (
@@ -198,14 +199,10 @@ class SharedArrays(GlobalMemory):
         ordinary = touch.kind in (STORE, LOAD)
         if earlier.kind == STORE == touch.kind and _same(earlier, touch):
             return
-        if any(known[counter] < value for counter, value in earlier.needs):
+        if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
         shown = access.agent.sm.clocks.shown
-        if (
-            earlier.kind == STORE
-            and not ordinary
-            and any(known[counter] < value for counter, value in map(shown, earlier.needs))
-        ):
+        if earlier.kind == STORE and not ordinary and lacks(known, map(shown, earlier.needs)):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(
