@@ -350,27 +350,14 @@ def _not_landed(this: Conflict) -> Finding:
     cause = f"{later.agent.title} does not wait until this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
-        stale = (
-            _read_when_free(this, later, fill)
-            if later.kind in ("read", "wgmma") and fill.phase
-            else None
+        fix = f"wait for {ready}, before the bytes are accessed"
+        fix = (
+            f"barrier_{fix}"
+            if fill.mbar.observed
+            else f"{fix}; a pipeline's tile is valid only during its step"
         )
-        return (
-            stale
-            or _filled_over(this)
-            or Finding(
-                "read-before-ready",
-                cause,
-                (
-                    f"barrier_wait for {ready}, before the bytes are accessed"
-                    if fill.mbar.observed
-                    else (
-                        f"wait for {ready}, before the bytes are accessed; a pipeline's tile is "
-                        "valid only during its step"
-                    )
-                ),
-            )
-        )
+        stale = _read_when_free(this, later, fill) if fill.phase else None
+        return stale or _filled_over(this) or Finding("read-before-ready", cause, fix)
     plan, slot = this.slot
     loaded, step = _step_of(fill, plan, slot), _at(later, plan)
     if later.kind == "TMA load":
@@ -379,7 +366,7 @@ def _not_landed(this: Conflict) -> Finding:
             cause,
             f"wait for {ready}, before slot {slot} of {plan.name} is filled again",
         )
-    if step is None and loaded and later.kind in ("read", "wgmma") and not _by_hand(plan):
+    if step is None and loaded and not _by_hand(plan):
         stale = _read_when_free(this, later, fill)  # in a loop within the ring's step
         if stale is not None:
             return stale
@@ -464,30 +451,19 @@ def _from_abroad(this: Conflict) -> Finding:
     cause = (
         f"{stores.agent.title} does not wait until {loads.agent.title} has read the previous data"
     )
-    if loads is earlier:
-        return Finding(
-            "refilled-while-read"
-            if stores.kind in ("TMA load", "st.async")
-            else "unordered-accesses",
-            cause,
-            asked,
-        )
-    if (
+    hazard = "unordered-accesses" if stores.kind in ("write", "atomic") else "refilled-while-read"
+    if loads is earlier or (
         stores.kind == "TMA load"
         and stores.mbar is not None
-        and (
-            0
-            < stores.phase
-            <= this.known[stores.mbar.landed]  # it loads what the copy before brought
-            and not any(loads.repeats(read) for read in stores.readers)
-        )
+        and 0
+        < stores.phase
+        <= this.known[stores.mbar.landed]  # it loads what the copy before brought
+        and not any(map(loads.repeats, stores.readers))
     ):
-        return Finding("refilled-while-read", cause, asked)
+        return Finding(hazard, cause, asked)
     # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
-        return Finding(
-            "unordered-accesses", cause, f"{asked}; to read the new data instead, {ordered}"
-        )
+        return Finding(hazard, cause, f"{asked}; to read the new data instead, {ordered}")
     return Finding(
         "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
         (
@@ -546,6 +522,7 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
     free = _freed_by(this, fill)
     if (
         free is None
+        or reader.kind not in ("read", "wgmma")
         or fill.mbar is None
         or free is fill.mbar
         or free.done[fill.mbar.landed] < fill.phase

@@ -35,6 +35,7 @@ __all__ = [
     "i32",
     "i64",
     "join",
+    "lane_index",
     "nothing",
     "one_of",
     "pure_asm",
@@ -177,6 +178,11 @@ def thread_index(builder: Any) -> Any:
     """Read %tid.x through the LLVM intrinsic, which can be folded, unlike inline assembly. Role
     guards rely on this."""
     return special(builder, "tid.x")
+
+
+def lane_index(builder: Any) -> Any:
+    """Return the index of this lane in its warpgroup."""
+    return builder.and_(thread_index(builder), const(127))
 
 
 def special(builder: Any, name: str) -> Any:

@@ -117,7 +117,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), vector_of(tile.layout)
-    thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    thread = Value(builder, nb.lane_index(builder))
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]

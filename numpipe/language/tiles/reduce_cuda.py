@@ -97,7 +97,7 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
     base = nb.external(builder, EXCHANGE, nb.i32)
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    thread = nb.lane_index(builder)
     lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
     own = (
         builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift)))
