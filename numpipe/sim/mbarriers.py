@@ -416,8 +416,7 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
         raise race_report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
-    if who.sm.trace is not None:
-        who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
+    who.record(who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
     _arrive(who, mbar, int(count) * who.lane_count())
 
 

@@ -159,21 +159,17 @@ def load(
         fetch = functools.partial(box.fetch, where)
         _bring(access, to, known, touched, what, index, fetch, done)
     who.elapse(sm.costs.tma_issue)
-    if sm.trace is not None:
-        sm.trace.add(
-            who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where
-        )
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "load",
-            port_until=left,
-            tensor=tensor.name,
-            coords=where,
-            mbar=on.name,
-            step=who.last_note[1].get("step"),
-        )
+    who.record(who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
+    who.record(
+        started,
+        done,
+        "load",
+        port_until=left,
+        tensor=tensor.name,
+        coords=where,
+        mbar=on.name,
+        step=who.last_note[1].get("step"),
+    )
     who.breathe()
 
 
@@ -218,18 +214,16 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
         done,
     )
     who.elapse(sm.costs.tma_issue)
-    if sm.trace is not None:
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "load",
-            port_until=left,
-            tensor=source.name,
-            coords=(0,),
-            mbar=on.name,
-            step=None,
-        )
+    who.record(
+        started,
+        done,
+        "load",
+        port_until=left,
+        tensor=source.name,
+        coords=(0,),
+        mbar=on.name,
+        step=None,
+    )
     who.breathe()
 
 
@@ -357,17 +351,15 @@ def store(
     who.elapse(sm.costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
     done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
-    if sm.trace is not None:
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "store",
-            port_until=left,
-            tensor=tensor.name,
-            coords=where,
-            **({"reduction": reduction} if reduction else {}),
-        )
+    who.record(
+        started,
+        done,
+        "store",
+        port_until=left,
+        tensor=tensor.name,
+        coords=where,
+        **({"reduction": reduction} if reduction else {}),
+    )
 
     def read(_: int) -> None:
         chunks = sm.memory.chunks[index].copy()
