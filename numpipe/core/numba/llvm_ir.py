@@ -29,6 +29,7 @@ __all__ = [
     "global_pointer",
     "grid_constant",
     "grid_size",
+    "high_word",
     "i1",
     "i8",
     "i16",
@@ -178,6 +179,11 @@ def thread_index(builder: Any) -> Any:
     """Read %tid.x through the LLVM intrinsic, which can be folded, unlike inline assembly. Role
     guards rely on this."""
     return special(builder, "tid.x")
+
+
+def high_word(builder: Any, value: Any) -> Any:
+    """Return the upper half of an int64."""
+    return builder.trunc(builder.lshr(value, const(32, i64)), i32)
 
 
 def lane_index(builder: Any) -> Any:

@@ -95,7 +95,7 @@ _meaning(
 def _high_word(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
     widen = builder.zext if dtype.kind == "u" else builder.sext
     product = builder.mul(*(widen(x, nb.i64) for x in (a, b)))
-    return builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
+    return nb.high_word(builder, product)
 
 
 _meaning(source.mulhi, _high_word)
