@@ -37,7 +37,7 @@ from numpipe.ops.configs import Config, choose, space
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
-from tests.kernels.product_configs import KINDS
+from tests.kernels.product_configs import KINDS, fuses
 
 # the package's attribute of this name is the function
 OP = importlib.import_module("numpipe.ops.matmul")
@@ -114,7 +114,7 @@ def test_the_choice_is_one_that_the_product_may_have(
     # lanes would store the batches of a transposed product
     assert choose(m, n, k, gpu, batches).turned <= (batches == 1)
     fused = choose(m, n, k, gpu, fused=True)
-    assert fused.fuses and fused.strip >= 32 // fused.cluster
+    assert fuses(fused) and fused.strip >= 32 // fused.cluster
     assert choose(m, n, k, gpu, fixed=True).split is None
     for crosswise in ((False, True), (True, False), (True, True)):
         config = choose(m, n, k, gpu, crosswise=crosswise)
