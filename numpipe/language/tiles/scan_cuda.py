@@ -202,7 +202,7 @@ def _accumulate(kind: str, name: str, _context: Any, np_: Any, tile: Any, axis: 
 
 
 for _kind, _operation in {"sum": source.cumsum, **source.ACCUMULATED}.items():
-    cuda_meaning(_operation)(functools.partial(_accumulate, _kind, _operation.__name__))
+    cuda_meaning(_operation)(functools.partial(_accumulate, _kind, _operation.function.__name__))
 
 
 @cuda_meaning(source.scan)
