@@ -451,7 +451,6 @@ def _from_abroad(this: Conflict) -> Finding:
     cause = (
         f"{stores.agent.title} does not wait until {loads.agent.title} has read the previous data"
     )
-    hazard = "unordered-accesses" if stores.kind in ("write", "atomic") else "refilled-while-read"
     if loads is earlier or (
         stores.kind == "TMA load"
         and stores.mbar is not None
@@ -460,10 +459,16 @@ def _from_abroad(this: Conflict) -> Finding:
         <= this.known[stores.mbar.landed]  # it loads what the copy before brought
         and not any(map(loads.repeats, stores.readers))
     ):
-        return Finding(hazard, cause, asked)
+        return Finding(
+            "unordered-accesses" if stores.kind in ("write", "atomic") else "refilled-while-read",
+            cause,
+            asked,
+        )
     # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
-        return Finding(hazard, cause, f"{asked}; to read the new data instead, {ordered}")
+        return Finding(
+            "unordered-accesses", cause, f"{asked}; to read the new data instead, {ordered}"
+        )
     return Finding(
         "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
         (

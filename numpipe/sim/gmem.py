@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.machine import TensorMap
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import race_report, sites
@@ -198,7 +198,7 @@ class GlobalMemory:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
             self._check_read(access, place, touch, known)
-        at = tuple(n for part in index for n in (part.start, part.stop))
+        at = touch.at
         self._reads.setdefault(place, {}).setdefault(access.agent.warpgroup, {})[at] = touch
         seen = place.seen.setdefault((), set())
         if at not in seen:
@@ -276,7 +276,7 @@ class GlobalMemory:
             who = (
                 access.agent.place,
                 access.agent.warpgroup,
-                *(n for part in touch.index for n in (part.start, part.stop)),
+                *touch.at,
             )
             self._reductions.setdefault(place, {}).setdefault(touch.reduction, {})[who] = touch
         if not touch.reduction or not writes:
@@ -505,7 +505,7 @@ def left_set(flags: Iterable[Flag]) -> None:
                 "has ended: the next launch would read it as its own"
             )
             fix = "run numpipe.combine in every part of a tile, including the owner's"
-            raise race_report.failed(
+            raise reported(
                 SimulationError,
                 Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix),
             )

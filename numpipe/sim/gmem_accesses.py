@@ -69,6 +69,11 @@ class Touch:
         self.flipped = flipped
         self.code = 0
 
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The elements as a key: the first and the last of each dimension."""
+        return tuple(n for part in self.index for n in (part.start, part.stop))
+
     def describe(self) -> str:
         kind = (
             f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}"
@@ -173,8 +178,9 @@ def unsignaled(
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
-    hazard = "gpu-conflict" if far else "cta-conflict"
-    return failure(access, touch, earlier, hazard, what, cause, fix)
+    if far:
+        return failure(access, touch, earlier, "gpu-conflict", what, cause, fix)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
 
 
 def other_proxy(
