@@ -71,26 +71,40 @@ class Reductions(Arithmetic):
     # ---- branches
     def branch(self, node: ast.If) -> Any:
         """Rewrite an `if` so that the memory role skips it where the condition has no value."""
-        test = node.test
-        if isinstance(test, ast.BoolOp):  # one condition at a time: each may have no value
-            first, *others = test.values
-            cond = self.temporary("condition").removeprefix("__")
-            rest: ast.stmt = assign(cond, ast.BoolOp(test.op, others) if others[1:] else others[0])
-            arms = [[rest], []] if isinstance(test.op, ast.And) else [[ast.Pass()], [rest]]
-            new = [assign(cond, first), ast.If(load(cond), *arms)]
-            self.scopes[-1][1][cond] = [new[0], rest]
-            node.test = load(cond)
-            return self._block([located(s, test) for s in (*new, node)])
-        name = self.temporary("test")
-        decided = located(assign(name, self.visit(test)), test)
+        test = self.visit(node.test)
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        facts = (literal_node(fact, test) for fact in self._not_skipped(node))
-        node.test = self.call(branches.chosen, [located(load(name), test), *facts], test)
+        facts = [literal_node(fact, test) for fact in self._not_skipped(node)]
+        before, changed, name = list[ast.stmt](), self._changed(node), self.temporary("test")
+        if changed:  # whether they have a value is what the condition's type says
+            before, test = self._one_by_one(name, test), located(load(name), test)
+        node.test = self._chosen(test, facts)
         after = [
             assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
-            for each in self._changed(node)
+            for each in changed
         ]
-        return [decided, node, *(located(statement, node) for statement in after)]
+        return [located(statement, node) for statement in (*before, node, *after)]
+
+    def _chosen(self, test: ast.expr, facts: list[ast.expr]) -> ast.expr:
+        """Return a rewritten condition with False for each operand of ``and`` and ``or`` that has no
+        value in a role."""
+        if isinstance(test, ast.BoolOp):
+            test.values = [self._chosen(part, facts) for part in test.values]
+            return test
+        return self.call(branches.chosen, [test, *facts], test)
+
+    def _one_by_one(self, name: str, test: ast.expr) -> list[ast.stmt]:
+        """Return statements that bind a name to a condition, whose operands may have no value."""
+        if not isinstance(test, ast.BoolOp):
+            return [assign(name, test)]
+        first, *others = test.values
+        found = self._one_by_one(name, first)
+        for part in others:
+            known: ast.expr = load(name)
+            if isinstance(test.op, ast.Or):
+                known = self.visit(ast.Compare(known, [ast.Eq()], [ast.Constant(0)]))
+            facts = [literal_node(fact, test) for fact in ("", 0)]
+            found.append(ast.If(self._chosen(known, facts), self._one_by_one(name, part), []))
+        return found
 
     def _not_skipped(self, node: ast.If) -> tuple[str, int]:
         """Return what in a rewritten `if` the memory role cannot skip, "" for nothing, and whether
