@@ -71,40 +71,41 @@ class Reductions(Arithmetic):
     # ---- branches
     def branch(self, node: ast.If) -> Any:
         """Rewrite an `if` so that the memory role skips it where the condition has no value."""
-        test = self.visit(node.test)
+        test, name = node.test, self.temporary("test")
+        if isinstance(test, ast.BoolOp) and self._changed(node):
+            # one operand at a time: what the `if` changes has no value where one of them has none
+            new: list[ast.stmt] = []
+            for part in reversed(test.values):
+                met: list[ast.stmt] = [assign(name, ast.Constant(True))]
+                arms = (met, new) if isinstance(test.op, ast.Or) else (new or met, [])
+                new = [ast.If(part, *arms)]
+            new = [assign(name, ast.Constant(False)), *new]
+            self.scopes[-1][1][name] = [*new]
+            node.test = load(name)
+            return self._block([located(s, test) for s in (*new, node)])
+        test = self.visit(test)
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        facts = [literal_node(fact, test) for fact in self._not_skipped(node)]
-        before, changed, name = list[ast.stmt](), self._changed(node), self.temporary("test")
-        if changed:  # whether they have a value is what the condition's type says
-            before, test = self._one_by_one(name, test), located(load(name), test)
-        node.test = self._chosen(test, facts)
+        if isinstance(test, ast.BoolOp):
+            node.test = self._chosen(node, test)
+            return node
+        node.test = self._chosen(node, load(name))
         after = [
             assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
-            for each in changed
+            for each in self._changed(node)
         ]
-        return [located(statement, node) for statement in (*before, node, *after)]
+        return [located(statement, node) for statement in (assign(name, test), node, *after)]
 
-    def _chosen(self, test: ast.expr, facts: list[ast.expr]) -> ast.expr:
-        """Return a rewritten condition with False for each operand of ``and`` and ``or`` that has no
-        value in a role."""
+    def _chosen(self, node: ast.If, test: ast.expr) -> ast.expr:
+        """Return a condition of a rewritten `if`, False in a role where it has no value, and so is
+        each operand of ``and`` and ``or``."""
         if isinstance(test, ast.BoolOp):
-            test.values = [self._chosen(part, facts) for part in test.values]
+            test.values = [self._chosen(node, part) for part in test.values]
             return test
-        return self.call(branches.chosen, [test, *facts], test)
-
-    def _one_by_one(self, name: str, test: ast.expr) -> list[ast.stmt]:
-        """Return statements that bind a name to a condition, whose operands may have no value."""
-        if not isinstance(test, ast.BoolOp):
-            return [assign(name, test)]
-        first, *others = test.values
-        found = self._one_by_one(name, first)
-        for part in others:
-            known: ast.expr = load(name)
-            if isinstance(test.op, ast.Or):
-                known = self.visit(ast.Compare(known, [ast.Eq()], [ast.Constant(0)]))
-            facts = [literal_node(fact, test) for fact in ("", 0)]
-            found.append(ast.If(self._chosen(known, facts), self._one_by_one(name, part), []))
-        return found
+        return self.call(
+            branches.chosen,
+            [test, *(literal_node(fact, node) for fact in self._not_skipped(node))],
+            node.test,
+        )
 
     def _not_skipped(self, node: ast.If) -> tuple[str, int]:
         """Return what in a rewritten `if` the memory role cannot skip, "" for nothing, and whether
@@ -114,26 +115,22 @@ class Reductions(Arithmetic):
             return f"what is loaded at line {part.lineno}", 1  # type: ignore[attr-defined]
         for word, left in leaves(arms, ast.Break, ast.Continue):
             return f"the '{word}' of line {left.lineno}", 1
-        return "", int(
-            any(
-                getattr(part, "facts", None)
-                or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store))
-                for part in walk(*arms)
-            )
+        return "", any(
+            getattr(part, "facts", None)
+            or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store))
+            for part in walk(*arms)
         )
 
     def _changed(self, new: ast.If) -> list[str]:
         """Return the names that both arms bind, or that one arm and an earlier statement bind."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
-        inside = {id(part) for part in walk(*new.body, *new.orelse)}
         before = {
             name
             for name, places in self.scopes[-1][1].items()
-            if any(
-                id(place) not in inside and getattr(place, "lineno", 0) <= new.lineno
-                for place in places
-            )
+            if any(_position(place) <= _position(new) for place in places)
         }
-        return sorted(
-            name for name in (one & other) | ((one | other) & before) if not name.startswith("__np")
-        )
+        return sorted((one & other) | ((one | other) & before))
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
