@@ -1,6 +1,5 @@
-"""Loads and stores that Numba's arrays cannot express: by shared-memory address, through the
-read-only cache, of raw bits, and ordered between CTAs. PTX ISA, "Data Movement and Conversion
-Instructions: ld, st"."""
+"""Loads and stores that Numba's arrays cannot express: by shared-memory address, of raw bits, and
+ordered between CTAs. PTX ISA, "Data Movement and Conversion Instructions: ld, st"."""
 
 from __future__ import annotations
 
@@ -29,27 +28,6 @@ def load_word(addr: int) -> int:
     PTX ISA: ld, "ld.volatile".
     """
     return current().load_word(addr)
-
-
-@ptx("ld.global.nc.b32 $ret, [$ptr];", returns="r", memory=False, ptr="l")
-def ld_global_nc_b32(ptr: int) -> int:
-    """Read 32 bits of GMEM through the read-only cache. Scope: a lane. GPU only: raises
-    NotImplementedError elsewhere.
-
-    `ptr` is a global address, a multiple of 4, that is not written while the kernel runs, such as a
-    tile table created by the host. PTX ISA: ld.global.nc.
-    """
-    _gpu_only("ld_global_nc_b32", "index the reference: table[i]")
-
-
-@ptx("st.global.b16 [$ptr], $bits;", ptr="l", bits="h")
-def store_global_b16(ptr: int, bits: int) -> None:
-    """Write 16 bits of GMEM at `ptr` (a multiple of 2). Scope: a lane. GPU only: raises
-    NotImplementedError elsewhere.
-
-    Only the low 16 bits of an integer are stored. PTX ISA: st.
-    """
-    _gpu_only("store_global_b16", "store a tile: c[rows, columns] = tile")
 
 
 @ptx("st.global.b32 [$ptr], $bits;", ptr="l", bits="r")
@@ -125,18 +103,6 @@ def red_release_sys_add(ptr: int, value: int) -> None:
     Consistency Model: Scope; Release and Acquire Patterns".
     """
     _gpu_only("red_release_sys_add", "numpipe.signal(semaphore.at[i], rank)")
-
-
-@ptx("ld.acquire.sys.global.b32 $ret, [$ptr];", returns="r", ptr="l")
-def ld_acquire_sys_b32(ptr: int) -> int:
-    """Read 32 bits of memory at `ptr` (a multiple of 4) that another GPU may be writing. Scope: a
-    lane. GPU only.
-
-    This lane then sees everything that the GPU did before it added to the value with
-    `red_release_sys_add`, and so do lanes that synchronize with this lane at a barrier. PTX ISA:
-    ld.acquire; "Memory Consistency Model: Scope; Release and Acquire Patterns".
-    """
-    _gpu_only("ld_acquire_sys_b32", "numpipe.wait(semaphore.at[i], value)")
 
 
 def _gpu_only(name: str, instead: str) -> NoReturn:

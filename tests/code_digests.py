@@ -47,6 +47,7 @@ from numpipe import ArrayType
 from numpipe.ops.attention import CONFIGS, FITTING, Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from tests.kernels.pipeline_arrays import Plan, array, inputs, load
+from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS, LAYOUTS, laid
 
 RECORDED = Path(__file__).with_name("code_digests.json")
@@ -141,7 +142,7 @@ def cases() -> Iterator[tuple[str, Case]]:
             )
         for name, cfg in gemm_tuned.CONFIGS.items():
             for kind, form in FORMS.items():
-                if cfg.fuses or form.activation is None:
+                if fuses(cfg) or form.activation is None:
                     yield f"gemm_tuned, {name}, {kind}, {dtype}", tuned(cfg, form, dtype)
             if dtype != np.float16:  # only products and conversions differ
                 for orders in LAYOUTS[1:]:

@@ -11,7 +11,7 @@ layers of language models, squares.
     python random_products.py --space 26 --processes 1 --out result.json
     # needs no GPU
     python random_products.py --read result.json --fit rows.jsonl --picture result.svg
-    python -m numpipe.ops.choice evaluate rows.jsonl
+    python -m choice_fit evaluate rows.jsonl
 
 The seed is printed and written to the file before anything is measured. A row takes a few tenths of
 a second per process; kernels are compiled ahead, in as many processes as there are CPUs
@@ -23,7 +23,7 @@ element is compared with cuBLAS'. A row fails if an element differs by more than
 explain, if an element was not written, if something outside the output was written, or if a later
 call gives other bits. `--space 26` measures, in addition to the chosen config, 26 of those that the
 op ranks highest for the row (`numpipe.ops.configs.space`). `--fit` writes a line for the GPU and a
-line for each (shape, config, seconds), to which ``python -m numpipe.ops.choice fit`` fits the
+line for each (shape, config, seconds), to which ``python -m choice_fit fit`` fits the
 choice.
 """
 
@@ -399,7 +399,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def fit_lines(result: bench.Result) -> str:
     """Return a JSON line for the GPU, and one for each row and competitor, as
-    `numpipe.ops.choice.measurements` reads them."""
+    `choice_fit.measurements` reads them."""
     device = result.machine["device"]
     lines: list[dict[str, Any]] = [
         {"gpu": device["name"], "sms": device["sms"], "bandwidth": device.get("bandwidth", 0)}

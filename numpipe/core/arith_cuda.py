@@ -405,7 +405,7 @@ def _divide(_context: Any, a: Any, by: Any) -> Any:
     _, builder, args = yield I32(I32, by)
     d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
-    low = builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
+    low = nb.high_word(builder, product)
     rest = builder.sub(args[0], builder.mul(low, d))
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 

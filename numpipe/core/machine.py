@@ -29,7 +29,7 @@ import numpy as np
 
 from ..arch.products import Product
 from ..diagnostics.argument_checks import NONE, require, word
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
@@ -486,10 +486,9 @@ def failure(
 ) -> SimulationError:
     """Return an error of an operation above the simulator, with a report; `did` and `where` are
     fields of its `reports.Party`."""
-    machine, result = current(), error(message)
+    machine = current()
     now = Party(did, machine.warpgroup, machine.role.name, machine.cta, **where)
-    result.report = Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix)
-    return result
+    return reported(error, Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix))
 
 
 def enter(machine: Machine) -> None:

@@ -3,6 +3,7 @@ disagree, and the fix."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import os
@@ -111,6 +112,19 @@ class PipelineDeadlock(SimulationError):
 def at(filename: str, line: int, message: str) -> str:
     """Prefix a message with the user's line, in the ``file:line:`` form that editors understand."""
     return f"{filename}:{line}: {message}"
+
+
+def reported(error: type[SimulationError], report: Report) -> SimulationError:
+    """Return the error for a report; its text starts with the user's ``file:line:``."""
+    first = [
+        line
+        for party in (report.now, *report.waiting)
+        if party is not None
+        for line in party.lines[:1]
+    ]
+    raised = error(at(first[0].filename, first[0].line, report.text) if first else report.text)
+    raised.report = dataclasses.replace(report, text=str(raised))
+    return raised
 
 
 # ---- where ---------------------------------------------------------------------------------------

@@ -74,10 +74,9 @@ def kernel(
                       ``"(m,k),(n,k)->(m,n)"``; checked by each call
     wg_axis           name of the axis of compute warpgroups; default: "wg"
     memory_registers  registers per lane that the memory role keeps (a multiple of 8, 24…256;
-                      default: 40, or 32 with three or four compute warpgroups, each of which then
-                      has eight more); the compute warpgroups share the rest. The kernel's
-                      `emit_pipeline_warp_specialized` may set this, `num_compute_wgs` and `wg_axis`
-                      instead.
+                      default: 40); the compute warpgroups share the rest. With 32, each of three
+                      or four has eight more. The kernel's `emit_pipeline_warp_specialized` may set
+                      this, `num_compute_wgs` and `wg_axis` instead.
     warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel
                       function in the compute role with the registers of the launch, and each
                       issues its own loads; pipelines are then single-stream

@@ -185,7 +185,7 @@ class Options:
             self.grid_names,
             least.wg_axis,
             least.num_compute_wgs,
-            least.memory_share,
+            least.memory_registers,
             warp_specialized=self.warp_specialized,
             **self.cluster,
         )

@@ -98,7 +98,7 @@ class Variant:
                 options.grid_names,
                 split.wg_axis,
                 split.num_compute_wgs,
-                split.memory_share,
+                split.memory_registers,
                 options.compiler_params,
                 simulated=simulated,
                 obstacles=self.obstacles,

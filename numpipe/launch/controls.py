@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..diagnostics.errors import PipelineDeadlock, SpecError, at
+from ..diagnostics.errors import PipelineDeadlock, SpecError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan import control_block
 from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
@@ -185,7 +185,6 @@ class Controls:
             if 0 <= first.place < len(image.places)
             else ()
         )
-        error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
         party = Party(
             f"waits for {what}",
             image.part(first.thread // 32),
@@ -193,14 +192,11 @@ class Controls:
             first.cta,
             lines,
         )
-        error.report = Report(
-            "deadlock",
-            str(error),
-            waiting=(party,),
-            fix="signal as often as waits expect, on every GPU",
-            kernel=image.name,
+        fix = "signal as often as waits expect, on every GPU"
+        return reported(
+            PipelineDeadlock,
+            Report("deadlock", text, waiting=(party,), fix=fix, kernel=image.name),
         )
-        return error
 
     def _who(self, record: Waited, known: Known) -> str:
         """Return a sentence that names the GPU that has not signalled, as far as that is known."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..core.process_guards import in_child
 from ..diagnostics import nan_report
-from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
+from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at, reported
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import wait_records
 from ..plan.image import Image, Mbarrier
@@ -237,13 +237,7 @@ def failure(compiled: Image, records: list[wait_records.Record], ended: bool) ->
                     if (other.kind, other.address) == (wait_records.NAN, record.address)
                 ],
             )
-    report = report_of(compiled, records, ended)
-    line = next((line for party in report.waiting for line in party.lines), None)
-    error = PipelineDeadlock(
-        report.text if line is None else at(line.filename, line.line, report.text)
-    )
-    error.report = dataclasses.replace(report, text=str(error))
-    return error
+    return reported(PipelineDeadlock, report_of(compiled, records, ended))
 
 
 def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
@@ -305,14 +299,15 @@ def outside(compiled: Image, record: wait_records.Record, count: int) -> Simulat
         compiled.parts[compiled.part(record.warp)],
         record.cta,
     )
-    error = SimulationError(
+    text = (
         f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along "
         f"dimension {axis} is outside {allowed}"
         + (f", and {count - 1} more" if count > 1 else "")
         + f"; the results of the kernel are wrong: {fix}"
     )
-    error.report = Report("out-of-bounds", str(error), party, fix=fix, kernel=compiled.name)
-    return error
+    return reported(
+        SimulationError, Report("out-of-bounds", text, party, fix=fix, kernel=compiled.name)
+    )
 
 
 def nan_stored(compiled: Image, records: list[wait_records.Record]) -> SimulationError:
@@ -328,19 +323,20 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
     }
     (_, _, place), record = min(places.items(), key=lambda item: item[0])
     name = compiled.places[record.address]
-    target, lines = name.partition(" @ ")[0], lines_of(compiled.name, name)
+    target = name.partition(" @ ")[0]
     party = Party(
         f"stores to {target}",
         record.warpgroup,
         compiled.parts[compiled.part(record.warp)],
         record.cta,
-        lines,
+        lines_of(compiled.name, name),
     )
     who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
     text = f"kernel {compiled.name}: {nan_report.said(target, place, len(places), who)}"
-    error = SimulationError(at(lines[0].filename, lines[0].line, text))
-    error.report = Report("nan-stored", str(error), party, fix=nan_report.FIX, kernel=compiled.name)
-    return error
+    return reported(
+        SimulationError,
+        Report("nan-stored", text, party, fix=nan_report.FIX, kernel=compiled.name),
+    )
 
 
 def report_of(compiled: Image, records: list[wait_records.Record], ended: bool = True) -> Report:

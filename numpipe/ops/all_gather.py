@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -27,13 +27,13 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, Shards, as_words, sharded_op
+from .sharded_calls import COPIED, Shards, Sizes, as_words, sharded_op
 
 __all__ = ["all_gather"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """How the copy is tiled.
 
     block   4-byte words that a warpgroup moves at a time
@@ -46,9 +46,6 @@ class Config:
     slots: int = 8
     near: int = 3
     chunks: int = 8
-
-    def __post_init__(self) -> None:
-        require("all_gather: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -43,7 +43,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
+from .sharded_calls import Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
 
 __all__ = ["all_gather_matmul"]
 
@@ -51,7 +51,7 @@ TYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """How the product and the transfer are tiled. Sizes are in elements.
 
     tm, tn, tk  tile of the output, and depth of a step
@@ -68,9 +68,6 @@ class Config:
     group: int = 16
     senders: int = 8
     parts: int = 4
-
-    def __post_init__(self) -> None:
-        require("all_gather_matmul: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

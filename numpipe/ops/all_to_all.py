@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -33,16 +33,15 @@ from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import ShardedOp, Shards, sharded_op
+from .sharded_calls import ShardedOp, Shards, Sizes, sharded_op
 
 __all__ = ["all_to_all"]
 
 TYPES = ("float16", "bfloat16", "float32")
-COUNTS = np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """How the copy is tiled: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one
     in `own` CTAs copies this GPU's own rows."""
 
@@ -50,9 +49,6 @@ class Config:
     row_bytes: int = 256
     slots: int = 8
     own: int = 6
-
-    def __post_init__(self) -> None:
-        require("all_to_all: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

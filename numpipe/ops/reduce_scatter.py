@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -33,7 +33,7 @@ from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, as_rows, sharded_op
+from .sharded_calls import Shards, Sizes, as_rows, sharded_op
 
 __all__ = ["reduce_scatter"]
 
@@ -41,7 +41,7 @@ TYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """How the sum is tiled.
 
     rows    rows of up to 64 elements that a warpgroup moves or adds at a time
@@ -54,9 +54,6 @@ class Config:
     slots: int = 8
     near: int = 2
     chunk: int = 6
-
-    def __post_init__(self) -> None:
-        require("reduce_scatter: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import told
+from ..diagnostics.argument_checks import require, told, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
@@ -278,6 +278,14 @@ class Shards:
         return found[0] if self.single else found
 
 
+class Sizes:
+    """The base class of an op's config whose fields are all at least 1."""
+
+    def __post_init__(self) -> None:
+        op = type(self).__module__.rpartition(".")[2]
+        require(f"{op}: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
+
+
 def planes(info: ArrayInfo, count: int) -> ArrayInfo:
     """Return a matrix as a batch of `count` matrices, which are consecutive rows of it."""
     rows, (_, columns) = info.shape[0] // count, info.shape
@@ -315,13 +323,12 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
     return [x.reshape(-1, size + added)[:, :size].reshape(-1, columns) for x in found]
 
 
-def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
-    """View contiguous arrays as 4-byte words, in one row or in `count` rows."""
+def as_words(op: str, name: str, infos: list[ArrayInfo], count: int) -> list[ArrayInfo]:
+    """View contiguous arrays as 4-byte words in `count` rows."""
     found = []
     for info in infos:
-        words = _contiguous(op, name, info, max(count, 1)) // _WORD.itemsize
-        shape = (count, words // count) if count else (words,)
-        found.append(_retyped(info, shape, _WORD))
+        words = _contiguous(op, name, info, count) // _WORD.itemsize
+        found.append(_retyped(info, (count, words // count), _WORD))
     return found
 
 

@@ -81,7 +81,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
     if np_.role.lanes == "one":
         yield
         return
-    lane = builder.and_(nb.thread_index(builder), nb.const(127))
+    lane = nb.lane_index(builder)
     with builder.if_then(builder.icmp_unsigned("==", lane, nb.const(0)), likely=False):
         yield
 

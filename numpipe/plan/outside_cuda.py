@@ -63,7 +63,7 @@ def report(
     one reports. `kind`: of the record.
     """
     if once:
-        thread = builder.and_(nb.thread_index(builder), nb.const(127))
+        thread = nb.lane_index(builder)
         outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
     if what not in unit.places:
         unit.places.append(what)

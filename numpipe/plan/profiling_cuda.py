@@ -78,7 +78,7 @@ def record(
         address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), nb.const(0, nb.i64))
     )
     builder.store(builder.trunc(address, nb.i32), low)
-    builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), high)
+    builder.store(nb.high_word(builder, address), high)
 
 
 def define_profile(builder: Any) -> None:

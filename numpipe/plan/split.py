@@ -17,8 +17,7 @@ class Split(NamedTuple):
 
     num_compute_wgs: int = 1
     wg_axis: str = "wg"
-    memory_registers: int | None = None
-    """None: `memory_share` chooses"""
+    memory_registers: int = 40
     memory_thread_idx: int = -1
     """The memory role's warpgroup; -1 for the last one."""
 
@@ -27,14 +26,6 @@ class Split(NamedTuple):
         return self._replace(
             **{name: value for name, value in said._asdict().items() if value is not None}
         )
-
-    @property
-    def memory_share(self) -> int:
-        """Registers per lane of the memory role: 40, or with three or four compute warpgroups 32,
-        because each of these then has eight more."""
-        if self.memory_registers is not None:
-            return self.memory_registers
-        return 32 if self.num_compute_wgs in (3, 4) else 40
 
 
 class SplitOptions(NamedTuple):
@@ -49,7 +40,7 @@ class SplitOptions(NamedTuple):
     def check(self, kernel: str) -> None:
         """Raise SpecError for a value of the wrong type for its option."""
         for name, value, default in zip(self._fields, self, Split(), strict=True):
-            kind = str if isinstance(default, str) else int
+            kind = type(default)
             if value is not None and type(value) is not kind:
                 raise SpecError(
                     f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, "

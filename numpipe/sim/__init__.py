@@ -264,8 +264,7 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
             error.add_note(f"raised in {warpgroup.title} of a simulated kernel")
         raise
     sm.progress += 1
-    if sm.trace is not None:
-        sm.trace.add(warpgroup, warpgroup.time, warpgroup.time, "end")
+    warpgroup.record(warpgroup.time, warpgroup.time, "end")
     warpgroup.over = True
     if len(sm.peers) > 1:
         leave(warpgroup)

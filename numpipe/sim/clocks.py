@@ -37,6 +37,7 @@ PTX ISA, "Memory Consistency Model" (causality order, proxies).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,6 +54,11 @@ UNREACHABLE: Need = (0, 1 << 62)
 """A need that no vector covers."""
 _KINDS = 8
 NAMED_BARRIERS = 16
+
+
+def lacks(known: Sequence[int] | Vector, needs: Iterable[Need]) -> bool:
+    """Return whether a vector does not cover all of these counters."""
+    return any(known[index] < value for index, value in needs)
 
 
 class Release(NamedTuple):

@@ -83,11 +83,8 @@ class RemoteArrival:
         who.release_into(self.vector)
         self.abroad = _tell(who, self.vector) if wide else who.sm.clocks.untold(self.vector)
         who.remote_arrivals.append(self)
-        if who.sm.trace is not None:
-            for mbar in mbars:
-                who.sm.trace.add(
-                    who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name
-                )
+        for mbar in mbars:
+            who.record(who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
         who.elapse(who.sm.costs.issue)
         if all(mbar.sm is who.sm for mbar in mbars):
             self.land(who.time)
@@ -197,10 +194,7 @@ def send(
             done,
         )
         sm.scheduler.push(done, write, "arrive")
-    if sm.trace is not None:
-        sm.trace.add(
-            who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes
-        )
+    who.record(who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
     who.breathe()
 
 

@@ -350,27 +350,14 @@ def _not_landed(this: Conflict) -> Finding:
     cause = f"{later.agent.title} does not wait until this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
-        stale = (
-            _read_when_free(this, later, fill)
-            if later.kind in ("read", "wgmma") and fill.phase
-            else None
+        fix = f"wait for {ready}, before the bytes are accessed"
+        fix = (
+            f"barrier_{fix}"
+            if fill.mbar.observed
+            else f"{fix}; a pipeline's tile is valid only during its step"
         )
-        return (
-            stale
-            or _filled_over(this)
-            or Finding(
-                "read-before-ready",
-                cause,
-                (
-                    f"barrier_wait for {ready}, before the bytes are accessed"
-                    if fill.mbar.observed
-                    else (
-                        f"wait for {ready}, before the bytes are accessed; a pipeline's tile is "
-                        "valid only during its step"
-                    )
-                ),
-            )
-        )
+        stale = _read_when_free(this, later, fill) if fill.phase else None
+        return stale or _filled_over(this) or Finding("read-before-ready", cause, fix)
     plan, slot = this.slot
     loaded, step = _step_of(fill, plan, slot), _at(later, plan)
     if later.kind == "TMA load":
@@ -379,7 +366,7 @@ def _not_landed(this: Conflict) -> Finding:
             cause,
             f"wait for {ready}, before slot {slot} of {plan.name} is filled again",
         )
-    if step is None and loaded and later.kind in ("read", "wgmma") and not _by_hand(plan):
+    if step is None and loaded and not _by_hand(plan):
         stale = _read_when_free(this, later, fill)  # in a loop within the ring's step
         if stale is not None:
             return stale
@@ -399,7 +386,7 @@ def _filled_over(this: Conflict) -> Finding | None:
         or fill.mbar is None
         or read is None
         or read.mbar is None
-        or any(this.known[index] < value for index, value in read.needs)
+        or clocks.lacks(this.known, read.needs)
     ):
         return None
     free = _freed_by(this, fill)
@@ -464,25 +451,19 @@ def _from_abroad(this: Conflict) -> Finding:
     cause = (
         f"{stores.agent.title} does not wait until {loads.agent.title} has read the previous data"
     )
-    if loads is earlier:
+    if loads is earlier or (
+        stores.kind == "TMA load"
+        and stores.mbar is not None
+        and 0
+        < stores.phase
+        <= this.known[stores.mbar.landed]  # it loads what the copy before brought
+        and not any(map(loads.repeats, stores.readers))
+    ):
         return Finding(
-            "refilled-while-read"
-            if stores.kind in ("TMA load", "st.async")
-            else "unordered-accesses",
+            "unordered-accesses" if stores.kind in ("write", "atomic") else "refilled-while-read",
             cause,
             asked,
         )
-    if (
-        stores.kind == "TMA load"
-        and stores.mbar is not None
-        and (
-            0
-            < stores.phase
-            <= this.known[stores.mbar.landed]  # it loads what the copy before brought
-            and not any(loads.repeats(read) for read in stores.readers)
-        )
-    ):
-        return Finding("refilled-while-read", cause, asked)
     # earlier stores of the CTA itself
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
         return Finding(
@@ -546,6 +527,7 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
     free = _freed_by(this, fill)
     if (
         free is None
+        or reader.kind not in ("read", "wgmma")
         or fill.mbar is None
         or free is fill.mbar
         or free.done[fill.mbar.landed] < fill.phase
@@ -678,10 +660,7 @@ def _overtaken(this: Conflict) -> bool:
     return (
         over is not None
         and store.agent is not reader.agent
-        and all(
-            this.known[index] >= value
-            for index, value in (over.async_needs if this.asynchronous else over.needs)
-        )
+        and not clocks.lacks(this.known, over.async_needs if this.asynchronous else over.needs)
         and all((read.agent, read.waits) != (reader.agent, reader.waits) for read in store.readers)
         and (
             reader.kind == "wgmma"
@@ -692,8 +671,7 @@ def _overtaken(this: Conflict) -> bool:
 
 def _drained(product: Access) -> bool:
     """Return whether its warpgroup has waited for a product."""
-    vectors = product.agent.vectors
-    return all(vectors[:, index].max() >= value for index, value in product.needs)
+    return not clocks.lacks(product.agent.vectors.max(axis=0), product.needs)
 
 
 def _newer_at_release(this: Conflict) -> int:

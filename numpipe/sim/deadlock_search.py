@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ..diagnostics.errors import PipelineDeadlock, SimulationError
+from ..diagnostics.errors import PipelineDeadlock, SimulationError, reported
 from ..diagnostics.reports import Barrier, Party, Report
 from ..traces import deadlocks
 from . import gmem, named_barriers, race_report, semaphore_counters, sites
@@ -22,7 +22,7 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
         for hint in (*named_barriers.hints(peer), *peer.registers.hints(), *gmem.hints(peer))
     ]
     hints += semaphore_counters.hints(sm)
-    return race_report.failed(PipelineDeadlock, report_of(sm, why, hints))
+    return reported(PipelineDeadlock, report_of(sm, why, hints))
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:

@@ -322,6 +322,5 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
 
 
 def _trace(who: Warpgroup, kind: str, what: str, nbytes: int) -> None:
-    if who.sm.trace is not None:
-        cycles = nbytes // who.sm.costs.generic_bytes
-        who.sm.trace.add(who, who.time - cycles, who.time, kind, what=what, nbytes=nbytes)
+    cycles = nbytes // who.sm.costs.generic_bytes
+    who.record(who.time - cycles, who.time, kind, what=what, nbytes=nbytes)

@@ -48,12 +48,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.machine import TensorMap
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import race_report, sites
 from .boxes import UPDATES, Box
-from .clocks import Need, Release
+from .clocks import Need, Release, lacks
 from .footprints import READS, WRITES
 from .gmem_accesses import (
     LOAD,
@@ -198,7 +198,7 @@ class GlobalMemory:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
             self._check_read(access, place, touch, known)
-        at = tuple(n for part in index for n in (part.start, part.stop))
+        at = touch.at
         self._reads.setdefault(place, {}).setdefault(access.agent.warpgroup, {})[at] = touch
         seen = place.seen.setdefault((), set())
         if at not in seen:
@@ -259,10 +259,9 @@ class GlobalMemory:
             for warpgroup, reads in by_warpgroup.items() if held.region is place.region else ():
                 same = touch.kind == STORE and warpgroup == touch.agent.warpgroup
                 for earlier in () if same else reads.values():
-                    if (
-                        earlier.steers
-                        or any(known[counter] < value for counter, value in earlier.needs)
-                    ) and (overlap(place, touch.index, held, earlier.index)):
+                    if (earlier.steers or lacks(known, earlier.needs)) and (
+                        overlap(place, touch.index, held, earlier.index)
+                    ):
                         raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
         self._earlier_reductions(access, place, touch, known)
@@ -277,7 +276,7 @@ class GlobalMemory:
             who = (
                 access.agent.place,
                 access.agent.warpgroup,
-                *(n for part in touch.index for n in (part.start, part.stop)),
+                *touch.at,
             )
             self._reductions.setdefault(place, {}).setdefault(touch.reduction, {})[who] = touch
         if not touch.reduction or not writes:
@@ -357,7 +356,7 @@ class GlobalMemory:
             and earlier.agent.warpgroup == touch.agent.warpgroup
         ):
             return
-        if any(known[counter] < value for counter, value in earlier.needs):
+        if lacks(known, earlier.needs):
             error = (
                 conflict if not together else unordered if earlier.kind == STORE else in_transfer
             )
@@ -372,9 +371,7 @@ class GlobalMemory:
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other, _ = self._cuts[load.box.tensor]
-            if other.region is not place.region or not any(
-                known[counter] < value for counter, value in load.needs
-            ):
+            if other.region is not place.region or not lacks(known, load.needs):
                 continue
             index = load.box.elements(load.where)
             if overlap(place, touch.index, other, index):
@@ -478,7 +475,7 @@ def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
     return any(
         known[counter]
         and release.number == earlier.number
-        and all(release.vector[i] >= value for i, value in earlier.needs)
+        and not lacks(release.vector, earlier.needs)
         for counter, release in sm.acquired.items()
     )
 
@@ -508,7 +505,7 @@ def left_set(flags: Iterable[Flag]) -> None:
                 "has ended: the next launch would read it as its own"
             )
             fix = "run numpipe.combine in every part of a tile, including the owner's"
-            raise race_report.failed(
+            raise reported(
                 SimulationError,
                 Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix),
             )

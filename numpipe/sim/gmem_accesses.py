@@ -69,6 +69,11 @@ class Touch:
         self.flipped = flipped
         self.code = 0
 
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The elements as a key: the first and the last of each dimension."""
+        return tuple(n for part in self.index for n in (part.start, part.stop))
+
     def describe(self) -> str:
         kind = (
             f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}"

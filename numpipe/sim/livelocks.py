@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from ..diagnostics.errors import PipelineDeadlock, SimulationError
+from ..diagnostics.errors import PipelineDeadlock, SimulationError, reported
 from ..traces.deadlocks import Hint
 from . import deadlock_search, race_report
 from .state import Warpgroup
@@ -109,4 +109,4 @@ def _together(who: Warpgroup) -> SimulationError:
     )
     found = deadlock_search.report_of(who.sm, "warpgroups loop without progress", [hint])
     now = race_report.party(who, "repeats its loop")
-    return race_report.failed(PipelineDeadlock, dataclasses.replace(found, now=now, waiting=()))
+    return reported(PipelineDeadlock, dataclasses.replace(found, now=now, waiting=()))

@@ -21,7 +21,7 @@ import numpy as np
 from ..diagnostics.errors import SimulationError
 from ..plan.protocol import BARRIERS, WARPS
 from . import deadlock_search, race_report, sites
-from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
+from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector, lacks
 from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES
 from .sites import Site
 from .state import HELD_LAST, SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
@@ -247,11 +247,7 @@ def settle(mbar: Mbarrier, time: int) -> None:
             mbar=mbar,
         )
     mbar.sm.scheduler.touch(mbar.waits_of(mbar.phase - 1), TEST)
-    unknown = [
-        waited
-        for waited in mbar.waits
-        if any(mbar.current[index] < value for index, value in waited[-1])
-    ]
+    unknown = [waited for waited in mbar.waits if lacks(mbar.current, waited[-1])]
     if unknown:  # the order of waits for one phase depends on the schedule
         raise _may_be_missed(mbar, *min(unknown, key=lambda waited: waited[0].first_warp)[:-1])
     mbar.waits.clear()
@@ -420,8 +416,7 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
         raise race_report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
-    if who.sm.trace is not None:
-        who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
+    who.record(who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
     _arrive(who, mbar, int(count) * who.lane_count())
 
 

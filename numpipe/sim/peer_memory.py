@@ -29,6 +29,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import sites
 from .boxes import Box
+from .clocks import lacks
 from .footprints import READS
 from .gmem import GlobalMemory
 from .gmem_accesses import (
@@ -47,6 +48,9 @@ from .gpus import Gpus
 from .regions import Place, overlap
 from .state import Access, Warpgroup
 
+_Held = dict[Place, dict[tuple[Any, ...], Touch]]
+"""Accesses by array, and by who made them where."""
+
 
 class SharedArrays(GlobalMemory):
     """The record of what the GPUs of a launch have done to global memory so far; `gpus` is set
@@ -56,57 +60,37 @@ class SharedArrays(GlobalMemory):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._held: dict[Place, dict[tuple[Any, ...], Touch]] = {}
+        self._held: _Held = {}
         """By array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
         write must come after."""
-        self._updates: dict[Place, dict[tuple[Any, ...], Touch]] = {}
+        self._updates: _Held = {}
         """Likewise the newest reductions, which every other access must come after."""
         self._owners: dict[Place, frozenset[int]] = {}
 
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
-        index = box.elements(where)
-        access.agent.sm.scheduler.touch_array(box.tensor.array, index, READS)
-        self._visit(
-            access,
-            place,
-            Touch(access, self.number, index, box.tensor.flipped, access.needs),
-            known,
-            where,
-        )
+        index, needs = box.elements(where), access.needs
+        touch = Touch(access, self.number, index, box.tensor.flipped, needs)
+        self._visit(access, place, touch, known)
 
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
-        access.agent.sm.scheduler.touch_array(array, index, READS)
-        at = tuple(n for part in index for n in (part.start, part.stop))
-        self._visit(
-            access,
-            self.place(array),
-            Touch(access, self.number, index, False, access.needs),
-            known,
-            at,
-        )
+        touch = Touch(access, self.number, index, False, access.needs)
+        self._visit(access, self.place(array), touch, known)
 
-    def _visit(
-        self, access: Access, place: Place, touch: Touch, known: list[int], at: tuple[int, ...]
-    ) -> None:
+    def _visit(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Record a load."""
+        access.agent.sm.scheduler.touch_array(place.array, touch.index, READS)
         self._enter(access, place, touch, known)
         self._check_read(access, place, touch, known)
         self._check_held(self._updates, access, place, touch, known)
-        self._hold(self._held, access, place, touch, at)
+        self._hold(self._held, access, place, touch)
 
     @staticmethod
-    def _hold(
-        held: dict[Place, dict[tuple[Any, ...], Touch]],
-        access: Access,
-        place: Place,
-        touch: Touch,
-        at: Any,
-    ) -> None:
+    def _hold(held: _Held, access: Access, place: Place, touch: Touch) -> None:
         agent = access.agent
         held.setdefault(place, {})[
-            (agent.place, agent.warpgroup, touch.kind, touch.reduction, touch.needs[0][0], at)
+            (agent.place, agent.warpgroup, touch.kind, touch.reduction, touch.needs[0][0], touch.at)
         ] = touch
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
@@ -123,8 +107,7 @@ class SharedArrays(GlobalMemory):
             self._check_written(access, touch, written)
         self._remember(touch)
         if touch.reduction:
-            at = tuple(n for part in touch.index for n in (part.start, part.stop))
-            self._hold(self._updates, access, place, touch, at)
+            self._hold(self._updates, access, place, touch)
         written[...] = touch.code
 
     # ---- whose memory it is
@@ -156,7 +139,7 @@ class SharedArrays(GlobalMemory):
     # ---- conflicts
     def _check_held(
         self,
-        every: dict[Place, dict[tuple[Any, ...], Touch]],
+        every: _Held,
         access: Access,
         place: Place,
         touch: Touch,
@@ -174,7 +157,7 @@ class SharedArrays(GlobalMemory):
                 if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
                     ordered = True  # its lanes load and store in program order
                 else:
-                    ordered = all(known[counter] >= value for counter, value in earlier.needs)
+                    ordered = not lacks(known, earlier.needs)
                 if not ordered and overlap(place, touch.index, held, earlier.index):
                     raise self._race(access, touch, earlier, None)
                 if (
@@ -198,14 +181,10 @@ class SharedArrays(GlobalMemory):
         ordinary = touch.kind in (STORE, LOAD)
         if earlier.kind == STORE == touch.kind and _same(earlier, touch):
             return
-        if any(known[counter] < value for counter, value in earlier.needs):
+        if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
         shown = access.agent.sm.clocks.shown
-        if (
-            earlier.kind == STORE
-            and not ordinary
-            and any(known[counter] < value for counter, value in map(shown, earlier.needs))
-        ):
+        if earlier.kind == STORE and not ordinary and lacks(known, map(shown, earlier.needs)):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(

@@ -3,7 +3,6 @@ the fix."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,26 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from ..diagnostics.errors import PipelineRace, SimulationError, at
+from ..diagnostics.errors import PipelineRace, SimulationError, reported
 from ..diagnostics.reports import Line, Party, Report
 from .sites import Note, Site, context, lines, noted, user_site
 from .state import SM, Access, Mbarrier, Warpgroup, side
 
 if TYPE_CHECKING:
     from ..plan.plans import BarrierPlace, RingPlan
-
-
-def failed(error: type[SimulationError], report: Report) -> SimulationError:
-    """Return the error for a report; its text starts with the user's ``file:line:``."""
-    first = [
-        line
-        for party in (report.now, *report.waiting)
-        if party is not None
-        for line in party.lines[:1]
-    ]
-    raised = error(at(first[0].filename, first[0].line, report.text) if first else report.text)
-    raised.report = dataclasses.replace(report, text=str(raised))
-    return raised
 
 
 # ---- who, and where in the pipeline --------------------------------------------------------------
@@ -143,7 +129,7 @@ def race(
         else party(before, span=about.get("span"))
     )
     text = f"{agent.title}: {message}{context(who.last_note, who.last_wait)}"
-    return failed(
+    return reported(
         error,
         Report(
             hazard,
@@ -181,7 +167,7 @@ def conflict(
     ]
     text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:    {fix}"))
     now, before = (*(each for _, each in accesses), None)[:2]
-    return failed(
+    return reported(
         error,
         Report(
             hazard, text, now, before, cause=cause, fix=fix, kernel=getattr(sm.unit, "kernel", "")

@@ -142,10 +142,7 @@ def signal(
     gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
     semaphore.add(who, add, gpus.clocks)
     who.sm.progress += 1
-    if who.sm.trace is not None:
-        who.sm.trace.add(
-            who, who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count
-        )
+    who.record(who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count)
     now = semaphore.signals[-1]
     for wait in [wait for wait in semaphore.waits if wait.value <= now.total]:
         semaphore.waits.remove(wait)

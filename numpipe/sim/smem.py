@@ -8,14 +8,17 @@ handful of segments.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import conflicts, race_report
+from .clocks import lacks
 from .footprints import READS, WRITES
 from .state import SM, Access, Warpgroup
 
@@ -33,7 +36,7 @@ class Segment:
     write: Access | None
     reads: dict[Any, Access]
     last: Access | None = None
-    atomics: dict[int, Access] | None = None
+    atomics: dict[int, Access] = field(default_factory=dict)
 
 
 class SharedMemory:
@@ -70,9 +73,7 @@ class SharedMemory:
             return len(starts)
         old = self._segments[i - 1]
         starts.insert(i, at)
-        self._segments.insert(
-            i, Segment(old.write, dict(old.reads), old.last, old.atomics and dict(old.atomics))
-        )
+        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last, dict(old.atomics)))
         return i
 
     def read(
@@ -92,27 +93,22 @@ class SharedMemory:
         written again, is an error.
         """
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
+        check = functools.partial(self._check, access, lo, hi, known, asynchronous)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
-            write = segment.write
-            if write is None and race_report.slot_of(self.sm, lo) is None:
+            if segment.write is None and race_report.slot_of(self.sm, lo) is None:
                 access.agent.hold()
-                write = self._segments[self._split(lo)].write
-            if write is None or segment.last is not None:
+                segment = self._segments[self._split(lo)]
+            if segment.write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
                 raise conflicts.unwritten(
                     self.sm, access, lo, hi, since, _WHOLE if since or last else ""
                 )
-            for index, value in write.async_needs if asynchronous else write.needs:
-                if known[index] < value:
-                    raise conflicts.Conflict(
-                        self.sm, write, access, lo, hi, known, asynchronous, write
-                    ).error()
-            if segment.atomics:
-                self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
+            check(segment, (segment.write,))
+            check(segment, segment.atomics.values())
             before = segment.reads.get(key)
             if before is not None and access.repeats(before):
-                access.again, access.agent.stale = True, (access, write)
+                access.again, access.agent.stale = True, (access, segment.write)
             segment.reads[key] = access
             if last:
                 segment.last = access
@@ -132,13 +128,9 @@ class SharedMemory:
                     "",
                     "store initial values for the atomics, hist[...] = numpipe.full(…)",
                 )
-            for index, value in write.needs:
-                if known[index] < value:
-                    raise conflicts.Conflict(
-                        self.sm, write, access, lo, hi, known, False, write
-                    ).error()
-            self._check(segment.reads, segment, access, lo, hi, known, False)
-            segment.atomics = {**(segment.atomics or {}), warp: access}
+            for earlier in ((write,), segment.reads.values()):
+                self._check(access, lo, hi, known, False, segment, earlier)
+            segment.atomics[warp] = access
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi). Raises PipelineRace unless the writer's clock `known` covers
@@ -149,17 +141,9 @@ class SharedMemory:
             self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
-            earlier = segment.write
-            if earlier is not None:
-                for index, value in earlier.async_needs if asynchronous else earlier.needs:
-                    if known[index] < value:
-                        # a reader gives a better name to the hazard than the fill that it has
-                        # waited for
-                        self._check_reads(segment, access, lo, hi, known, asynchronous)
-                        raise conflicts.Conflict(
-                            self.sm, earlier, access, lo, hi, known, asynchronous, earlier
-                        ).error()
-            self._check_reads(segment, access, lo, hi, known, asynchronous)
+            # a reader gives a better name to the hazard than the fill that it has waited for
+            for earlier in (segment.reads.values(), segment.atomics.values(), (segment.write,)):
+                self._check(access, lo, hi, known, asynchronous, segment, earlier)
         over = self._segments[i].write
         if over is not access:
             access.over, access.readers = over, tuple(self._segments[i].reads.values())
@@ -170,37 +154,25 @@ class SharedMemory:
         self._merge(i + 1, access)
         self._merge(i, access)
 
-    def _check_reads(
-        self,
-        segment: Segment,
-        access: Access,
-        lo: int,
-        hi: int,
-        known: list[int],
-        asynchronous: bool,
-    ) -> None:
-        self._check(segment.reads, segment, access, lo, hi, known, asynchronous)
-        if segment.atomics:
-            self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
-
     def _check(
         self,
-        earlier: dict[Any, Access],
-        segment: Segment,
         access: Access,
         lo: int,
         hi: int,
         known: list[int],
         asynchronous: bool,
+        segment: Segment,
+        earlier: Iterable[Access | None],
     ) -> None:
         """Raise PipelineRace unless `access`, which knows `known`, comes after all of these
-        accesses."""
-        for reader in earlier.values():
-            for index, value in reader.async_needs if asynchronous else reader.needs:
-                if known[index] < value:
-                    raise conflicts.Conflict(
-                        self.sm, reader, access, lo, hi, known, asynchronous, segment.write
-                    ).error()
+        accesses of a segment."""
+        for other in earlier:
+            if other is not None and lacks(
+                known, other.async_needs if asynchronous else other.needs
+            ):
+                raise conflicts.Conflict(
+                    self.sm, other, access, lo, hi, known, asynchronous, segment.write
+                ).error()
 
     def _merge(self, i: int, access: Access) -> None:
         """Join segment i to the previous one, if one access wrote both and nobody read them."""

@@ -381,14 +381,16 @@ class Warpgroup(Warps):
         try:
             self.switch()
         except GreenletExit:  # the run has failed
-            if self.sm.trace is not None:
-                now = max(w.time for w in self.sm.warpgroups)
-                self.sm.trace.add(
-                    self, start, max(now, start), reason.kind, **details, unfinished=True
-                )
+            now = max(w.time for w in self.sm.warpgroups)
+            self.record(start, max(now, start), reason.kind, **details, unfinished=True)
             raise
-        if self.sm.trace is not None and self.time > start:
-            self.sm.trace.add(self, start, self.time, reason.kind, **details)
+        if self.time > start:
+            self.record(start, self.time, reason.kind, **details)
+
+    def record(self, start: int, end: int, kind: str, **details: Any) -> None:
+        """Add an event to the trace, if there is one."""
+        if self.sm.trace is not None:
+            self.sm.trace.add(self, start, end, kind, **details)
 
     def hold(self, kind: str = HELD) -> None:
         """Let all others run as far as they can: what they do explains an error that is certain.

@@ -100,6 +100,14 @@ def _place(
     return tuple(map(int, coords)), index, touched
 
 
+def _through_port(who: Warpgroup, nbytes: int, array: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """Issue a copy. Return the cycles at which it begins, leaves the copy port, and is done."""
+    sm, costs = who.sm, who.sm.costs
+    who.elapse(costs.tma_issue)
+    started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))
+    return started, left, left + sm.scheduler.takes(costs.tma_latency + sm.gmem.link(who, array))
+
+
 # ---- loads ---------------------------------------------------------------------------------------
 def _bring(
     access: Access,
@@ -136,10 +144,7 @@ def load(
     box = _checked(who, tensor)
     where, index, touched = _place(who, operation, box, coords, int(dst))
     known, what = who.known(), f"{operation} of {tensor.name}"
-    started, left = sm.occupy(
-        "copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes)
-    )
-    done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
+    started, left, done = _through_port(who, box.nbytes, tensor.array)
     if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
         raise race_report.illegal(
             who,
@@ -158,22 +163,17 @@ def load(
             sm.sent.add(who, f"{what} to CTA {to.cta}", access.needs, access.site)
         fetch = functools.partial(box.fetch, where)
         _bring(access, to, known, touched, what, index, fetch, done)
-    who.elapse(sm.costs.tma_issue)
-    if sm.trace is not None:
-        sm.trace.add(
-            who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where
-        )
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "load",
-            port_until=left,
-            tensor=tensor.name,
-            coords=where,
-            mbar=on.name,
-            step=who.last_note[1].get("step"),
-        )
+    who.record(who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
+    who.record(
+        started,
+        done,
+        "load",
+        port_until=left,
+        tensor=tensor.name,
+        coords=where,
+        mbar=on.name,
+        step=who.last_note[1].get("step"),
+    )
     who.breathe()
 
 
@@ -203,10 +203,7 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
     on, known = mbarriers.find(who, int(mbar), operation, asynchronous=True), who.known()
     sm.gmem.read(Access(who, LOAD, source.name, who.needs()), array, (slice(0, count),), known)
     access = Access(who, "TMA load", source.name, ((on.landed, on.phase + 1),), None, on, on.phase)
-    started, left = sm.occupy(
-        "copy port", who.time + sm.costs.tma_issue, -(-nbytes // sm.costs.tma_bytes)
-    )
-    done = left + sm.scheduler.takes(sm.costs.tma_latency)
+    started, left, done = _through_port(who, nbytes, array)
     _bring(
         access,
         sm,
@@ -217,19 +214,16 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
         lambda: array[:count].copy().view(np.complex128),
         done,
     )
-    who.elapse(sm.costs.tma_issue)
-    if sm.trace is not None:
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "load",
-            port_until=left,
-            tensor=source.name,
-            coords=(0,),
-            mbar=on.name,
-            step=None,
-        )
+    who.record(
+        started,
+        done,
+        "load",
+        port_until=left,
+        tensor=source.name,
+        coords=(0,),
+        mbar=on.name,
+        step=None,
+    )
     who.breathe()
 
 
@@ -354,20 +348,16 @@ def store(
     groups.issued += 1
     store = Store(access, ("store", who.first_warp, groups.issued))
     groups.uncommitted.append(store)
-    who.elapse(sm.costs.tma_issue)
-    started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
-    done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
-    if sm.trace is not None:
-        sm.trace.add(
-            who,
-            started,
-            done,
-            "store",
-            port_until=left,
-            tensor=tensor.name,
-            coords=where,
-            **({"reduction": reduction} if reduction else {}),
-        )
+    started, left, done = _through_port(who, box.nbytes, tensor.array)
+    who.record(
+        started,
+        done,
+        "store",
+        port_until=left,
+        tensor=tensor.name,
+        coords=where,
+        **({"reduction": reduction} if reduction else {}),
+    )
 
     def read(_: int) -> None:
         chunks = sm.memory.chunks[index].copy()

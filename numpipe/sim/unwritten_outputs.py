@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan.roles import COMPUTE
-from . import gmem_accesses, race_report
+from . import gmem_accesses
 from .gmem import GlobalMemory
 
 COVER = (
@@ -64,9 +64,7 @@ def unwritten(
         else f"{what}\n  fix:    {fix}"
     )
     now = Party("stores nothing there", 0, COMPUTE.name) if last is None else last.party()
-    return race_report.failed(
-        SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix)
-    )
+    return reported(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 
 
 def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:

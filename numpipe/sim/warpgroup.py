@@ -175,5 +175,4 @@ class Warpgroup(state.Warpgroup):
         self.sm.run_progress.noted(event, details)
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
             self.last_note = event, details
-        if self.sm.trace is not None:
-            self.sm.trace.add(self, self.time, self.time, "note", event=event, **details)
+        self.record(self.time, self.time, "note", event=event, **details)

@@ -330,9 +330,8 @@ class Products:
         """Give the tensor core to the oldest batch as soon as it is free."""
         sm = self.who.sm
         start, end = sm.occupy("tensor core", time, sm.scheduler.takes(self.queue[0][-1]))
-        if sm.trace is not None:
-            product = self.queue[0][0]
-            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **product.note[1])
+        product = self.queue[0][0]
+        self.who.record(start, end, "mma", batch=product.batch, **product.note[1])
         self._finished = end
         sm.scheduler.push(end, self._run, "wgmma")
 

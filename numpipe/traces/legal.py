@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from ..diagnostics.errors import PipelineRace, SimulationError
+from ..diagnostics.errors import PipelineRace, SimulationError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan.protocol import COMPUTING, Ring
 from ..plan.roles import COMPUTE
@@ -401,15 +401,8 @@ class _Rules:
             + ("" if before is None else f", but {_who(before, short=True)}: {other}")
             + f": {rule}"
         )
-        error = kind(text)
-        error.report = Report(
-            hazard,
-            text,
-            _party(now, did, step),
-            None if before is None else _party(before, other or "", step),
-            cause=rule,
-        )
-        return error
+        earlier = None if before is None else _party(before, other or "", step)
+        return reported(kind, Report(hazard, text, _party(now, did, step), earlier, cause=rule))
 
     def text(self, event: Event, step: int | None = None) -> str:
         return f"{_text(event, step)} at {event.start} {self.clock}"

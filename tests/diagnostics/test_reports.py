@@ -109,7 +109,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name == "failure" and len(call.args) > 6:
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
-            without.append(call.lineno)  # `report.failed` raises these, from a report
+            without.append(call.lineno)  # `reported` makes these, from a report
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)

@@ -34,6 +34,7 @@ from numpipe.kernels.sources import text_of
 from numpipe.ops import row_softmax
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
+from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
 
 EXAMPLES, OPS = Path(gemm.__file__).parent, Path(str(numpipe.ops.__file__)).parent
@@ -65,7 +66,7 @@ TUNED = [
     (gemm_tuned.kernel(cfg, form), {})
     for cfg in gemm_tuned.CONFIGS.values()
     for form in FORMS.values()
-    if cfg.fuses or not (form.source or form.bias)
+    if fuses(cfg) or not (form.source or form.bias)
 ]
 ATTENTION = [
     (attention(cfg, Form(64, causal, layout, sums)), {})

@@ -59,7 +59,7 @@ FACTORS: Factors = {
     "turns": (False, True),
     "trips": ("", "", "trips[mt]", "(p * mt + 2 * nt) % 4", "table[1]"),
     "dynamic": OFTEN_NOT,
-    "order": ('"row"', '"column"', '"grouped", group=2', '"snake", group=2', '"hilbert"', "places"),
+    "order": ('"row"', '"column"', '"grouped", group=2', '"snake", group=2', "places"),
     "skips": OFTEN_NOT,
     "store_role": OFTEN_NOT,
     "m_tiles": (2, 1, 3),

@@ -194,15 +194,10 @@ def lanes() -> Iterator[Lanes]:
 
 
 # ---- conversions ---------------------------------------------------------------------------------
-def conversions(x: Any, y: Any, words: Any, floats: Any) -> None:
+def conversions(x: Any, y: Any, words: Any) -> None:
     t = special.thread_index()
-    bf16, f16 = convert.pack_bf16x2(x[t], y[t]), convert.pack_f16x2(x[t], y[t])
-    words[t] = bf16
-    words[128 + t] = f16
-    floats[t] = convert.unpack_bf16_lo(bf16)
-    floats[128 + t] = convert.unpack_bf16_hi(bf16)
-    floats[256 + t] = convert.unpack_f16_lo(f16)
-    floats[384 + t] = convert.unpack_f16_hi(f16)
+    words[t] = convert.pack_bf16x2(x[t], y[t])
+    words[128 + t] = convert.pack_f16x2(x[t], y[t])
 
 
 def test_conversions_round_as_their_python_bodies_do(gpu: Gpu) -> None:
@@ -222,20 +217,10 @@ def test_conversions_round_as_their_python_bodies_do(gpu: Gpu) -> None:
         3.4e38,
         1e-40,
     ]
-    words, floats = np.zeros(256, np.int32), np.zeros(512, np.float32)
-    gpu.run(conversions, x, y, words, floats)
+    words = np.zeros(256, np.int32)
+    gpu.run(conversions, x, y, words)
     bf16, f16 = convert.pack_bf16x2(x, y), convert.pack_f16x2(x, y)
     assert np.array_equal(words.view(np.uint32), np.concatenate([bf16, f16]))
-    unpacked = [
-        f(w)
-        for f, w in (
-            (convert.unpack_bf16_lo, bf16),
-            (convert.unpack_bf16_hi, bf16),
-            (convert.unpack_f16_lo, f16),
-            (convert.unpack_f16_hi, f16),
-        )
-    ]
-    assert np.array_equal(floats, np.concatenate(unpacked), equal_nan=True)
 
 
 # ---- stmatrix ------------------------------------------------------------------------------------

@@ -285,10 +285,6 @@ CASES = [
     ),
     Case("convert.pack_bf16x2", ("x", "y"), rf"cvt\.rn\.bf16x2\.f32 {R}, {F}, {F};"),
     Case("convert.pack_f16x2", ("x", "y"), rf"cvt\.rn\.f16x2\.f32 {R}, {F}, {F};"),
-    Case("convert.unpack_bf16_lo", ("i",), rf"shl\.b32 bits, {R}, 16; mov\.b32 {F}, bits;"),
-    Case("convert.unpack_bf16_hi", ("i",), rf"and\.b32 bits, {R}, 0xffff0000; mov\.b32 {F}, bits;"),
-    Case("convert.unpack_f16_lo", ("i",), rf"mov\.b32 {{lo, hi}}, {R}; cvt\.f32\.f16 {F}, lo;"),
-    Case("convert.unpack_f16_hi", ("i",), rf"mov\.b32 {{lo, hi}}, {R}; cvt\.f32\.f16 {F}, hi;"),
     Case("special.thread_index", (), rf"mov\.u32\s+{R}, %tid\.x;"),
     Case("special.warpgroup_index", (), rf"shr\.u32\s+{R}, {R}, 7;"),
     Case("special.smem_base", (), rf"mov\.u64\s+{RD}, numpipe_smem;"),
@@ -301,8 +297,6 @@ CASES = [
     Case("special.globaltimer", (), rf"mov\.u64 {RD}, %globaltimer;"),
     Case("memory.store_word", ("addr", "i"), rf"st\.volatile\.shared\.b32 \[{R}\], {R};"),
     Case("memory.load_word", ("addr",), rf"ld\.volatile\.shared\.b32 {R}, \[{R}\];"),
-    Case("memory.ld_global_nc_b32", ("ptr",), rf"ld\.global\.nc\.b32 {R}, \[{RD}\];"),
-    Case("memory.store_global_b16", ("ptr", "i"), rf"st\.global\.b16 \[{RD}\], %rs\d+;"),
     Case("memory.store_global_b32", ("ptr", "i"), rf"st\.global\.b32 \[{RD}\], {R};"),
     Case("memory.ld_acquire_gpu_b32", ("ptr",), rf"ld\.acquire\.gpu\.global\.b32 {R}, \[{RD}\];"),
     Case(
@@ -310,7 +304,6 @@ CASES = [
         ("ptr", "ptr", "i", "i"),
         r"WAIT: ld\.acquire\.gpu\.global\.b32 seen, \[at\];.*@!set bra WAIT;.*bra NEXT;",
     ),
-    Case("memory.ld_acquire_sys_b32", ("ptr",), rf"ld\.acquire\.sys\.global\.b32 {R}, \[{RD}\];"),
     Case(
         "memory.red_release_sys_add",
         ("ptr", "i"),

@@ -114,7 +114,7 @@ def cases() -> dict[str, Case]:
     shared = Config(128, 64, 64, 3, order="row", dynamic=True)
     own = Config(64, 64, 64, 3, 1, "row", dynamic=True)
     return {
-        "shared tiles": Case(made(gemm), tall, rows, replace(shared, order="hilbert")),
+        "shared tiles": Case(made(gemm), tall, rows, replace(shared, order="snake")),
         "one warpgroup, 5 CTAs": Case(
             made(gemm, warpgroups=1, ctas=5), wide, more, replace(own, delay=0)
         ),

@@ -11,7 +11,7 @@ from numpipe import ds, orders
 
 ROWS, COLUMNS = 64, 8
 """size of a tile in the output"""
-ORDERS: list[Any] = ["row", "column", orders.Grouped(3), orders.Snake(2), "hilbert"]
+ORDERS: list[Any] = ["row", "column", orders.Grouped(3), orders.Snake(2), "snake"]
 
 
 def on_host(order: Any) -> orders.Order:

@@ -66,7 +66,7 @@ def branches_around_a_pipeline(x, y, total):
         numpipe.atomic_add(total.at[0], acc.sum())
         first = 32
         numpipe.barrier_arrive(summed)
-    elif wg == 1:
+    elif wg == 1 or x.shape[1] > 4096:
         first = 64
     numpipe.barrier_wait(summed)
     y[ds(m * 64, 64), ds(first - 32, 32)] = acc[:, 0:32] + first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numpipe.ops.choice.ways import FUSED
 from numpipe.ops.configs import Config
 
 KINDS = (
@@ -22,3 +23,8 @@ KINDS = (
     Config(64, 32, 64, None, panels=1, wgs=1, cluster=2, across=2, split=3, once=True),
 )
 """one of each kind in `numpipe.ops.choice.ways.configs`"""
+
+
+def fuses(config: Config) -> bool:
+    """Return whether accumulators leave registers for an epilogue's arrays and functions."""
+    return config.tm // (config.wgs if config.schedule == "cooperative" else 1) * config.tn <= FUSED

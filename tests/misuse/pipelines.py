@@ -416,7 +416,7 @@ refused(
         pass
 """,
     "numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', "
-    "'hilbert', an object of numpipe.orders, or a host table (a 2-D int32 array argument)",
+    "an object of numpipe.orders, or a host table (a 2-D int32 array argument)",
     fix={"spiral": "snake"},
 )
 refused(
@@ -481,7 +481,7 @@ refused(
     #                                     ^^^^^^^^^^
         pass
 """,
-    "numpipe.tiles: order= must be 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
+    "numpipe.tiles: order= must be 'row', 'column', 'grouped', 'snake', an object of "
     "numpipe.orders, or a host table (a 2-D int32 array argument); got a run-time int32",
     kind=SpecError,
     fix={"a.shape[0]": '"snake"'},

@@ -17,6 +17,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from benchmarks.choice_fit.__main__ import main
+from benchmarks.choice_fit.fit import losses
+from benchmarks.choice_fit.measurements import Group, arrays, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,10 +29,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.ops import configs
 from numpipe.ops.choice import cost, ranking
-from numpipe.ops.choice.__main__ import main
-from numpipe.ops.choice.fit import losses
 from numpipe.ops.choice.gpu import Gpu, gpu_of, known
-from numpipe.ops.choice.measurements import Group, arrays, read
 from numpipe.ops.choice.network import MOST, correction, features
 from numpipe.ops.choice.ways import DEEP, fitted, ways, ways_of
 from numpipe.ops.choice.ways import configs as every_config
@@ -37,7 +37,7 @@ from numpipe.ops.configs import Config, choose, space
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
-from tests.kernels.product_configs import KINDS
+from tests.kernels.product_configs import KINDS, fuses
 
 # the package's attribute of this name is the function
 OP = importlib.import_module("numpipe.ops.matmul")
@@ -114,7 +114,7 @@ def test_the_choice_is_one_that_the_product_may_have(
     # lanes would store the batches of a transposed product
     assert choose(m, n, k, gpu, batches).turned <= (batches == 1)
     fused = choose(m, n, k, gpu, fused=True)
-    assert fused.fuses and fused.strip >= 32 // fused.cluster
+    assert fuses(fused) and fused.strip >= 32 // fused.cluster
     assert choose(m, n, k, gpu, fixed=True).split is None
     for crosswise in ((False, True), (True, False), (True, True)):
         config = choose(m, n, k, gpu, crosswise=crosswise)
@@ -529,7 +529,7 @@ def test_the_commands_of_the_page_are_understood(
 ) -> None:
     """They run up to the missing files."""
     page = (ROWS.parent / "tune_another_gpu.md").read_text(encoding="utf8")
-    commands = [line.split()[3:] for line in page.splitlines() if "-m numpipe.ops.choice" in line]
+    commands = [line.split()[3:] for line in page.splitlines() if "-m choice_fit" in line]
     monkeypatch.chdir(tmp_path)
     assert {command[0] for command in commands} == {"fit", "evaluate"} and len(commands) == 4
     for command in commands:

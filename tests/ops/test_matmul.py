@@ -29,6 +29,7 @@ from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor, choose_a_fake_gpu
+from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import EPILOGUES, FORMS, RANKS, layouts
 
 # the package's attribute of this name is the function
@@ -472,7 +473,7 @@ def test_the_largest_epilogue_passes_the_build_gate() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_and_form_passes_the_build_gate(name: str, form: str, dtype: Any) -> None:
-    if CONFIGS[name].fuses or "all" not in form:
+    if fuses(CONFIGS[name]) or "all" not in form:
         assert gate(CONFIGS[name], FORMS[form], dtype) == ()
 
 

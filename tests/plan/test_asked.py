@@ -97,13 +97,16 @@ def test_the_default_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> N
     assert split(kernel(), A, cfg=Config(emits=False)) == (1, "wg", 40)
 
 
-@pytest.mark.parametrize(("warpgroups", "compute"), [(1, 256), (2, 232), (3, 160), (4, 112)])
-def test_the_memory_role_leaves_the_most_that_the_compute_warpgroups_can_have(
-    warpgroups: int, compute: int
+@pytest.mark.parametrize(
+    ("warpgroups", "compute", "most"), [(1, 256, 256), (2, 232, 232), (3, 152, 160), (4, 104, 112)]
+)
+def test_the_memory_role_keeps_40_registers_and_32_leave_three_or_four_warpgroups_more(
+    warpgroups: int, compute: int, most: int
 ) -> None:
-    unit = kernel(num_compute_wgs=warpgroups).variant((A,), {"cfg": Config(emits=False)}).unit()
-    assert unit.compute_registers == compute
-    assert unit.memory_registers == (32 if warpgroups > 2 else 40)
+    for options, expected in (({}, (40, compute)), ({"memory_registers": 32}, (32, most))):
+        made = kernel(num_compute_wgs=warpgroups, **options)
+        unit = made.variant((A,), {"cfg": Config(emits=False)}).unit()
+        assert (unit.memory_registers, unit.compute_registers) == expected
 
 
 @pytest.mark.thorough

@@ -71,26 +71,41 @@ class Reductions(Arithmetic):
     # ---- branches
     def branch(self, node: ast.If) -> Any:
         """Rewrite an `if` so that the memory role skips it where the condition has no value."""
-        test = node.test
-        if isinstance(test, ast.BoolOp):  # one condition at a time: each may have no value
-            first, *others = test.values
-            cond = self.temporary("condition").removeprefix("__")
-            rest: ast.stmt = assign(cond, ast.BoolOp(test.op, others) if others[1:] else others[0])
-            arms = [[rest], []] if isinstance(test.op, ast.And) else [[ast.Pass()], [rest]]
-            new = [assign(cond, first), ast.If(load(cond), *arms)]
-            self.scopes[-1][1][cond] = [new[0], rest]
-            node.test = load(cond)
+        test, name = node.test, self.temporary("test")
+        if isinstance(test, ast.BoolOp) and self._changed(node):
+            # one operand at a time: what the `if` changes has no value where one of them has none
+            new: list[ast.stmt] = []
+            for part in reversed(test.values):
+                met: list[ast.stmt] = [assign(name, ast.Constant(True))]
+                arms = (met, new) if isinstance(test.op, ast.Or) else (new or met, [])
+                new = [ast.If(part, *arms)]
+            new = [assign(name, ast.Constant(False)), *new]
+            self.scopes[-1][1][name] = [*new]
+            node.test = load(name)
             return self._block([located(s, test) for s in (*new, node)])
-        name = self.temporary("test")
-        decided = located(assign(name, self.visit(test)), test)
+        test = self.visit(test)
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        facts = (literal_node(fact, test) for fact in self._not_skipped(node))
-        node.test = self.call(branches.chosen, [located(load(name), test), *facts], test)
+        if isinstance(test, ast.BoolOp):
+            node.test = self._chosen(node, test)
+            return node
+        node.test = self._chosen(node, load(name))
         after = [
             assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
             for each in self._changed(node)
         ]
-        return [decided, node, *(located(statement, node) for statement in after)]
+        return [located(statement, node) for statement in (assign(name, test), node, *after)]
+
+    def _chosen(self, node: ast.If, test: ast.expr) -> ast.expr:
+        """Return a condition of a rewritten `if`, False in a role where it has no value, and so is
+        each operand of ``and`` and ``or``."""
+        if isinstance(test, ast.BoolOp):
+            test.values = [self._chosen(node, part) for part in test.values]
+            return test
+        return self.call(
+            branches.chosen,
+            [test, *(literal_node(fact, node) for fact in self._not_skipped(node))],
+            node.test,
+        )
 
     def _not_skipped(self, node: ast.If) -> tuple[str, int]:
         """Return what in a rewritten `if` the memory role cannot skip, "" for nothing, and whether
@@ -100,26 +115,22 @@ class Reductions(Arithmetic):
             return f"what is loaded at line {part.lineno}", 1  # type: ignore[attr-defined]
         for word, left in leaves(arms, ast.Break, ast.Continue):
             return f"the '{word}' of line {left.lineno}", 1
-        return "", int(
-            any(
-                getattr(part, "facts", None)
-                or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store))
-                for part in walk(*arms)
-            )
+        return "", any(
+            getattr(part, "facts", None)
+            or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store))
+            for part in walk(*arms)
         )
 
     def _changed(self, new: ast.If) -> list[str]:
         """Return the names that both arms bind, or that one arm and an earlier statement bind."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
-        inside = {id(part) for part in walk(*new.body, *new.orelse)}
         before = {
             name
             for name, places in self.scopes[-1][1].items()
-            if any(
-                id(place) not in inside and getattr(place, "lineno", 0) <= new.lineno
-                for place in places
-            )
+            if any(_position(place) <= _position(new) for place in places)
         }
-        return sorted(
-            name for name in (one & other) | ((one | other) & before) if not name.startswith("__np")
-        )
+        return sorted((one & other) | ((one | other) & before))
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)

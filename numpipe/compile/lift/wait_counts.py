@@ -35,11 +35,14 @@ class Waits(Rewriter):
         """Complete the waits of a function that has not been rewritten yet."""
         local = self.local | {name for name, _ in stores(node)}
 
+        def known(part: ast.expr) -> Any:
+            return self.constants.evaluate(part, local)
+
         def issues(part: ast.AST) -> bool:
-            return isinstance(part, ast.Call) and does(self.value(part.func), "issues")
+            return isinstance(part, ast.Call) and does(known(part.func), "issues")
 
         def arm(test: ast.expr) -> bool | None:
-            value = self.constants.evaluate(test, local)
+            value = known(test)
             return None if value is MISSING else bool(value)
 
         every = list(own(node.body))
@@ -51,7 +54,7 @@ class Waits(Rewriter):
             and len(part.args) == 1
             and not part.keywords
             and id(part) not in unused  # `unused_product` refuses it later
-            and does(self.value(part.func), "waits")
+            and does(known(part.func), "waits")
         ]
         for call, groups in pending(node, waits, issues, arm).items():
             call.func = self.named("wait_for", products_in_flight.drained_behind, call)

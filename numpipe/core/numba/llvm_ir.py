@@ -29,12 +29,14 @@ __all__ = [
     "global_pointer",
     "grid_constant",
     "grid_size",
+    "high_word",
     "i1",
     "i8",
     "i16",
     "i32",
     "i64",
     "join",
+    "lane_index",
     "nothing",
     "one_of",
     "pure_asm",
@@ -177,6 +179,16 @@ def thread_index(builder: Any) -> Any:
     """Read %tid.x through the LLVM intrinsic, which can be folded, unlike inline assembly. Role
     guards rely on this."""
     return special(builder, "tid.x")
+
+
+def high_word(builder: Any, value: Any) -> Any:
+    """Return the upper half of an int64."""
+    return builder.trunc(builder.lshr(value, const(32, i64)), i32)
+
+
+def lane_index(builder: Any) -> Any:
+    """Return the index of this lane in its warpgroup."""
+    return builder.and_(thread_index(builder), const(127))
 
 
 def special(builder: Any, name: str) -> Any:

@@ -95,7 +95,7 @@ def _pieces(
 
 def lane_offset(builder: Any) -> Any:
     """Return the offset in bytes from a warpgroup's first float4 to this lane's."""
-    return builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
+    return builder.shl(nb.lane_index(builder), nb.const(4))
 
 
 def add_pieces(
@@ -211,7 +211,7 @@ def _await_signals(_context: Any, work: Any, first: Any, count: Any) -> Any:
         (
             flag,
             _step(builder, work, ref),
-            builder.and_(nb.thread_index(builder), nb.const(127)),
+            nb.lane_index(builder),
             args[2],
         ),
     )

@@ -38,7 +38,7 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
     numpipe.tiles(m_tiles, n_tiles, order="grouped"):``.
 
     counts  tiles per dimension, run-time int32 values
-    order   "row", "column", "grouped", "snake" or "hilbert"; an object of `numpipe.orders`; or a
+    order   "row", "column", "grouped" or "snake"; an object of `numpipe.orders`; or a
             host table, a 2-D int32 array argument with one row of indices per tile
     group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; strips
             of 1000 to 2000 rows of the output work well

@@ -117,7 +117,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(
-        builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32),
+        nb.high_word(builder, address),
         _word(builder, np_, source.COUNTER + 1),
     )
 

@@ -105,7 +105,7 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     words = builder.bitcast(table, nb.i32.as_pointer())
     base = builder.ptrtoint(table, nb.i64)
     me = builder.load(builder.gep(words, [nb.const(unit.peers_at // 4)]))
-    high = builder.trunc(builder.lshr(base, nb.const(32, nb.i64)), nb.i32)
+    high = nb.high_word(builder, base)
     for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
         builder.store(value, _word(builder, np_, GPU + number))
 

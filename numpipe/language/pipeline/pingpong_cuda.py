@@ -53,7 +53,7 @@ def define_turns(context: Any, module: Any, unit: Unit) -> None:
     store, emit = predicated(memory.store_word)(None, I32, I32, I32)
     with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(context, builder, state)
-        lane = builder.and_(nb.thread_index(builder), nb.const(127))
+        lane = nb.lane_index(builder)
         for plan in unit.handed_over():
             value = own.state[plan.index].value
             emit(

@@ -48,30 +48,17 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
         )
     )
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
-    if not dst.axes:
-        context, builder, args = yield nb.types.void(dst, tile)
-        view = nb.fields(context, builder, dst, args[0])
-        start = nb.cgutils.unpack_tuple(builder, view.start)
-        _debugged(context, builder, dst, view, start)
-        write_element(context, builder, dst.ref, view.ref, start, args[1], tile, statement[0])
-        return
-    write = writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
+    block = dst.axes and writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
     context, builder, args = yield nb.types.void(dst, tile)
     view = nb.fields(context, builder, dst, args[0])
     start = nb.cgutils.unpack_tuple(builder, view.start)
-    _debugged(context, builder, dst, view, start)
-    write(context, builder, view.ref, start, args[1])
-
-
-def _debugged(context: Any, builder: Any, dst: Any, view: Any, start: list[Any]) -> None:
     if dst.ref.unit.params.debug and dst.ref.role.computes:
-        report_view(
-            builder,
-            dst,
-            nb.fields(context, builder, dst.ref, view.ref).shape,
-            start,
-            not dst.ref.by_lane,
-        )
+        shape = nb.fields(context, builder, dst.ref, view.ref).shape
+        report_view(builder, dst, shape, start, not dst.ref.by_lane)
+    if block:
+        block(context, builder, view.ref, start, args[1])
+    else:
+        write_element(context, builder, dst.ref, view.ref, start, args[1], tile, statement[0])
 
 
 for _name, _operation in source.ATOMICS.items():

@@ -34,12 +34,9 @@ def arrive(
     GPU, which halves the speed of a loop.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
-    operation = mbarrier.arrive
-    remote = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
+    to = None
     if led:
         to = first_of(cluster_place(builder, dims), dims, led).value
-        operation = remote
-        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
     elif len(peers) > 1:
         nibble = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64)
         place = []
@@ -54,7 +51,9 @@ def arrive(
             place.append(at)
         to = rank_of(place, dims).value
         idle = builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
-        operation = remote
+    operation = mbarrier.arrive
+    if to is not None:
+        operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
         address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
     inner, emit = predicated(operation)(typing_context, I32, I32)
     emit(context, builder, inner, [address, idle])

@@ -5,8 +5,8 @@
 from                     to                     cost
 =======================  =====================  ====================================================
 a deferred vector        any of its `ways`      nothing: what is not used is not computed
-row                      column                 through shared memory: 4 bytes an element, a named
-                                                barrier of the warpgroup before
+row                      column                 through shared memory: its bytes, a named barrier
+                                                of the warpgroup before
 column                   row                    the stores, and one between them and the loads
 accumulator              coalesced              through shared memory, panels of 64 rows x 128
                                                 bytes, one after the other: a
@@ -35,7 +35,7 @@ from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from .exchange import ROOM, each_to_all, exchange, of_columns, of_rows, rows
+from .exchange import ROOM, each_to_all, exchange, rows
 from .layouts import (
     ACCUMULATOR,
     BLOCK,
@@ -74,7 +74,7 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
         norms = np.sqrt((k * k).sum(axis=1))  # along the rows of k
         s = s / numpipe.layout_cast(norms, "row")  # along the columns of q @ k.T
 
-    Between "row" and "column", a vector takes 4 n bytes of shared memory and two barriers of the
+    Between "row" and "column", a vector takes its bytes of shared memory and two barriers of the
     warpgroup; a loaded vector, and one made by `full` or `iota`, already has both layouts. A tile
     takes 64 rows of at most 128 bytes. Raises SpecError for unknown layouts, and for sizes that a
     layout does not support: along columns, a multiple of 8 up to 256; along rows, a multiple of 64;
@@ -146,15 +146,15 @@ def moved(tile: Tile, form: Form) -> Tile:
             for _ in range(panels(form.shape)):
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
-            exchange(machine, *_chunks(have, form), what, apart=len(form.shape) == 2)
+            # of one panel, because all panels are alike
+            panel = rows(panel_width(have if vector_of(have.layout) else form))
+            exchange(machine, panel, panel, what, apart=True)
     return Tile(tile.value, form)
 
 
 def in_chunks(have: Form, form: Form) -> bool:
-    """Return whether a tile moves between the layouts of fragments, or to a coalesced one: without
+    """Return whether a tile moves between an accumulator's layout and a coalesced one: without
     addresses of elements."""
-    if len(have.shape) == 1:
-        return {have.layout, form.layout} == {ROW, COLUMN}
     kinds = (have, form) if vector_of(have.layout) else (form, have)
     return (
         bool(vector_of(kinds[0].layout))
@@ -170,8 +170,7 @@ def moved_bytes(have: Form, form: Form) -> int:
     if have.single or have.holds(form.layout):
         return 0
     if in_chunks(have, form):
-        coalesced = have if vector_of(have.layout) else form
-        return 4 * form.shape[0] if len(form.shape) == 1 else BLOCK * panel_width(coalesced)
+        return BLOCK * panel_width(have if vector_of(have.layout) else form)
     if len(form.shape) == 2 and 1 not in form.shape:
         return BLOCK * BLOCK * form.dtype.itemsize
     nbytes = math.prod(form.shape) * form.dtype.itemsize
@@ -187,15 +186,3 @@ def panels(shape: tuple[int, ...]) -> int:
     """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
     whole = len(shape) == 2 and 1 not in shape
     return math.prod(-(-size // 64) for size in shape) if whole else 1
-
-
-def _chunks(form: Form, result: Form) -> tuple[Any, Any]:
-    """Return the chunks that the warps store, and those that they load. For a tile, these are the
-    chunks of one panel, because all panels are alike."""
-    if len(form.shape) == 2:
-        panel = rows(panel_width(form if result.layout == ACCUMULATOR else result))
-        return panel, panel
-    count = form.shape[0]
-    if result.layout == COLUMN:  # all warps hold the columns, so the first warp stores them
-        return of_columns(count)[:1], of_rows(count)
-    return of_rows(count), of_columns(count)

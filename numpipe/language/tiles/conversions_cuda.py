@@ -17,8 +17,8 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .elementwise_cuda import each_way, place_of
-from .layouts import ACCUMULATOR, BLOCK, ROW, panel_width, places, run_offset, vector_of
+from .elementwise_cuda import each_way
+from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
@@ -29,7 +29,6 @@ from .tile_cuda import (
     from_words,
     part_of_either,
     registers,
-    to_words,
     undefined,
 )
 from .words_cuda import load_words, store_words
@@ -68,9 +67,6 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
     np_.unit.plan_exchange(nbytes, *casts)
     if not source.in_chunks(have.form, result.form):
         return assembled(builder, result, _by_element(builder, have, value, result))
-    if len(result.shape) == 1:
-        moved = _moved(builder, have, registers(builder, have, value), result)
-        return assembled(builder, result, from_words(builder, result, moved))
     barrier(builder)
     way = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
     return assembled(builder, result, way(builder, have, value, result))
@@ -117,7 +113,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), vector_of(tile.layout)
-    thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    thread = Value(builder, nb.lane_index(builder))
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
@@ -162,49 +158,4 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
             builder, layout, base, result.dtype
         )
         converge(builder)
-    return found
-
-
-def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) -> list[Any]:
-    """Return the elements of a vector that a lane has in another layout, as words; other lanes have
-    stored them.
-
-    Along columns, lanes 0 … 3 together have all elements, each two adjacent ones; along rows, the
-    first lane of each quad has two of every 64.
-    """
-    base = nb.external(builder, EXCHANGE, nb.i32)
-    row, column = place_of(builder, have)
-    by_row, by_column = (builder.add(base, builder.shl(own, nb.const(2))) for own in (row, column))
-    along_columns = have.layout == ROW
-    chosen = builder.zext(anywhere.owner(builder, have.form.record), nb.i32)
-    words = to_words(builder, have, values)
-    barrier(builder)
-    for i, (down, right) in enumerate(places(have.shape, have.layout)):
-        if along_columns and i % 2 == 0:
-            store_words(
-                builder,
-                "b32",
-                builder.add(by_column, nb.const(4 * (right or 0))),
-                words[i : i + 2],
-                chosen,
-            )
-        elif not along_columns:
-            store_words(
-                builder,
-                "b32",
-                builder.add(by_row, nb.const(4 * (down or 0))),
-                words[i : i + 1],
-                chosen,
-            )
-    barrier(builder)
-    found: list[Any] = []
-    for i, (down, right) in enumerate(places(result.shape, result.layout)):
-        if not along_columns and i % 2 == 0:
-            found += load_words(
-                builder, nb.i32, "b32", builder.add(by_column, nb.const(4 * (right or 0))), 2
-            )
-        elif along_columns:
-            found += load_words(
-                builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1
-            )
     return found

@@ -64,9 +64,7 @@ def write_element(
     if not ref.by_lane:
         own = builder.and_(
             own,
-            builder.icmp_unsigned(
-                "==", builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(0)
-            ),
+            builder.icmp_unsigned("==", nb.lane_index(builder), nb.const(0)),
         )
     nb.emit_asm(
         builder,

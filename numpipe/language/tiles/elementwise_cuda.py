@@ -385,9 +385,7 @@ def each_way(form: Form) -> list[Form]:
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) of the first element that a lane has in a tile of this layout."""
-    row, column = tile.form.record.own(
-        Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
-    )
+    row, column = tile.form.record.own(Value(builder, nb.lane_index(builder)))
     return row.value, column.value
 
 

@@ -48,22 +48,6 @@ def _spread(nbytes: int) -> _Chunks:
     return np.arange(0, 4 * nbytes, CHUNK).reshape(4, -1)
 
 
-def of_rows(count: int) -> _Chunks:
-    """Return the 4-byte elements of a vector along rows as the warps hold them: each warp has 16 of
-    every 64.
-
-    >>> of_rows(64)[1].tolist()
-    [64, 80, 96, 112]
-    """
-    return np.concatenate([_spread(BLOCK) + at for at in range(0, 4 * count, 4 * BLOCK)], axis=1)
-
-
-def of_columns(count: int) -> _Chunks:
-    """Return the 4-byte elements of a vector along columns as the warps hold them: each warp has
-    all of them."""
-    return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
-
-
 def rows(width: int) -> _Chunks:
     """Return a panel of 64 rows of `width` bytes: each warp has 16 rows."""
     return _spread(BLOCK // 4 * width)
@@ -86,12 +70,8 @@ def exchange(
     """
     machine = current()
     base = room(np_.unit)
-    write = base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what
     machine.bar_sync(1 + machine.warpgroup, 128)
-    if len(stored) == 1:
-        machine.scoped("one", machine.smem_write, write)
-    else:
-        machine.smem_write(*write)
+    machine.smem_write(base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what)
     if not apart:
         machine.bar_sync(1 + machine.warpgroup, 128)
     machine.smem_read(base + loaded, what)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...arch.products import Product
-from ...arch.register_layouts import LANES
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
@@ -30,7 +29,7 @@ class _Loads:
         self, builder: Any, product: Product, side: source.Side, layout: Layout, address: Any
     ) -> None:
         self.builder, self.product, self.layout = builder, product, layout
-        thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(LANES - 1)))
+        thread = Value(builder, nb.lane_index(builder))
         start = builder.add(address, source.start(layout, side, product.loads, thread).value)
         self.bases = {0: start}
 

@@ -110,6 +110,12 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
+    def within(rows: int | None) -> tuple[Any, Any]:
+        """Return the index of a row of elements, and whether it is inside."""
+        n = builder.add(block.start[0], nb.const(0) if rows is None else row)
+        n = builder.add(n, nb.const(rows or 0))
+        return n, builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
+
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
@@ -120,9 +126,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             inside = block.inside
             at = block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
             if not flat:
-                n = builder.add(block.start[0], nb.const(0) if rows is None else row)
-                n = builder.add(n, nb.const(rows or 0))
-                inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
+                n, inside = within(rows)
                 at = block.moved(at, n, block.stride[0])
             lines[rows] = builder.select(inside, at, block.base), inside
         line, inside = lines[rows]
@@ -140,9 +144,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
         if rows not in starts:
             at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
             if not flat:
-                n = builder.add(block.start[0], nb.const(0) if rows is None else row)
-                n = builder.add(n, nb.const(rows or 0))
-                inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
+                n, inside = within(rows)
                 at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
             starts[rows] = at, inside
         line, inside = starts[rows]

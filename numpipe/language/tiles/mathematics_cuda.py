@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, UINT32
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
 from ...core.arith_cuda import chosen, libdevice
 from ...core.op import Op, cuda_meaning
 from . import mathematics as source
-from . import random_numbers
 from .elementwise import without_value
 from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
 from .tile import TileLike
@@ -96,25 +95,10 @@ _meaning(
 def _high_word(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
     widen = builder.zext if dtype.kind == "u" else builder.sext
     product = builder.mul(*(widen(x, nb.i64) for x in (a, b)))
-    return builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
-
-
-def _random_word(number: int) -> Emit:
-    def emit(builder: Any, _dtype: np.dtype, *words: Any) -> Any:
-        def multiply(x: Any, by: int) -> tuple[Any, Any]:
-            factor = nb.const(by)
-            return _high_word(builder, UINT32, x, factor), builder.mul(x, factor)
-
-        return random_numbers.rounds(
-            words, multiply, lambda x, y: builder.add(x, nb.const(y)), builder.xor
-        )[number]
-
-    return emit
+    return nb.high_word(builder, product)
 
 
 _meaning(source.mulhi, _high_word)
-for _number, _operation in enumerate(random_numbers.WORDS):
-    _meaning(_operation, _random_word(_number))
 _meaning(
     source.isnan,
     lambda builder, dtype, x: (

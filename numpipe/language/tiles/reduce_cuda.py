@@ -33,7 +33,7 @@ Combine = Callable[[Any, Any], Any]
 EXCHANGE = "np_exchange"
 
 
-def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
+def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
     """Return a function that emits code to combine two elements into one; for `_ranked` elements,
     the greater."""
     if operation in source.INDICES:
@@ -97,7 +97,7 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
     base = nb.external(builder, EXCHANGE, nb.i32)
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    thread = nb.lane_index(builder)
     lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
     own = (
         builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift)))
@@ -223,7 +223,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     if not np_.computes:
         return undefined(result) if form.shape else nb.nothing(context)
     wide = tile.dtype in HALVES or name in source.DIVIDED
-    combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
+    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
     values = floats(builder, tile.dtype, values) if wide else values
     masks = inside_of(builder, plan.form)
@@ -334,7 +334,7 @@ def _partial(name: str, _context: Any, tile: Any) -> Any:
     form, part = source.partial_form(tile, f"partial_{name}")
     tile, result = TileType(form), TileType(part)
     _, builder, args = yield result(tile)
-    combine = _combination(builder, name, tile.dtype)
+    combine = combination(builder, name, tile.dtype)
     # lanes that have other columns of every eight
     shared = [far for far in form.record.distances(1) if far * 2 >= GROUP]
     lines: dict[Any, list[Any]] = {}

@@ -18,8 +18,7 @@ NaN appear in the same elements as in NumPy.
 axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes f(p, q), then the
         quad's running r: it is combined with that of the previous lane, then with that of the lane
         two before. The elements are f(r of the previous lane, p) and r, and both are combined with
-        the last element of the previous 8 columns. ``np.cumsum`` adds that element to r of the
-        previous lane first, and then p, or p + q.
+        the last element of the previous 8 columns.
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
         second 8; then with the totals of the previous warps, in order. An element is f(all previous
         warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
@@ -152,24 +151,12 @@ def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
         sums = np.cumsum(tile.value, axis=along if tile.value.ndim == 2 else None, dtype=np.int64)
         return Tile(integers("cumsum", sums, INT32).reshape(form.shape), form)
     with np.errstate(all="ignore"):
-        scanned = _sum_rows if along else _along_columns
+        scanned = _along_rows if along else _along_columns
         return Tile(_by_lines(scanned, _add, along, [form], [tile.value])[0], form)
 
 
 def _add(one: Line, other: Line) -> Line:
     return [one[0] + other[0]]
-
-
-def _sum_rows(lines: Lines, add: Combine, columns: list[Line]) -> list[Line]:
-    found, base = list[Any](), [np.full_like(columns[0][0], -0.0)]
-    for first in range(0, len(columns), 2 * lines.lanes):
-        own = columns[first : first + 2 * lines.lanes]
-        pairs = [add(*own[i : i + 2]) for i in range(0, len(own), 2)]
-        lanes = _running(add, pairs)
-        before = [base, *(add(base, line) for line in lanes)]
-        found += [add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(len(own))]
-        base = before[-1]
-    return found
 
 
 # ---- maxima and minima, which never round

@@ -7,14 +7,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan import nested_tuples_cuda as trees
 from . import scan as source
 from .layouts import ROW, Form
-from .mathematics_cuda import extreme
-from .reduce_cuda import of_warps
+from .reduce_cuda import combination, of_warps
 from .scan import Lines, alone, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined
 from .words_cuda import REGISTERS
@@ -49,89 +47,6 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
         f"shfl.sync.idx.b32 $0, $1, $2, {32 - lines.among << 8 | 31}, 0xffffffff;",
         f"={register},{register},r",
     )
-
-
-def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, lines: Lines) -> Any:
-    """Return the running sum along the lanes of a row, or along those of a column."""
-    for distance in lines.distances:
-        value = add(value, of_before(builder, value, distance, lines.among))
-    return value
-
-
-@cuda_meaning(source.cumsum)
-def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
-    form, along, _ = plan(np_, tile, axis, "cumsum")
-    result = TileType(form)
-    _, builder, args = yield result(np_, result, axis)
-    if not np_.computes:
-        return undefined(result)
-    if alone(form, along):
-        return args[1]
-    elements = dict(zip(form.places, registers(builder, result, args[1]), strict=True))
-    add = builder.fadd if form.dtype == FLOAT32 else builder.add
-    sums = (_sum_rows if along else _sum_columns)(
-        builder, add, elements, lines_of(form, along), len(form.record.axes) > 1
-    )
-    return assembled(builder, result, [sums[place] for place in elements])
-
-
-def _sum_rows(
-    builder: Any,
-    add: Callable[[Any, Any], Any],
-    elements: dict[Any, Any],
-    lines: Lines,
-    _columns: bool,
-) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    base: dict[Any, Any] = {}
-    for row, column in [place for place in elements if place[1] % 2 == 0]:
-        first, second = elements[row, column], elements[row, column + 1]
-        own = add(first, second)
-        quad = _running_sum(builder, add, own, lines)
-        before = of_before(builder, quad, 1, lines.among)
-        before = before if column == 0 else add(base[row], before)
-        total = of_last(builder, quad, lines)
-        base[row] = total if column == 0 else add(base[row], total)
-        found[row, column], found[row, column + 1] = add(before, first), add(before, own)
-    return found
-
-
-def _sum_columns(
-    builder: Any,
-    add: Callable[[Any, Any], Any],
-    elements: dict[Any, Any],
-    lines: Lines,
-    columns: bool,
-) -> dict[Any, Any]:
-    running = {place: _running_sum(builder, add, value, lines) for place, value in elements.items()}
-    totals = {place: of_last(builder, value, lines) for place, value in running.items()}
-    warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
-    warp = warp if lines.warps == 4 else builder.and_(warp, nb.const(lines.warps - 1))
-    blocks = [(row, column) for row, column in elements if row % lines.step == 0]
-    sums = [
-        functools.reduce(add, [totals[row + half, column] for half in lines.halves])
-        for row, column in blocks
-    ]
-    shared = (
-        ([total] for total in sums)
-        if lines.warps == 1
-        else of_warps(builder, sums, lines.lanes if columns else 1)
-    )
-    found: dict[Any, Any] = {}
-    base: dict[Any, Any] = {}
-    for (row, column), each in zip(blocks, shared, strict=True):
-        before = [base.get(column)]
-        for total in each[: lines.warps]:
-            before.append(total if before[-1] is None else add(before[-1], total))
-        base[column] = before.pop()
-        nothing = nb.ir.Constant(each[0].type, -0.0 if each[0].type == nb.f32 else 0)
-        own = nothing if before[0] is None else before[0]
-        for number, value in enumerate(before[1:], 1):
-            own = builder.select(builder.icmp_unsigned("==", warp, nb.const(number)), value, own)
-        for half in lines.halves:
-            found[row + half, column] = add(own, running[row + half, column])
-            own = add(own, totals[row, column])
-    return found
 
 
 Line = list[Any]
@@ -272,21 +187,22 @@ def _scanned(
     return [assembled(builder, tile, part) for tile, part in zip(tiles, parts, strict=True)]
 
 
-def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
-    form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
+def _accumulate(kind: str, name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
+    form, along, _ = plan(np_, tile, axis, name)
     result = TileType(form)
     _, builder, args = yield result(np_, result, axis)
     if not np_.computes:
         return undefined(result)
+    of_two = combination(builder, kind, form.dtype)
 
     def combine(one: Line, other: Line) -> Line:
-        return [extreme(name)(builder, form.dtype, *each) for each in zip(one, other, strict=True)]
+        return [of_two(*each) for each in zip(one, other, strict=True)]
 
     return _scanned(builder, [result], [args[1]], along, combine)[0]
 
 
-for _name, _operation in source.ACCUMULATED.items():
-    cuda_meaning(_operation)(functools.partial(_accumulate, _name))
+for _kind, _operation in {"sum": source.cumsum, **source.ACCUMULATED}.items():
+    cuda_meaning(_operation)(functools.partial(_accumulate, _kind, _operation.function.__name__))
 
 
 @cuda_meaning(source.scan)

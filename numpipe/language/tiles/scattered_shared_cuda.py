@@ -40,9 +40,7 @@ def addresses(
     A swizzle repeats every 8 lines and every panel, so whole multiples of these are added to the
     address as constants.
     """
-    row, column = tile.form.record.own(
-        Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
-    )
+    row, column = tile.form.record.own(Value(builder, nb.lane_index(builder)))
     first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
     where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
     panel = layout.shape[1] if layout.flat else layout.per_panel
@@ -159,7 +157,7 @@ def _at(builder: Any, address: Any, nbytes: int) -> Any:
 def owner(builder: Any, layout: RegisterLayout) -> Any:
     """Return whether this lane is the one, among the lanes that hold its elements, that stores
     them; None if each element has a single lane."""
-    thread = builder.and_(nb.thread_index(builder), nb.const(LANES - 1))
+    thread = nb.lane_index(builder)
     first = LANES
     while layout.copies & first >> 1:
         first >>= 1

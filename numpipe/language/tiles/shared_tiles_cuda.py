@@ -80,7 +80,7 @@ def addresses(
     builder: Any, layout: Layout, address: Any, matrices: bool = True
 ) -> Iterator[tuple[Access, Any]]:
     """Yield (access, address) for each access that a lane needs for the whole tile."""
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    thread = nb.lane_index(builder)
     start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
     for access in accesses(layout, matrices):
         at = builder.xor(start, nb.const(access.xor)) if access.xor else start

@@ -53,7 +53,7 @@ class _Rows:
     def __init__(self, builder: Any, tile: TileType, to: Block, inner: int, nbytes: int) -> None:
         self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
         self.size, self.step = tile.dtype.itemsize, (32 if inner else 128) * nbytes
-        thread = builder.and_(nb.thread_index(builder), nb.const(127))
+        thread = nb.lane_index(builder)
         self.warp = builder.lshr(thread, nb.const(5)) if inner else nb.const(0)
         self.own = builder.mul(
             builder.and_(thread, nb.const(31)) if inner else thread, nb.const(nbytes)

@@ -23,7 +23,7 @@ def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
     if not tile.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (tile,), (args[0],))
-    lane: Any = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    lane: Any = Value(builder, nb.lane_index(builder))
     start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
     convert = nb.pure_asm(nb.i32, [nb.i32] * 2, packed.unpack[form.dtype.name], "=r,r,r")

@@ -5,5 +5,6 @@
 `network`  corrects that count, as learned from measurements
 `gpu`      constants and weights of each GPU: a file in `gpus/`, found by the GPU's name
 `ranking`  sorts the configs for a product: `choose` and `space`
-`fit`      fits constants and networks to `measurements`: ``python -m numpipe.ops.choice``
+
+examples/benchmarks/choice_fit fits constants and networks to measurements.
 """

@@ -3,7 +3,7 @@ of a millisecond.
 
 `cycles` counts what the CTA with the most work does. In each step it multiplies, or waits for the
 slowest of its tensor cores, the latency of its ring, L2 and memory; then it exchanges partial sums
-and stores. The constants (`gpu.Constants`) are fitted to measurements by `fit`.
+and stores. The constants (`gpu.Constants`) are fitted to measurements.
 """
 
 from __future__ import annotations

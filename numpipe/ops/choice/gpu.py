@@ -2,7 +2,7 @@
 
 A file has the name that the driver reports, the number of SMs, the memory bandwidth, the constants
 of the cycle count (`cost`) and the weights of the networks that correct it (`network`).
-``python -m numpipe.ops.choice fit`` writes one.
+examples/benchmarks/choice_fit writes one.
 """
 
 from __future__ import annotations

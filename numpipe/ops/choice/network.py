@@ -2,7 +2,7 @@
 
 The count models waves, steps and bytes, but not how the waits of a cluster, the depth of a ring and
 L2 interact. Small networks learn the logarithm of measured over counted cycles, and their outputs
-are averaged (`fit` trains them). Matrix products use NumPy's einsum, because BLAS would start
+are averaged. Matrix products use NumPy's einsum, because BLAS would start
 threads for a few hundred rows.
 """
 

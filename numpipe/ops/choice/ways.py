@@ -78,12 +78,6 @@ class Config:
         return math.gcd(self.share, 64)
 
     @property
-    def fuses(self) -> bool:
-        """Whether accumulators leave registers for an epilogue's arrays and functions; with more
-        than 128 registers per lane it is slow."""
-        return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= FUSED
-
-    @property
     def depth(self) -> int:
         """Number of slots of the ring, for 16-bit types."""
         sums = (

@@ -499,3 +499,24 @@ def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
             next(p for p in parts if rule in vars(p).values())
         ]
     assert len({rule.__qualname__ for rule in rules}) == len(set(rules))
+
+
+class _NotANumber:
+    pass
+
+
+step = _NotANumber()
+"""has the name of a loop's variable below"""
+
+
+def test_a_variable_hides_the_global_of_its_name_in_an_index_of_a_method_s_operand() -> None:
+    @numpipe.kernel(grid=1)
+    def total(x: Any, y: Any) -> None:
+        acc = numpipe.zeros((8, 64), np.float32)
+        for step in range(x.shape[1] // 64):
+            acc = acc + x[ds(0, 8), ds(step * 64, 64)].astype(np.float32)
+        y[ds(0, 8), ds(0, 64)] = acc
+
+    x, y = np.ones((8, 192), np.float16), np.zeros((8, 64), np.float32)
+    total(x, y, target="sim")
+    assert (y == 3).all()

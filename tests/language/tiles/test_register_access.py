@@ -125,8 +125,8 @@ def test_casts_that_move_data_are_listed_and_the_others_are_free() -> None:
         (7, "float32 (64,) (row layout) to column layout", 256),
         (10, "float32 (64,) (row layout) to column layout", 256),
         (9, "float32 (64,) (column layout) to row layout", 256),
-        (12, "float16 (64,) (column layout) to row layout", 256),
-        (13, "bool (64,) (row layout) to column layout", 256),
+        (12, "float16 (64,) (column layout) to row layout", 128),
+        (13, "bool (64,) (row layout) to column layout", 64),
     ]
     assert "column layout, through 256 B of shared memory" in str(found)
 

@@ -17,7 +17,7 @@ of indices per tile::
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=numpipe.orders.Snake(8)):
     # a field of a Static: name or object
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=cfg.order):
-    # an array argument, such as Hilbert().table((32, 64))
+    # an array argument, such as Snake(8).table((32, 64))
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):
 
 On the host an order returns the indices of tile t (`Order.coordinates`) and the bytes that are
@@ -25,6 +25,6 @@ loaded into L2 (`Order.bytes`). `tile_order` defines the objects and host
 tables, `tile_numbers` the arithmetic that kernels and host share.
 """
 
-from .tile_order import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
+from .tile_order import NAMES, Column, Grouped, Order, Row, Snake, Table, named
 
-__all__ = ["NAMES", "Column", "Grouped", "Hilbert", "Order", "Row", "Snake", "Table", "named"]
+__all__ = ["NAMES", "Column", "Grouped", "Order", "Row", "Snake", "Table", "named"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....core.arith import add, divide, divisor, mul, negative, quotient, remainder, rshift, sub
+from ....core.arith import add, divide, divisor, mul, quotient, remainder, sub
 from ....core.op import helper
 
 
@@ -75,60 +75,6 @@ def place_snake(t, begun, group):
     if remainder(strip, 2) == 1:
         return m, sub(sub(begun[1], 1), n)
     return m, n
-
-
-@helper
-def begin_hilbert(rows, columns):
-    return rows, columns
-
-
-@helper
-def place_hilbert(t, begun):
-    """Return the indices of tile t along a Hilbert curve over a plane of any size.
-
-    The plane is halved repeatedly: the loop runs about twice for each bit of the longer side.
-
-    A block is `long` by `short` tiles from a corner (m, n), along directions (lm, ln) and (sm, sn).
-    The curve enters at the corner and leaves at the other end of the long side. A block that is
-    much longer than wide is divided into two, one after the other. Any other block is divided into
-    three: one rotated, one along the long side, and one rotated the other way. Halves are even
-    where possible, so that the curve has no jumps (a step in a block with odd sides may be
-    diagonal).
-    """
-    zero, one = np.int32(0), np.int32(1)
-    m, n = zero, zero
-    long, short, lm, ln, sm, sn = begun[1], begun[0], zero, one, one, zero
-    if long < short:
-        long, short, lm, ln, sm, sn = short, long, one, zero, zero, one
-    while long > 1 and short > 1:
-        if mul(long, 2) > mul(short, 3):
-            half = rshift(long, 1)
-            if long > 2:
-                half = add(half, remainder(half, 2))
-            if t < mul(half, short):
-                long = half
-            else:
-                t, long = sub(t, mul(half, short)), sub(long, half)
-                m, n = add(m, mul(half, lm)), add(n, mul(half, ln))
-        else:
-            half, part = rshift(short, 1), rshift(long, 1)
-            if short > 2:
-                half = add(half, remainder(half, 2))
-            first, second = mul(half, part), mul(long, sub(short, half))
-            if t < first:
-                long, short, lm, ln, sm, sn = half, part, sm, sn, lm, ln
-            elif t < add(first, second):
-                t, short = sub(t, first), sub(short, half)
-                m, n = add(m, mul(half, sm)), add(n, mul(half, sn))
-            else:
-                t = sub(t, add(first, second))
-                m = add(m, add(mul(sub(long, 1), lm), mul(sub(half, 1), sm)))
-                n = add(n, add(mul(sub(long, 1), ln), mul(sub(half, 1), sn)))
-                long, short = half, sub(long, part)
-                lm, ln, sm, sn = negative(sm), negative(sn), negative(lm), negative(ln)
-    if short == 1:
-        return add(m, mul(t, lm)), add(n, mul(t, ln))
-    return add(m, mul(t, sm)), add(n, mul(t, sn))
 
 
 # ---- a first index outside a plane

@@ -28,8 +28,8 @@ from . import tile_numbers
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake`, `Hilbert`
-    and `Table`.
+    """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake` and
+    `Table`.
 
     A grid is (rows, columns), in tiles, or (planes, rows, columns). Planes come one after the
     other, and each is walked in the order.
@@ -181,21 +181,6 @@ class Snake(Grouped):
     begin, place = tile_numbers.begin_strips, tile_numbers.place_snake
 
 
-@dataclass(frozen=True)
-class Hilbert(Order):
-    """A Hilbert curve over a grid of any size: consecutive tiles are close together in both
-    indices.
-
-    A kernel finds a tile by halving the grid until one row or column is left. This loop of 70
-    machine instructions runs once for each bit of the two counts; the other orders take 10 to 40
-    instructions in total. It delays a tile's first load by some hundreds of cycles. For small K,
-    pass ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
-    """
-
-    name = "hilbert"
-    begin, place = tile_numbers.begin_hilbert, tile_numbers.place_hilbert
-
-
 @dataclass(frozen=True, eq=False)
 class Table(Order):
     """A host table as an order on the host. A kernel takes the array itself as an argument, and as
@@ -236,7 +221,7 @@ class Table(Order):
         return tuple(begun[t])
 
 
-NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Grouped, Snake, Hilbert)}
+NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Grouped, Snake)}
 """Orders that a kernel may give by name."""
 
 

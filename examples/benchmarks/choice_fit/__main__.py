@@ -3,7 +3,7 @@
 ``fit`` writes the file of the GPU whose times are in the first of ROWS. ``evaluate`` prints how
 much slower the chosen config is than the fastest measured one, for products that were held out of
 the fit. Files of other GPUs may follow, for sizes that were not measured on the first. ROWS are
-written by examples/benchmarks/random_products.py.
+written by random_products.py in the parent folder.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ...diagnostics.errors import NumpipeError
+from numpipe.errors import NumpipeError
+
 from .fit import fit, losses, unseen
 from .measurements import read
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Return the exit status: 2 if a file cannot be read."""
-    parser = argparse.ArgumentParser("python -m numpipe.ops.choice", description=__doc__)
+    parser = argparse.ArgumentParser("python -m choice_fit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("fit", "evaluate"):
         options = commands.add_parser(command)

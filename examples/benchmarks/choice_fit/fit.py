@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from .cost import cycles
-from .gpu import Constants, Gpu
+from numpipe.ops.choice.cost import cycles
+from numpipe.ops.choice.gpu import Constants, Gpu
+from numpipe.ops.choice.network import correction, features
+from numpipe.ops.choice.ranking import TURNED
+
 from .measurements import Group, Rows, arrays
-from .network import correction, features
-from .ranking import TURNED
 
 __all__ = ["fit", "losses", "unseen"]
 

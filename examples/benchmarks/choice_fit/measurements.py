@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...arch.target import LINE
-from ...diagnostics.errors import SpecError
-from ...launch.current_gpu import Device
-from .cost import Product
-from .gpu import Gpu, gpu_of
-from .ways import Config, Ways, ways_of
+from numpipe.arch.target import LINE
+from numpipe.errors import SpecError
+from numpipe.launch.current_gpu import Device
+from numpipe.ops.choice.cost import Product
+from numpipe.ops.choice.gpu import Gpu, gpu_of
+from numpipe.ops.choice.ways import Config, Ways, ways_of
 
 __all__ = ["Group", "Rows", "arrays", "read"]
 
