@@ -180,10 +180,19 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         for made, since in (*seen.packed, *seen.begun)
         if made == where
     ][:1]
+    means, fix = advisory.means, advisory.fix
     if advisory.place == "widest":
         rows = register_budget.table(seen)
+    if advisory.code == "C7514" and seen.also_ended:
+        where, waited, others = seen.also_ended[0]
+        each = ", ".join((*waited, *others))
+        means = (
+            f"this wait for {', '.join(waited)} also ends the product{'s' * bool(others[1:])} of "
+            f"{', '.join(others)}, which it does not name: {means}"
+        )
+        fix = f"write {each} = numpipe.wgmma_wait(({each}))"
     text = (
-        f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
-        f"fix: {advisory.fix}{ALLOWED}"
+        f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {means}: {COST}; "
+        f"fix: {fix}{ALLOWED}"
     )
     return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -35,6 +35,8 @@ class LiveTile:
     role: str
     registers: int
     position: Position | None
+    read: Position | None = None
+    """The first expression that reads it, if it is an accumulator."""
 
 
 @dataclass
@@ -56,6 +58,9 @@ class Products:
     begun: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of accumulators that an operation other than a wgmma creates while a
     product is in flight."""
+    also_ended: list[tuple[Position, list[str], list[str]]] = field(default_factory=list)
+    """(wait, its accumulators, others) of the waits that also end the products of accumulators
+    that they do not name."""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """The tiles that are live at the widest point, and the product there."""
 
@@ -118,9 +123,14 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
 
 def table(seen: Products) -> list[str]:
     """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
-    and shape, line."""
+    and shape, line; where an accumulator is first read."""
     return [
-        f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
+        f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
         + (f", line {part.position.line}" if part.position else "")
+        + (
+            f", read at {part.read.filename}:{part.read.line}: `{part.read.text.strip()}`"
+            if part.read
+            else ""
+        )
         for part in seen.widest[0]
     ]

@@ -31,6 +31,7 @@ they do: every report is a mistake, but not every mistake is found.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ from ...arch.dtypes import BOOL
 from ...core import numba as nb
 from ...core.op import does
 from ...diagnostics.errors import Position
+from ...language.pipeline.pipelines import check_kept
 from ...language.pipeline.pipelines_cuda import StepsType
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
@@ -358,6 +360,7 @@ class _Function:
                 )
             measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
+                self._ended(statement, state)
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
                 if name and self._makes(statement):
                     self._overwritten(statement, state)
@@ -368,6 +371,21 @@ class _Function:
                 if now and live | set(now) != measured:
                     measured = live | set(now)
                     self._measure(label, measured, now)
+
+    def _ended(self, statement: Any, state: State) -> None:
+        """Record a wait that also ends products whose accumulators it does not name."""
+        value = getattr(statement, "value", None)
+        left, place = self._groups_left(value), self._written(statement)
+        if left is None or place is None:
+            return
+        waited = self.definitions.get(self._origin(value.args[0].name), statement)
+        named = {self.webs.get(var.name) for var in (*value.list_vars(), *waited.list_vars())}
+        ended = {self.webs[name.rstrip(EARLIER)] for name in state if state[name] >= left}
+        if others := ended - named:
+            names = [
+                sorted(self._variable(web) for web in webs) for webs in (named - {None}, others)
+            ]
+            self.seen.also_ended.append((place, names[0], names[1]))
 
     def _overwritten(self, statement: Any, state: State) -> None:
         """Record an operand that a step makes while a product of an earlier step reads it."""
@@ -453,7 +471,12 @@ class _Function:
             ty = self._tile(name)
             assert ty is not None
             one = LiveTile(
-                self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web)
+                self._name(name),
+                f"{ty.dtype} {ty.shape}",
+                role,
+                _registers(ty),
+                self._first(web),
+                self._read(web) if role == "accumulator" else None,
             )
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
@@ -477,6 +500,32 @@ class _Function:
             if not self._phi(statement) and (place := self.position(statement))
         ]
         return min(places, key=lambda place: place.line, default=None)
+
+    def _read(self, web: str) -> Position | None:
+        """Return the first expression that reads an accumulator: not a product that adds to it, nor
+        a copy."""
+        places = [
+            place
+            for body in self.blocks.values()
+            for statement in body
+            if isinstance(value := getattr(statement, "value", None), nb.numba_ir.Expr)
+            and not self._phi(statement)
+            and not does(operation := self._operation(value), "issues")
+            and operation is not check_kept
+            and any(self.webs.get(var.name) == web for var in value.list_vars())
+            and (place := self._written(statement))
+        ]
+        return min(places, key=lambda place: place.line, default=None)
+
+    def _written(self, statement: Any) -> Position | None:
+        """Return the position of a statement; None if it was added around a loop or a branch."""
+        place = self.position(statement)
+        added = place and re.match("(for|while|if|elif) ", place.text[place.column :])
+        return None if added else place
+
+    def _variable(self, web: str) -> str:
+        """Return the name of an accumulator's variable."""
+        return min((self._name(name) for name, one in self.webs.items() if one == web), key=len)
 
     def _name(self, name: str) -> str:
         """Return a tile as the user wrote it: a variable, or the expression."""
