@@ -24,8 +24,10 @@ class Results:
     """The outputs of one kernel, which are its trailing parameters, and the user's functions that
     describe them."""
 
-    def __init__(self, arguments: Parameters, options: Options) -> None:
-        self.kernel = arguments.kernel
+    def __init__(
+        self, arguments: Parameters, options: Options, stored: Callable[[], set[str]]
+    ) -> None:
+        self.kernel, self.stored = arguments.kernel, stored
         self.parameters = arguments.names
         self.options = options
 
@@ -39,6 +41,7 @@ class Results:
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
         results: Sequence[Any] = out if several else (out,)
         if len(results) != len(missing):
+            self._check_inputs(missing)
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
                 f"{len(missing)} parameters for it ({', '.join(missing)}): pass one array for each"
@@ -49,21 +52,33 @@ class Results:
         """Return the ArrayTypes of the outputs that a call leaves out, by calling out_type with the
         `known` arguments."""
         passed = self.parameters[: self.parameters.index(missing[0])]
+        if self.options.out_type is None or not self.stored().isdisjoint(passed):
+            self._check_inputs(missing)
         if self.options.out_type is None:
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
-                f"({', '.join(self.parameters)}), got {len(passed)}: pass "
-                f"{', '.join(missing)}, or give the kernel an out_type"
+                f"({', '.join(self.parameters)}), got {len(passed)} (for {', '.join(passed)}): "
+                f"pass {', '.join(missing)}, or give the kernel an out_type"
             )
         answer = self.ask(self.options.out_type, "out_type", known)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
+            self._check_inputs(missing)
             raise SpecError(
                 f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
                 f"{', '.join(missing)}, got {answer!r} (arguments passed: "
                 f"{', '.join(passed) or 'none'})"
             )
         return types
+
+    def _check_inputs(self, missing: Sequence[str]) -> None:
+        """Raise SpecError if one of the `missing` parameters is not an output."""
+        if inputs := [name for name in missing if name not in self.stored()]:
+            raise SpecError(
+                f"kernel {self.kernel}: argument '{inputs[0]}' is missing (its arguments are "
+                f"{', '.join(self.parameters)}): the kernel does not store to it, and a call may "
+                f"leave out outputs only; fix: pass {', '.join(f'{name}=…' for name in inputs)}"
+            )
 
     def complete(self, call: Described, runs: bool) -> Described:
         """Describe the outputs that a call leaves out; they will be allocated like its first array.

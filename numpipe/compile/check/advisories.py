@@ -183,14 +183,11 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     means, fix = advisory.means, advisory.fix
     if advisory.place == "widest":
         rows = register_budget.table(seen)
-    if advisory.code == "C7514" and seen.also_ended:
-        where, waited, others = seen.also_ended[0]
-        each = ", ".join((*waited, *others))
-        means = (
-            f"this wait for {', '.join(waited)} also ends the product{'s' * bool(others[1:])} of "
-            f"{', '.join(others)}, which it does not name: {means}"
-        )
-        fix = f"write {each} = numpipe.wgmma_wait(({each}))"
+    if advisory.code == "C7514" and seen.unnamed:
+        where, accumulators = seen.unnamed[0]
+        names = ", ".join(accumulators)
+        means += f"; this wait ends the products of {names}, but does not name all of them"
+        fix = f"write {names} = numpipe.wgmma_wait(({names}))"
     text = (
         f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {means}: {COST}; "
         f"fix: {fix}{ALLOWED}"

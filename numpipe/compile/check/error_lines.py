@@ -161,6 +161,10 @@ _NOT_FOR_TILES = re.compile(
     rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register "
     r"tile"
 )
+_INDEXED = re.compile(
+    r"invalid index to scalar variable|'(int|float|bool)' object is not subscriptable|"
+    r"'\[\]' is not defined for (bool|b?float\d+|u?int\d+) and"
+)
 _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
@@ -172,6 +176,11 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
         return (
             f"{builtin[1]}(…) takes numbers, but one of its arguments is a tile; fix: to convert "
             f"the elements of a tile, write {_OF_TILES[builtin[1]]}"
+        )
+    if _INDEXED.search(message) and (name := re.match(r"`(\w+)\[", code)):
+        return (
+            f"'{name[1]}' is a number, and only arrays and tiles can be indexed; fix: pass an "
+            f"array as {name[1]}, or use {name[1]} without an index"
         )
     if message.endswith("tuple index out of range"):
         for read, name, axis in _SIZE.findall(code):

@@ -58,9 +58,9 @@ class Products:
     begun: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of accumulators that an operation other than a wgmma creates while a
     product is in flight."""
-    also_ended: list[tuple[Position, list[str], list[str]]] = field(default_factory=list)
-    """(wait, its accumulators, others) of the waits that also end the products of accumulators
-    that they do not name."""
+    unnamed: list[tuple[Position, list[str]]] = field(default_factory=list)
+    """(wait, accumulators) of the waits that also end products whose accumulators they do not
+    name, all accumulators included."""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """The tiles that are live at the widest point, and the product there."""
 

@@ -31,7 +31,8 @@ they do: every report is a mistake, but not every mistake is found.
 
 from __future__ import annotations
 
-import re
+import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -374,18 +375,16 @@ class _Function:
 
     def _ended(self, statement: Any, state: State) -> None:
         """Record a wait that also ends products whose accumulators it does not name."""
-        value = getattr(statement, "value", None)
-        left, place = self._groups_left(value), self._written(statement)
+        place, left = self._written(statement), self._groups_left(getattr(statement, "value", None))
         if left is None or place is None:
             return
-        waited = self.definitions.get(self._origin(value.args[0].name), statement)
-        named = {self.webs.get(var.name) for var in (*value.list_vars(), *waited.list_vars())}
+        waited = self.definitions.get(self._origin(statement.value.args[0].name), statement)
+        named = {self.webs[n] for part in (statement, waited) for n in self._before(part, set())}
         ended = {self.webs[name.rstrip(EARLIER)] for name in state if state[name] >= left}
-        if others := ended - named:
-            names = [
-                sorted(self._variable(web) for web in webs) for webs in (named - {None}, others)
-            ]
-            self.seen.also_ended.append((place, names[0], names[1]))
+        if others := sorted(ended - named):
+            variables = {web: name for name, web in self.webs.items() if not name.startswith("$")}
+            names = [self._name(variables.get(web, web)) for web in (*sorted(named), *others)]
+            self.seen.unnamed.append((place, names))
 
     def _overwritten(self, statement: Any, state: State) -> None:
         """Record an operand that a step makes while a product of an earlier step reads it."""
@@ -476,7 +475,7 @@ class _Function:
                 role,
                 _registers(ty),
                 self._first(web),
-                self._read(web) if role == "accumulator" else None,
+                self._reads.get(web) if role == "accumulator" else None,
             )
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
@@ -501,31 +500,29 @@ class _Function:
         ]
         return min(places, key=lambda place: place.line, default=None)
 
-    def _read(self, web: str) -> Position | None:
-        """Return the first expression that reads an accumulator: not a product that adds to it, nor
-        a copy."""
-        places = [
-            place
-            for body in self.blocks.values()
-            for statement in body
-            if isinstance(value := getattr(statement, "value", None), nb.numba_ir.Expr)
-            and not self._phi(statement)
-            and not does(operation := self._operation(value), "issues")
-            and operation is not check_kept
-            and any(self.webs.get(var.name) == web for var in value.list_vars())
-            and (place := self._written(statement))
-        ]
-        return min(places, key=lambda place: place.line, default=None)
+    @functools.cached_property
+    def _reads(self) -> dict[str, Position]:
+        """Return the first expression that reads each tile: not a product that adds to it, nor a
+        copy, nor what was added around a loop or a branch."""
+        reads: dict[str, Position] = {}
+        for statement in itertools.chain.from_iterable(self.blocks.values()):
+            value, place = getattr(statement, "value", None), self._written(statement)
+            copied = isinstance(statement, nb.numba_ir.Assign) and isinstance(
+                value, nb.numba_ir.Var
+            )
+            operation = self._operation(value)
+            if place is None or copied or self._phi(statement) or operation is check_kept:
+                continue
+            if not does(operation, "issues"):
+                for name in self._before(statement, set()):
+                    reads.setdefault(self.webs[name], place)
+        return reads
 
     def _written(self, statement: Any) -> Position | None:
         """Return the position of a statement; None if it was added around a loop or a branch."""
         place = self.position(statement)
-        added = place and re.match("(for|while|if|elif) ", place.text[place.column :])
+        added = place and place.text[place.column :].startswith(("for ", "while ", "if ", "elif "))
         return None if added else place
-
-    def _variable(self, web: str) -> str:
-        """Return the name of an accumulator's variable."""
-        return min((self._name(name) for name, one in self.webs.items() if one == web), key=len)
 
     def _name(self, name: str) -> str:
         """Return a tile as the user wrote it: a variable, or the expression."""
