@@ -644,10 +644,9 @@ refused(
     x = n[3]
     #   ^^^^
 """,
-    compiled=(
-        "'n' is a number, and only arrays and tiles can be indexed; fix: pass an array as n, or "
-        "use n without an index"
-    ),
+    "'n' is a number, and only arrays and tiles can be indexed; fix: pass an array as n, or "
+    "use n without an index",
+    fix={"n[3]": "n"},
 )
 refused(
     "an_attribute_set",

@@ -58,6 +58,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         if place is not None and place.snippet() not in message:
             error.args = (place.stamp(message[stamped.end() :]),)
         return error
+    message, places = _at_the_call(message, lifted, places)
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
     if places:
@@ -67,6 +68,22 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
     error.args = (message,)
     return error
+
+
+def _at_the_call(
+    message: str, lifted: Lifted, places: list[Position]
+) -> tuple[str, list[Position]]:
+    """Return the message and the positions of an error in a function of numpipe that the kernel
+    called with wrong arguments: the call, and the arguments that the function takes."""
+    for source in lifted.sources if places[1:] else ():
+        if source.covers(places[-1].filename, places[-1].line):
+            if source.namespace["__name__"].startswith("numpipe.language."):
+                parts = (source.namespace[source.name].__doc__ or "").split("\n\n")
+                takes = "".join(part for part in parts if re.match(r" *\w+  ", part))
+                reason = message.partition("; fix:")[0]
+                message = f"{source.name}(…): {reason}; fix: pass the types that it takes:\n{takes}"
+                return message, places[:-1]
+    return message, places
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
