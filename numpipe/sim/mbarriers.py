@@ -28,6 +28,7 @@ from .state import HELD_LAST, SM, Access, Mbarrier, MbarrierWait, Warpgroup, sid
 
 _MOST = 2**20 - 1
 """The maximum number of arrivals, and of bytes, that an mbarrier can count."""
+FROM_0 = "phases count from 0; earlier ones are complete from the start"
 
 
 # ---- phases --------------------------------------------------------------------------------------
@@ -457,9 +458,11 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise race_report.race(
             who,
             f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
-            f"{phase - 1}: if it comes earlier, it returns on the stale phase {phase - 2}, which "
-            f"has the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
-            "warpgroup arrives after waiting for it",
+            f"{phase - 1}: if it comes earlier, it returns on the stale phase {phase - 2}"
+            + f" ({FROM_0})"
+            * (phase < 2)
+            + f", which has the same parity; wait for phase {phase - 1} too, or for a barrier on "
+            "which a warpgroup arrives after waiting for it",
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
@@ -493,14 +496,20 @@ def _ready(who: Warpgroup, address: int, phase: int) -> bool:
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
-    return f"waited for phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+    return (
+        f"waited for phase {phase} of {mbar.name}"
+        + f" for step {step}" * (step >= 0)
+        + f" ({FROM_0})" * (phase < 0)
+    )
 
 
 def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
     waited = _waited(mbar, phase, step)
     if reached < phase:
         return (
-            f"{waited}, and returned on the stale phase {reached}, which has the same parity: "
+            f"{waited}, and returned on the stale phase {reached}"
+            + f" ({FROM_0})" * (reached < 0)
+            + ", which has the same parity: "
             f"phase {phase} has not completed; a wait may be at most one phase ahead of its "
             "mbarrier"
         )
@@ -630,8 +639,9 @@ def unfinished(sm: SM) -> None:
             raise race_report.race(
                 copy,
                 f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
-                f"{sites.place(copy.site)}) was never waited for before the CTA ends (the newest "
-                f"phase waited for is {mbar.waited}); wait for phase {copy.phase} of {mbar.name}",
+                f"{sites.place(copy.site)}) was never waited for before the CTA ends"
+                + f" (the newest phase waited for is {mbar.waited})" * (mbar.waited >= 0)
+                + f"; wait for phase {copy.phase} of {mbar.name}",
                 hazard="exit-in-flight",
             )
         if mbar.observed and mbar.phase - 1 > mbar.waited:

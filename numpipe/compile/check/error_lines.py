@@ -76,13 +76,13 @@ def _at_the_call(
     """Return the message and the positions of an error in a function of numpipe that the kernel
     called with wrong arguments: the call, and the arguments that the function takes."""
     for source in lifted.sources if places[1:] else ():
-        if source.covers(places[-1].filename, places[-1].line):
-            if source.namespace["__name__"].startswith("numpipe.language."):
-                parts = (source.namespace[source.name].__doc__ or "").split("\n\n")
-                takes = "".join(part for part in parts if re.match(r" *\w+  ", part))
-                reason = message.partition("; fix:")[0]
-                message = f"{source.name}(…): {reason}; fix: pass the types that it takes:\n{takes}"
-                return message, places[:-1]
+        ours = str(source.namespace["__name__"]).startswith("numpipe.language.")
+        if ours and source.covers(places[-1].filename, places[-1].line):
+            parts = (source.namespace[source.name].__doc__ or "").split("\n\n")
+            takes = "".join(part for part in parts if re.match(r" *\w+  ", part))
+            reason = message.partition("; fix:")[0]
+            message = f"{source.name}(…): {reason}; fix: pass the types that it takes:\n{takes}"
+            return message, places[:-1]
     return message, places
 
 

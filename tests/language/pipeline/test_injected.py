@@ -467,7 +467,7 @@ def names_who_and_where(text: str) -> None:
     assert re.match(rf"\S*{RING}: ", text), text
     assert re.search(r"warpgroup \d \((memory|compute)\)", text), text
     assert re.search(
-        rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text
+        rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|of step \d \(slot \d\)", text
     ), text
 
 
