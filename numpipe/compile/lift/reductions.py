@@ -87,7 +87,7 @@ class Reductions(Arithmetic):
         facts = (literal_node(fact, test) for fact in self._not_skipped(node))
         node.test = self.call(branches.chosen, [located(load(name), test), *facts], test)
         after = [
-            assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
+            assign(each, self.call(branches.after_branch, [load(name), load(each)], node))
             for each in self._changed(node)
         ]
         return [decided, node, *(located(statement, node) for statement in after)]
