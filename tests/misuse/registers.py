@@ -278,9 +278,15 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "reshape of a tile (1, 64) to (64, 1): a row and a column are in different lanes; fix: "
-    'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
+    'numpipe.layout_cast(x.reshape(-1), "column").reshape(64, 1)',
     kind=SpecError,
-    fix={".reshape(64, 1)": ".reshape(-1).reshape(64, 1)"},
+    fix={
+        ".reshape(64, 1)": "",
+        "numpipe.full((1, 64), 1.0, np.float32)": (
+            'numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), "column")'
+            ".reshape(64, 1)"
+        ),
+    },
 )
 refused(
     "a_part_of_a_register_tile",
