@@ -41,7 +41,6 @@ class Results:
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
         results: Sequence[Any] = out if several else (out,)
         if len(results) != len(missing):
-            self._check_inputs(missing)
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
                 f"{len(missing)} parameters for it ({', '.join(missing)}): pass one array for each"
@@ -51,34 +50,31 @@ class Results:
     def types(self, missing: Sequence[str], known: Mapping[str, Any]) -> tuple[ArrayType, ...]:
         """Return the ArrayTypes of the outputs that a call leaves out, by calling out_type with the
         `known` arguments."""
-        passed = self.parameters[: self.parameters.index(missing[0])]
-        if self.options.out_type is None or not self.stored().isdisjoint(passed):
-            self._check_inputs(missing)
-        if self.options.out_type is None:
+        passed, stored = self.parameters[: self.parameters.index(missing[0])], self.stored()
+        out_type = self.options.out_type
+        answer = () if out_type is None else self.ask(out_type, "out_type", known)
+        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+        fits = len(types) == len(missing) and all(isinstance(t, ArrayType) for t in types)
+        inputs = [name for name in missing if name not in stored]
+        if inputs and not (fits and stored.isdisjoint(passed)):
+            raise SpecError(
+                f"kernel {self.kernel}: argument '{inputs[0]}' is missing (its arguments are "
+                f"{', '.join(self.parameters)}): the kernel does not store to it, and a call may "
+                f"leave out outputs only; fix: pass {', '.join(f'{name}=…' for name in inputs)}"
+            )
+        if out_type is None:
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
                 f"({', '.join(self.parameters)}), got {len(passed)} (for {', '.join(passed)}): "
                 f"pass {', '.join(missing)}, or give the kernel an out_type"
             )
-        answer = self.ask(self.options.out_type, "out_type", known)
-        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
-        if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
-            self._check_inputs(missing)
+        if not fits:
             raise SpecError(
                 f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
                 f"{', '.join(missing)}, got {answer!r} (arguments passed: "
                 f"{', '.join(passed) or 'none'})"
             )
         return types
-
-    def _check_inputs(self, missing: Sequence[str]) -> None:
-        """Raise SpecError if one of the `missing` parameters is not an output."""
-        if inputs := [name for name in missing if name not in self.stored()]:
-            raise SpecError(
-                f"kernel {self.kernel}: argument '{inputs[0]}' is missing (its arguments are "
-                f"{', '.join(self.parameters)}): the kernel does not store to it, and a call may "
-                f"leave out outputs only; fix: pass {', '.join(f'{name}=…' for name in inputs)}"
-            )
 
     def complete(self, call: Described, runs: bool) -> Described:
         """Describe the outputs that a call leaves out; they will be allocated like its first array.

@@ -28,7 +28,6 @@ from .state import HELD_LAST, SM, Access, Mbarrier, MbarrierWait, Warpgroup, sid
 
 _MOST = 2**20 - 1
 """The maximum number of arrivals, and of bytes, that an mbarrier can count."""
-FROM_0 = "phases count from 0; earlier ones are complete from the start"
 
 
 # ---- phases --------------------------------------------------------------------------------------
@@ -458,11 +457,9 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise race_report.race(
             who,
             f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
-            f"{phase - 1}: if it comes earlier, it returns on the stale phase {phase - 2}"
-            + f" ({FROM_0})"
-            * (phase < 2)
-            + f", which has the same parity; wait for phase {phase - 1} too, or for a barrier on "
-            "which a warpgroup arrives after waiting for it",
+            f"{phase - 1}: if it comes earlier, it returns on the stale state of an earlier phase of "
+            f"the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
+            "warpgroup arrives after waiting for it",
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
@@ -496,20 +493,14 @@ def _ready(who: Warpgroup, address: int, phase: int) -> bool:
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
-    return (
-        f"waited for phase {phase} of {mbar.name}"
-        + f" for step {step}" * (step >= 0)
-        + f" ({FROM_0})" * (phase < 0)
-    )
+    return f"waited for phase {phase} of {mbar.name}" + f" for step {step}" * (step >= 0)
 
 
 def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
     waited = _waited(mbar, phase, step)
     if reached < phase:
         return (
-            f"{waited}, and returned on the stale phase {reached}"
-            + f" ({FROM_0})" * (reached < 0)
-            + ", which has the same parity: "
+            f"{waited}, and returned on the stale state of an earlier phase of the same parity: "
             f"phase {phase} has not completed; a wait may be at most one phase ahead of its "
             "mbarrier"
         )

@@ -112,7 +112,10 @@ def test_a_bound_call_and_a_compile_know_scalars_after_the_outputs() -> None:
             "not store to it, and a call may leave out outputs only; fix: pass count=…",
         ),
         (lambda: after(X, empty(), target="sim"), "fix: pass alpha=…"),
-        (lambda: scaled(X, alpha=2.0, out=empty(), target="sim"), "fix: pass count=…"),
+        (
+            lambda: scaled(X, alpha=2.0, out=empty(), target="sim"),
+            "leaves 2 parameters for it (y, count)",
+        ),
         (lambda: last(X, empty(), target="sim"), "got 2 (for x, alpha): pass y"),
         (
             lambda: scaled(X, y=2.0, alpha=1.0, count=1, target="sim"),

@@ -576,9 +576,9 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x
 """,
-    "random(…): '+' of an int32 tile and a float; fix: pass the types that it takes:\n  seed     "
-    "an int32 number, or an int32 or uint32 tile\n  counter  an int32 or uint32 tile: elements "
-    "with the same counter get the same number",
+    "random(…): '+' of an int32 tile and a float; fix: pass what it takes\nseed     an int32 "
+    "number, or an int32 or uint32 tile\ncounter  an int32 or uint32 tile: elements with the same "
+    "counter get the same number",
     kind=SpecError,
     fix={"seed=7.5": "seed=7"},
 )

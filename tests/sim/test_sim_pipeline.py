@@ -78,7 +78,7 @@ BUGS = {
     # by parity, a wait for the next phase passes before this one is complete, and hangs after it
     "phase one too far": (
         SimulationError,
-        r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale phase -1"
+        r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale state of an earlier phase"
         r"|compute.: blocked on ready\[0\] .*phase 1",
     ),
     "phase never advances": (

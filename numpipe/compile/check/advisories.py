@@ -180,16 +180,15 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         for made, since in (*seen.packed, *seen.begun)
         if made == where
     ][:1]
-    means, fix = advisory.means, advisory.fix
+    fix = advisory.fix
     if advisory.place == "widest":
-        rows = register_budget.table(seen)
+        rows = register_budget.table(seen, lifted)
     if advisory.code == "C7514" and seen.unnamed:
         where, accumulators = seen.unnamed[0]
         names = ", ".join(accumulators)
-        means += f"; this wait ends the products of {names}, but does not name all of them"
-        fix = f"write {names} = numpipe.wgmma_wait(({names}))"
+        fix = f"name all products that this wait ends, {names} = numpipe.wgmma_wait(({names}))"
     text = (
-        f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {means}: {COST}; "
+        f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
         f"fix: {fix}{ALLOWED}"
     )
     return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

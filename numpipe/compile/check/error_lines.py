@@ -45,6 +45,24 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
     return lifted.sources[0].definition
 
 
+def first_read(lifted: Lifted, name: str, made: Position) -> str:
+    """Return the first statement that reads an accumulator which was made at `made`, as text after
+    a comma: not a product that adds to it."""
+    reads = [
+        source.position(node)
+        for source in lifted.sources
+        if source.covers(made.filename, made.line)
+        for node in walk(source.tree)
+        if isinstance(node, (ast.Assign, ast.Expr, ast.Return))
+        and name in names(ast.Load, node)
+        and not re.search(rf"mma\({name}\b", ast.unparse(node))
+    ]
+    if not reads:
+        return ""
+    read = min(reads, key=lambda place: place.line)
+    return f", read at {read.filename}:{read.line}: `{read.text.strip()}`"
+
+
 def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
     """Prefix an error's message, once, with the innermost of `places` and the kernel, and append
     the calls on the way there."""
@@ -58,7 +76,13 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         if place is not None and place.snippet() not in message:
             error.args = (place.stamp(message[stamped.end() :]),)
         return error
-    message, places = _at_the_call(message, lifted, places)
+    for source in lifted.sources if places[1:] else ():
+        ours = str(source.namespace["__name__"]).startswith("numpipe.language.")
+        if ours and source.covers(places[-1].filename, places[-1].line):
+            # a function of numpipe that was called with wrong arguments: the error is at the call
+            rows = re.findall(r"\n  ( +\w+  .*)", source.namespace[source.name].__doc__ or "")
+            reason = f"{source.name}(…): {message.partition('; fix:')[0]}"
+            message, places = "\n".join((f"{reason}; fix: pass what it takes", *rows)), places[:-1]
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
     if places:
@@ -68,22 +92,6 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
     error.args = (message,)
     return error
-
-
-def _at_the_call(
-    message: str, lifted: Lifted, places: list[Position]
-) -> tuple[str, list[Position]]:
-    """Return the message and the positions of an error in a function of numpipe that the kernel
-    called with wrong arguments: the call, and the arguments that the function takes."""
-    for source in lifted.sources if places[1:] else ():
-        ours = str(source.namespace["__name__"]).startswith("numpipe.language.")
-        if ours and source.covers(places[-1].filename, places[-1].line):
-            parts = (source.namespace[source.name].__doc__ or "").split("\n\n")
-            takes = "".join(part for part in parts if re.match(r" *\w+  ", part))
-            reason = message.partition("; fix:")[0]
-            message = f"{source.name}(…): {reason}; fix: pass the types that it takes:\n{takes}"
-            return message, places[:-1]
-    return message, places
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:

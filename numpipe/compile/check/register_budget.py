@@ -35,8 +35,6 @@ class LiveTile:
     role: str
     registers: int
     position: Position | None
-    read: Position | None = None
-    """The first expression that reads it, if it is an accumulator."""
 
 
 @dataclass
@@ -114,23 +112,22 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
         "product is issued"
     )
     raise error_lines.stamp(
-        SpecError("\n".join([text, *table(seen)])),
+        SpecError("\n".join([text, *table(seen, lifted)])),
         unit,
         lifted,
         [where or lifted.sources[0].definition],
     )
 
 
-def table(seen: Products) -> list[str]:
+def table(seen: Products, lifted: Lifted) -> list[str]:
     """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
     and shape, line; where an accumulator is first read."""
-    return [
-        f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
-        + (f", line {part.position.line}" if part.position else "")
-        + (
-            f", read at {part.read.filename}:{part.read.line}: `{part.read.text.strip()}`"
-            if part.read
-            else ""
-        )
-        for part in seen.widest[0]
-    ]
+    rows = []
+    for part in seen.widest[0]:
+        row = f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
+        if part.position:
+            row += f", line {part.position.line}"
+            if part.role == "accumulator":
+                row += error_lines.first_read(lifted, part.name, part.position)
+        rows.append(row)
+    return rows

@@ -31,8 +31,6 @@ they do: every report is a mistake, but not every mistake is found.
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,7 +38,6 @@ from ...arch.dtypes import BOOL
 from ...core import numba as nb
 from ...core.op import does
 from ...diagnostics.errors import Position
-from ...language.pipeline.pipelines import check_kept
 from ...language.pipeline.pipelines_cuda import StepsType
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
@@ -375,16 +372,15 @@ class _Function:
 
     def _ended(self, statement: Any, state: State) -> None:
         """Record a wait that also ends products whose accumulators it does not name."""
-        place, left = self._written(statement), self._groups_left(getattr(statement, "value", None))
-        if left is None or place is None:
+        left, place = self._groups_left(getattr(statement, "value", None)), self.position(statement)
+        if left is None or place is None or "wait" not in place.text:  # added after a loop
             return
         waited = self.definitions.get(self._origin(statement.value.args[0].name), statement)
-        named = {self.webs[n] for part in (statement, waited) for n in self._before(part, set())}
+        read = self._before(statement, set()) | self._before(waited, set())
+        named = {self.webs[name] for name in read}
         ended = {self.webs[name.rstrip(EARLIER)] for name in state if state[name] >= left}
         if others := sorted(ended - named):
-            variables = {web: name for name, web in self.webs.items() if not name.startswith("$")}
-            names = [self._name(variables.get(web, web)) for web in (*sorted(named), *others)]
-            self.seen.unnamed.append((place, names))
+            self.seen.unnamed.append((place, [*map(self._name, (*named, *others))]))
 
     def _overwritten(self, statement: Any, state: State) -> None:
         """Record an operand that a step makes while a product of an earlier step reads it."""
@@ -470,12 +466,7 @@ class _Function:
             ty = self._tile(name)
             assert ty is not None
             one = LiveTile(
-                self._name(name),
-                f"{ty.dtype} {ty.shape}",
-                role,
-                _registers(ty),
-                self._first(web),
-                self._reads.get(web) if role == "accumulator" else None,
+                self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web)
             )
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
@@ -499,30 +490,6 @@ class _Function:
             if not self._phi(statement) and (place := self.position(statement))
         ]
         return min(places, key=lambda place: place.line, default=None)
-
-    @functools.cached_property
-    def _reads(self) -> dict[str, Position]:
-        """Return the first expression that reads each tile: not a product that adds to it, nor a
-        copy, nor what was added around a loop or a branch."""
-        reads: dict[str, Position] = {}
-        for statement in itertools.chain.from_iterable(self.blocks.values()):
-            value, place = getattr(statement, "value", None), self._written(statement)
-            copied = isinstance(statement, nb.numba_ir.Assign) and isinstance(
-                value, nb.numba_ir.Var
-            )
-            operation = self._operation(value)
-            if place is None or copied or self._phi(statement) or operation is check_kept:
-                continue
-            if not does(operation, "issues"):
-                for name in self._before(statement, set()):
-                    reads.setdefault(self.webs[name], place)
-        return reads
-
-    def _written(self, statement: Any) -> Position | None:
-        """Return the position of a statement; None if it was added around a loop or a branch."""
-        place = self.position(statement)
-        added = place and place.text[place.column :].startswith(("for ", "while ", "if ", "elif "))
-        return None if added else place
 
     def _name(self, name: str) -> str:
         """Return a tile as the user wrote it: a variable, or the expression."""
