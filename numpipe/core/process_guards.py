@@ -121,8 +121,7 @@ class Compiles:
             yield
         finally:
             self._running[thread] -= 1
-            if not self._running[thread]:
-                self.seconds += time.perf_counter() - begun
+            self.seconds += time.perf_counter() - begun
 
     def in_child(self) -> None:
         """In a forked child, where only the forking thread exists, record whether other threads

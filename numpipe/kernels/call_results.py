@@ -58,9 +58,9 @@ class Results:
         inputs = [name for name in missing if name not in stored]
         if inputs and not (fits and stored.isdisjoint(passed)):
             raise SpecError(
-                f"kernel {self.kernel}: argument '{inputs[0]}' is missing (its arguments are "
-                f"{', '.join(self.parameters)}): the kernel does not store to it, and a call may "
-                f"leave out outputs only; fix: pass {', '.join(f'{name}=…' for name in inputs)}"
+                f"kernel {self.kernel}: argument '{inputs[0]}' is missing: the kernel does not "
+                "store to it, and a call may leave out outputs only; fix: pass "
+                f"{inputs[0]}=…"
             )
         if out_type is None:
             raise SpecError(

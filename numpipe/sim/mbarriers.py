@@ -457,8 +457,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise race_report.race(
             who,
             f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
-            f"{phase - 1}: if it comes earlier, it returns on the stale state of an earlier phase of "
-            f"the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
+            f"{phase - 1}: if it comes earlier, it returns on the stale state of an earlier phase "
+            f"of the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
             "warpgroup arrives after waiting for it",
             hazard="wrong-phase",
             mbar=mbar,

@@ -108,8 +108,8 @@ def test_a_bound_call_and_a_compile_know_scalars_after_the_outputs() -> None:
         ),
         (
             lambda: scaled(X, alpha=2.0, target="sim"),
-            "argument 'count' is missing (its arguments are x, y, alpha, count): the kernel does "
-            "not store to it, and a call may leave out outputs only; fix: pass count=…",
+            "argument 'count' is missing: the kernel does not store to it, and a call may "
+            "leave out outputs only; fix: pass count=…",
         ),
         (lambda: after(X, empty(), target="sim"), "fix: pass alpha=…"),
         (

@@ -627,7 +627,7 @@ refused(
         "register-pressure (C7512); fix: use tiles of fewer columns, tiles of 64 rows, a smaller "
         "memory_registers than 40 or a wait before the next product is issued\n 192  wide: "
         "accumulator, float32 (128, 192), line {line-4}\n  64  s: accumulator, float32 (64, "
-        "128), line {line}, read at {path}:{line+1}: `s = numpipe.wgmma_wait(s)`"
+        "128), line {line}, read at {path}:{line+2}: `s = numpipe.wgmma_wait(s)`"
     ),
     kind=SpecError,
 )

@@ -39,28 +39,14 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
     """Return the position of the first call in a kernel's functions whose text matches `pattern`,
     or of the kernel's definition."""
     for source in lifted.sources:
-        for node in walk(source.tree):
-            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
-                return source.position(node)
+        found = [
+            node
+            for node in walk(source.tree)
+            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node))
+        ]
+        if found:
+            return source.position(min(found, key=lambda node: node.lineno))
     return lifted.sources[0].definition
-
-
-def first_read(lifted: Lifted, name: str, made: Position) -> str:
-    """Return the first statement that reads an accumulator which was made at `made`, as text after
-    a comma: not a product that adds to it."""
-    reads = [
-        source.position(node)
-        for source in lifted.sources
-        if source.covers(made.filename, made.line)
-        for node in walk(source.tree)
-        if isinstance(node, (ast.Assign, ast.Expr, ast.Return))
-        and name in names(ast.Load, node)
-        and not re.search(rf"mma\({name}\b", ast.unparse(node))
-    ]
-    if not reads:
-        return ""
-    read = min(reads, key=lambda place: place.line)
-    return f", read at {read.filename}:{read.line}: `{read.text.strip()}`"
 
 
 def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
@@ -77,7 +63,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
             error.args = (place.stamp(message[stamped.end() :]),)
         return error
     for source in lifted.sources if places[1:] else ():
-        ours = str(source.namespace["__name__"]).startswith("numpipe.language.")
+        ours = source.namespace["__name__"].startswith("numpipe.language.")
         if ours and source.covers(places[-1].filename, places[-1].line):
             # a function of numpipe that was called with wrong arguments: the error is at the call
             rows = re.findall(r"\n  ( +\w+  .*)", source.namespace[source.name].__doc__ or "")

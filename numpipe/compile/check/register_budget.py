@@ -10,6 +10,7 @@ cannot fit, but one that passes may still spill.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -122,12 +123,15 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
 def table(seen: Products, lifted: Lifted) -> list[str]:
     """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
     and shape, line; where an accumulator is first read."""
-    rows = []
+    rows, nowhere = [], lifted.sources[0].definition
     for part in seen.widest[0]:
         row = f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
         if part.position:
             row += f", line {part.position.line}"
-            if part.role == "accumulator":
-                row += error_lines.first_read(lifted, part.name, part.position)
+        if part.role == "accumulator":
+            # not the product that adds to it
+            pattern = rf"^(?!\S*mma\().*\b{re.escape(part.name)}\b"
+            if (read := error_lines.call_position(lifted, pattern)) != nowhere:
+                row += f", read at {read.filename}:{read.line}: `{read.text.strip()}`"
         rows.append(row)
     return rows

@@ -372,15 +372,16 @@ class _Function:
 
     def _ended(self, statement: Any, state: State) -> None:
         """Record a wait that also ends products whose accumulators it does not name."""
-        left, place = self._groups_left(getattr(statement, "value", None)), self.position(statement)
-        if left is None or place is None or "wait" not in place.text:  # added after a loop
-            return
-        waited = self.definitions.get(self._origin(statement.value.args[0].name), statement)
-        read = self._before(statement, set()) | self._before(waited, set())
-        named = {self.webs[name] for name in read}
-        ended = {self.webs[name.rstrip(EARLIER)] for name in state if state[name] >= left}
-        if others := sorted(ended - named):
-            self.seen.unnamed.append((place, [*map(self._name, (*named, *others))]))
+        value, place = getattr(statement, "value", None), self.position(statement)
+        # others were added after a loop
+        if self._groups_left(value) is not None and place and "wait" in place.text:
+            waited = self.definitions.get(self._origin(statement.value.args[0].name), statement)
+            read = self._before(statement, set()) | self._before(waited, set())
+            named = {self.webs[name] for name in read}
+            left = self._after(statement, state)
+            ended = {self.webs[name.rstrip(EARLIER)] for name in state if name not in left}
+            if ended - named:
+                self.seen.unnamed.append((place, [*map(self._name, sorted(named | ended))]))
 
     def _overwritten(self, statement: Any, state: State) -> None:
         """Record an operand that a step makes while a product of an earlier step reads it."""

@@ -190,7 +190,7 @@ def test_accumulators_that_may_be_read_in_flight_are_named_with_the_statement_th
         kernel.compiled(F16, F32)
     text, early, late = str(caught.value), "part = numpipe.wgmma_wait(part)", "left, part = "
     assert text.startswith(f"{line_of(steps_that_end_with_products, early)}: ")
-    assert "this wait ends, part, left = numpipe.wgmma_wait((part, left))" in text
+    assert "this wait ends, left, part = numpipe.wgmma_wait((left, part))" in text
     for name, reads in (("left", late), ("part", early)):
         place = re.escape(f"{line_of(steps_that_end_with_products, reads)}: `{reads}")
         assert re.search(rf"  32  {name}: accumulator, .*, line \d+, read at {place}", text)

@@ -235,7 +235,7 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 2, step",
         error=PipelineRace,
-        message=r"waited for phase 2 of ready\[0\].*return(s|ed) on the stale state of an earlier phase",
+        message=r"waited for phase 2 of ready\[0\].*return(s|ed) on the stale state of an earlier",
     ),
     "stale parity: ready phase two behind": Bug(
         where=ring.await_ready,
@@ -256,7 +256,7 @@ BUGS = {
         old="step // ring.plan.slots",
         new="step",
         error=PipelineRace,
-        message=r"waited for phase 1 of ready\[1\].*returned on the stale state of an earlier phase",
+        message=r"waited for phase 1 of ready\[1\].*returned on the stale state of an earlier",
     ),
     # ---- load ring, memory role
     "skipped free wait": Bug(ring.fill, WAIT_FREE, "pass", SimulationError, TWICE),
