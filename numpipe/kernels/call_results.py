@@ -56,17 +56,17 @@ class Results:
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         fits = len(types) == len(missing) and all(isinstance(t, ArrayType) for t in types)
         inputs = [name for name in missing if name not in stored]
-        if inputs and not (fits and stored.isdisjoint(passed)):
-            raise SpecError(
-                f"kernel {self.kernel}: argument '{inputs[0]}' is missing: the kernel does not "
-                "store to it, and a call may leave out outputs only; fix: pass "
-                f"{inputs[0]}=…"
-            )
-        if out_type is None:
+        if out_type is None or (inputs and not (fits and stored.isdisjoint(passed))):
+            fix = f"pass {', '.join(missing)}, or give the kernel an out_type"
+            if inputs:
+                fix = (
+                    f"argument '{inputs[0]}' is missing: the kernel does not store to it, and a "
+                    f"call may leave out outputs only; fix: pass {inputs[0]}=…"
+                )
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
                 f"({', '.join(self.parameters)}), got {len(passed)} (for {', '.join(passed)}): "
-                f"pass {', '.join(missing)}, or give the kernel an out_type"
+                f"{fix}"
             )
         if not fits:
             raise SpecError(
