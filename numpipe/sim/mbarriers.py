@@ -463,7 +463,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
-            step=step if step >= 0 else None,
+            step=step,
         )
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
@@ -478,7 +478,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
-            step=step if step >= 0 else None,
+            step=step,
         )
     _acquire(who, mbar, reached)
     who.counters[WAITED][: len(who.warps())] += 1
@@ -542,7 +542,7 @@ def _may_be_missed(
         hazard="wrong-phase",
         mbar=mbar,
         phase=phase,
-        step=step if step >= 0 else None,
+        step=step,
         before=side(
             last,
             f"completes phase {mbar.phase}",

@@ -63,10 +63,10 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
             error.args = (place.stamp(message[stamped.end() :]),)
         return error
     for source in lifted.sources if places[1:] else ():
-        ours = source.namespace["__name__"].startswith("numpipe.language.")
+        ours = str(source.namespace.get("__name__")).startswith("numpipe.language.")
         if ours and source.covers(places[-1].filename, places[-1].line):
             # a function of numpipe that was called with wrong arguments: the error is at the call
-            rows = re.findall(r"\n  ( +\w+  .*)", source.namespace[source.name].__doc__ or "")
+            rows = re.findall(r"\n  ( +\w+  .*)", source.namespace.get(source.name).__doc__ or "")
             reason = f"{source.name}(…): {message.partition('; fix:')[0]}"
             message, places = "\n".join((f"{reason}; fix: pass what it takes", *rows)), places[:-1]
     if not message.startswith(f"kernel {unit.kernel}"):
