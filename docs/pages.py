@@ -1,7 +1,7 @@
 """The pages of README and docs as programs: their code blocks, found, and run as a reader would
 type them.
 
-A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with
+A fence ```` ```python ```` is executed; with ``no-run`` after it, it is compiled only; with
 ``gpu``, it runs where a GPU is. The blocks of a page share one namespace. Tests run them
 (tests/docs), the guide's pictures are drawn from what they recorded (`make_figures`), and the
 guide's notebook has them as cells (`make_notebook`).

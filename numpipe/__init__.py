@@ -11,8 +11,8 @@ kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`
 loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`,
                        `emit_pipeline_warp_specialized`; `static_range`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
-references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`,
-                       `atomic_max`, `atomic_and`, `atomic_or`, `atomic_xor`
+references             `ds`, `index`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`,
+                       `atomic_min`, `atomic_max`, `atomic_and`, `atomic_or`, `atomic_xor`
 barriers               `barrier_wait`, `barrier_arrive`: wait for and release each operand
                        separately, on barriers that a pipeline provides
 order                  `turn`: run a block in one compute warpgroup after another; `schedule_fence`:
@@ -22,7 +22,8 @@ shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarri
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
                        `commit_smem_to_gmem_group`, `wait_smem_to_gmem`, `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `mma`, `wgmma`, `wgmma_wait`, `combine`;
-                       ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
+                       ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`,
+                       `mulhi`; `random`, `philox`: random numbers by seed and counter;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
                        `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`,

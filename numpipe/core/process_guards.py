@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -95,6 +96,8 @@ class Compiles:
     def __init__(self) -> None:
         self._running: Counter[int] = Counter()
         """depth of nested compiles of each thread, by thread ident"""
+        self.seconds = 0.0
+        """time that all compiles so far have taken"""
         self.cut = False
         """whether this process was forked during another thread's compile"""
         self.uncollected = False
@@ -112,12 +115,13 @@ class Compiles:
                 "part of the compiler; fix: fork earlier, or start processes with "
                 "multiprocessing.get_context('spawn')"
             )
-        thread = threading.get_ident()
+        thread, begun = threading.get_ident(), time.perf_counter()
         self._running[thread] += 1
         try:
             yield
         finally:
             self._running[thread] -= 1
+            self.seconds += time.perf_counter() - begun
 
     def in_child(self) -> None:
         """In a forked child, where only the forking thread exists, record whether other threads

@@ -24,8 +24,10 @@ class Results:
     """The outputs of one kernel, which are its trailing parameters, and the user's functions that
     describe them."""
 
-    def __init__(self, arguments: Parameters, options: Options) -> None:
-        self.kernel = arguments.kernel
+    def __init__(
+        self, arguments: Parameters, options: Options, stored: Callable[[], set[str]]
+    ) -> None:
+        self.kernel, self.stored = arguments.kernel, stored
         self.parameters = arguments.names
         self.options = options
 
@@ -48,16 +50,25 @@ class Results:
     def types(self, missing: Sequence[str], known: Mapping[str, Any]) -> tuple[ArrayType, ...]:
         """Return the ArrayTypes of the outputs that a call leaves out, by calling out_type with the
         `known` arguments."""
-        passed = self.parameters[: self.parameters.index(missing[0])]
-        if self.options.out_type is None:
+        passed, stored = self.parameters[: self.parameters.index(missing[0])], self.stored()
+        out_type = self.options.out_type
+        answer = () if out_type is None else self.ask(out_type, "out_type", known)
+        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+        fits = len(types) == len(missing) and all(isinstance(t, ArrayType) for t in types)
+        inputs = [name for name in missing if name not in stored]
+        if out_type is None or (inputs and not (fits and stored.isdisjoint(passed))):
+            fix = f"pass {', '.join(missing)}, or give the kernel an out_type"
+            if inputs:
+                fix = (
+                    f"argument '{inputs[0]}' is missing: the kernel does not store to it, and a "
+                    f"call may leave out outputs only; fix: pass {inputs[0]}=…"
+                )
             raise SpecError(
                 f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
-                f"({', '.join(self.parameters)}), got {len(passed)}: pass "
-                f"{', '.join(missing)}, or give the kernel an out_type"
+                f"({', '.join(self.parameters)}), got {len(passed)} (for {', '.join(passed)}): "
+                f"{fix}"
             )
-        answer = self.ask(self.options.out_type, "out_type", known)
-        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
-        if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
+        if not fits:
             raise SpecError(
                 f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
                 f"{', '.join(missing)}, got {answer!r} (arguments passed: "

@@ -194,9 +194,9 @@ class Calls:
         options, results = definition.options, definition.results
         require(f"kernel {definition.name}", locals(), target=_TARGET)
         missing = call.missing if call.results is None else ()
+        definition.check_outputs(call.numbers)
         if missing:
             call = results.complete(call, runs=True)
-        definition.check_outputs(call.numbers)
         if call.results is not None:
             results.check(call)
         results.check_signature(call.arrays)

@@ -99,7 +99,7 @@ class Definition:
         """maximum number of arguments of a call, not counting Statics"""
         self.arguments.several = options.semaphores is not None
         options.check(self.name, len(self.parameters))
-        self.results = Results(self.arguments, options)
+        self.results = Results(self.arguments, options, lambda: {*self.stores["all"]})
 
     # ---- its grid
     def _rank(self) -> int:

@@ -237,17 +237,18 @@ class Variant:
         off = COMPILES.cut or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0"
         if self._checked or off:
             return
-        from ..compile.build import front_end, toolchain
-        from ..plan.debug import SimulatedOnly
+        with COMPILES.one(f"kernel {self.definition.name}"):
+            from ..compile.build import front_end, toolchain
+            from ..plan.debug import SimulatedOnly
 
-        def check() -> None:
-            with COMPILES.one(f"kernel {self.definition.name}"), contextlib.suppress(SimulatedOnly):
+            def check() -> None:
                 # SimulatedOnly is raised for a breakpoint, which means that the kernel is being
                 # debugged
-                front_end(self.unit(), self.lifted, self._typed)
+                with contextlib.suppress(SimulatedOnly):
+                    front_end(self.unit(), self.lifted, self._typed)
 
-        if toolchain() is None:
-            cache.passed(self._key, check)
+            if toolchain() is None:
+                cache.passed(self._key, check)
         self._checked = True
 
 

@@ -152,7 +152,7 @@ class SharedMemory(KernelShape):
             return getattr(self.target.product.operand(array.dtype), "family", None)
 
         for plan in self.load_rings:
-            # integers beside floats are packed numbers, which are unpacked in registers
+            # integers among floats are packed numbers, which are unpacked in registers
             arrays = [
                 array
                 for number in plan.args

@@ -452,13 +452,13 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise race_report.race(
             who,
             f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
-            f"{phase - 1}: if it comes earlier, it returns on the stale phase {phase - 2}, which "
-            f"has the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
+            f"{phase - 1}: if it comes earlier, it returns on the stale state of an earlier phase "
+            f"of the same parity; wait for phase {phase - 1} too, or for a barrier on which a "
             "warpgroup arrives after waiting for it",
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
-            step=step if step >= 0 else None,
+            step=step,
         )
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
@@ -473,7 +473,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
-            step=step if step >= 0 else None,
+            step=step,
         )
     _acquire(who, mbar, reached)
     who.counters[WAITED][: len(who.warps())] += 1
@@ -488,14 +488,14 @@ def _ready(who: Warpgroup, address: int, phase: int) -> bool:
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
-    return f"waited for phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+    return f"waited for phase {phase} of {mbar.name}" + f" for step {step}" * (step >= 0)
 
 
 def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
     waited = _waited(mbar, phase, step)
     if reached < phase:
         return (
-            f"{waited}, and returned on the stale phase {reached}, which has the same parity: "
+            f"{waited}, and returned on the stale state of an earlier phase of the same parity: "
             f"phase {phase} has not completed; a wait may be at most one phase ahead of its "
             "mbarrier"
         )
@@ -537,7 +537,7 @@ def _may_be_missed(
         hazard="wrong-phase",
         mbar=mbar,
         phase=phase,
-        step=step if step >= 0 else None,
+        step=step,
         before=side(
             last,
             f"completes phase {mbar.phase}",
@@ -625,8 +625,9 @@ def unfinished(sm: SM) -> None:
             raise race_report.race(
                 copy,
                 f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
-                f"{sites.place(copy.site)}) was never waited for before the CTA ends (the newest "
-                f"phase waited for is {mbar.waited}); wait for phase {copy.phase} of {mbar.name}",
+                f"{sites.place(copy.site)}) was never waited for before the CTA ends"
+                + f" (the newest phase waited for is {mbar.waited})" * (mbar.waited >= 0)
+                + f"; wait for phase {copy.phase} of {mbar.name}",
                 hazard="exit-in-flight",
             )
         if mbar.observed and mbar.phase - 1 > mbar.waited:

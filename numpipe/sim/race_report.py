@@ -51,13 +51,13 @@ def party(
     span: tuple[int, int] | None = None,
     note: Note = ("", {}),
     phase: int | None = None,
-    step: int | None = None,
+    step: int = -1,
 ) -> Party:
     """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the
     bytes of `span`.
 
     note          the warpgroup's position then, if not its present one
-    phase, step   of the barrier, if not the present ones
+    phase, step   of the barrier, if not the present ones (None, -1)
     """
     access: Any = who if hasattr(who, "agent") else None
     agent: Warpgroup = who if access is None else access.agent  # type: ignore[assignment]
@@ -88,7 +88,7 @@ def party(
         site or (user_site() if access is None else access.site),
         ring=ring,
         slot=slot,
-        step=at_step if step is None else step,
+        step=step if step >= 0 else at_step,
         barrier=None if mbar is None else mbar.name,
         phase=phase,
         lo=lo,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from .. import intrinsics
 from ..diagnostics.reports import Line
+from ..traces.events import moment
 
 Site: TypeAlias = tuple[CodeType, int] | None
 """None if numpipe itself acts, at the kernel's beginning or end."""
@@ -58,20 +59,14 @@ def place(site: Site) -> str:
 
 
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:
-    """Return the ring, slot and step that a warpgroup was at: its last note and its last wait for
-    an mbarrier."""
-    parts = []
-    if note[0]:
-        plain = [
-            f"{k}={v}"
-            for k, v in note[1].items()
-            if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")
-        ]
-        parts.append(" ".join((note[0], *plain)))
+    """Return what a warpgroup last did in a ring, and its last wait for an mbarrier."""
+    parts = [moment(*note)] if note[0] else []
     if wait is not None:
+        mbar, phase, step = wait
         parts.append(
-            f"after waiting for {wait[0]} phase {wait[1]}"
-            + (f" step {wait[2]}" if wait[2] >= 0 else "")
+            f"after waiting for {mbar}"
+            + f" phase {phase}" * (phase >= 0)  # earlier ones are complete from the start
+            + f" step {step}" * (step >= 0)
         )
     return f" [{'; '.join(parts)}]" if parts else ""
 

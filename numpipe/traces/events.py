@@ -3,7 +3,7 @@ CTAs ran on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -29,6 +29,18 @@ def cta_name(place: Place) -> str:
     ('CTA (1, 0, 0)', 'CTA (2, 0, 0) of GPU 1')
     """
     return f"CTA {place[-3:]}" + (f" of GPU {place[0]}" if len(place) > 3 else "")
+
+
+def moment(what: str, details: Mapping[str, Any], step: Any = None) -> str:
+    """Describe what happens in a slot of a ring.
+
+    >>> moment("release", {"ring": "a, b @ gemm.py:53", "slot": 0, "step": 3})
+    'release of step 3 (slot 0) of a, b @ gemm.py:53'
+    """
+    operand = f", operand {details['operand']}" if "operand" in details else ""
+    where = f" (slot {details['slot']}{operand}) of {details['ring']}" if "ring" in details else ""
+    step = details.get("step", step)
+    return what + ("" if step is None else f" of step {step}") + where
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from ..diagnostics.errors import PipelineRace, SimulationError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan.protocol import COMPUTING, Ring
 from ..plan.roles import COMPUTE
-from .events import Event, Recording, cta_name, of_ctas, of_warpgroups
+from .events import Event, Recording, cta_name, moment, of_ctas, of_warpgroups
 
 COMPARED = (
     "fill",
@@ -473,10 +473,7 @@ def _text(event: Event, step: int | None = None) -> str:
             f"wait for {details.get('mbar')} phase {details.get('phase')} step "
             f"{details.get('step')}"
         )
-    operand = f", operand {details['operand']}" if "operand" in details else ""
-    where = f" (slot {details['slot']}{operand}) of {details['ring']}" if "ring" in details else ""
-    step = details.get("step", step)
-    return (event.note or event.kind) + ("" if step is None else f" of step {step}") + where
+    return moment(event.note or event.kind, details, step)
 
 
 def _party(event: Event, did: str, step: int | None = None) -> Party:

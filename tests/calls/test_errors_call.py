@@ -77,6 +77,21 @@ def test_a_missing_argument_is_named(call: Any) -> None:
 
 
 @every_call
+def test_a_number_passed_for_an_array_is_named(call: Any) -> None:
+    """The fix: an array."""
+
+    @numpipe.kernel
+    def chosen(table, c):
+        c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32) * float(table[0])
+
+    c = np.zeros((64, 64), np.float32)
+    told = said(numpipe.CompileError, lambda: call(chosen, 3, c))
+    assert "'table' is a number" in told and "fix: pass an array as table" in told
+    assert "float(table[0])\n" in told
+    call(chosen, np.full(8, 3, np.int32), c)
+
+
+@every_call
 def test_a_static_without_a_default_must_be_passed(call: Any) -> None:
     told = said(SpecError, lambda: call(sized, A, np.zeros((64, 64), np.float32)))
     assert "the Static 'rows' has no default: pass rows=" in told

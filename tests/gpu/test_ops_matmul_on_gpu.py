@@ -84,7 +84,7 @@ def test_any_window_is_an_operand_and_an_output(seed: int) -> None:
     assert ops.matmul(a, b, out=out) is out and torch.equal(out, wanted)
     assert torch.equal(ops.matmul(a, b), wanted)
     out.fill_(float("nan"))
-    assert bool(whole.isnan().all()), "nothing beside it was written"
+    assert bool(whole.isnan().all()), "nothing else was written"
 
 
 def test_repeated_calls_give_the_same_bits_in_new_tensors() -> None:

@@ -62,8 +62,8 @@ def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="accumulator-in-flight",
-    says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 "
-    r"step=0",
+    says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*of "
+    r"step 0 \(slot 0\)",
     gives=SQUARE,
 )
 def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):

@@ -201,8 +201,8 @@ def a_slot_over_its_own_barrier(fixed, x, out):
 # ---- phases
 @machine(
     "wrong-phase",
-    r"waited for phase 2 of mbarrier at 61440 for step 3, and returned on the stale phase 0, which "
-    r"has the same parity",
+    r"waited for phase 2 of mbarrier at 61440 for step 3, and returned on the stale "
+    r"state of an earlier phase of the same parity",
     gives=DONE,
 )
 def a_phase_two_ahead(fixed, out):

@@ -102,7 +102,7 @@ run(
     out(256, 320),
     cfg=output_kernels.Config(slots=2, outs=1),
 )
-run("outputs beside a tile", output_kernels.in_tiles, A, B, out(256, 320), out(256, 64, dtype=F32))
+run("outputs next to a tile", output_kernels.in_tiles, A, B, out(256, 320), out(256, 64, dtype=F32))
 run(
     "outputs of several lengths",
     output_kernels.sums,

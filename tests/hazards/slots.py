@@ -24,8 +24,8 @@ emit = numpipe.emit_pipeline_warp_specialized
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, "
-    r"3 of warpgroup 0 \(compute\) did not signal that their wgmma had finished.*fix: "
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* of step 0 \(slot 0\).*warps 0, "
+    r"1, 2, 3 of warpgroup 0 \(compute\) did not signal that their wgmma had finished.*fix: "
     r"+wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
@@ -114,9 +114,9 @@ def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*did not signal "
-    r"that their wgmma had finished.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
-    r"still read slot 0 of a, b @ slots.py:\d+",
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* of step 0 \(slot 0\).*did not "
+    r"signal that their wgmma had finished.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 "
+    r"may still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
 def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
@@ -489,7 +489,7 @@ def waited_for_by_one_warp_and_read_by_four(fixed, x, out):
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
     says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* "
-    r"while TMA load \(x\)).*slot=0 step=[01].*fix: +read the tile of step [01] before "
+    r"while TMA load \(x\)).*of step [01] \(slot 0\).*fix: +read the tile of step [01] before "
     r"barrier_arrive: slot 0 of x @ slots.py:\d+ was released by barrier_arrive, and step "
     r"[12] is loaded there",
     gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),

@@ -92,7 +92,7 @@ def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     zeros(128, 64),
     hazard="uninitialised-read",
     says=r"TMA store \(y\) reads SMEM.*, but these bytes have not been written: write all of "
-    r"an output tile in every block.*slot=0 step=0",
+    r"an output tile in every block.*of step 0 \(slot 0\)",
     gives=np.concatenate([X[:, :64]] * 2),
 )
 def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):

@@ -180,6 +180,13 @@ def test_what_random_schedules_find_in_a_broken_kernel_is_found(name: str) -> No
     ) <= set().union(*found)
 
 
+def test_the_twin_of_a_kernel_that_verify_reports_is_explored_as_one_run() -> None:
+    entry = ENTRIES["half_of_the_columns"]
+    assert entry.verified and all(
+        one.error is None for one in classes(lambda seed: entry.run(True, seed))[0]
+    )
+
+
 # ---- a small ring in place of a large one
 MISTAKES = "", "early", "undrained", "never", "twice", "one of two"
 

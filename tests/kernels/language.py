@@ -161,7 +161,7 @@ def _paragraph(lines: list[str], number: int) -> Row:
             row.code.append(code)
             {"then": row.then, "prints": row.prints, "": []}[mark].append(promised)
         if row.values and mark != "gives":
-            raise Unchecked(f"line {number}: code behind the last '# gives'")
+            raise Unchecked(f"line {number}: code after the last '# gives'")
     if not (row.values or row.then):
         raise Unchecked(f"line {number}: {lines[0]}")
     return row

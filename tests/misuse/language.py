@@ -644,8 +644,9 @@ refused(
     x = n[3]
     #   ^^^^
 """,
-    simulated="IndexError: invalid index to scalar variable",
-    compiled="`n[3]` cannot be compiled: '[]' is not defined for int32 and 3",
+    "'n' is a number, and only arrays and tiles can be indexed; fix: pass an array as n, or "
+    "use n without an index",
+    fix={"n[3]": "n"},
 )
 refused(
     "an_attribute_set",

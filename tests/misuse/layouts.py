@@ -50,10 +50,20 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "lines")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    'load_tile: layout must be "accumulator", "coalesced", "rows" or "rows 32", for a vector "row '
-    '32" or "column 32", got \'lines\'',
+    'load_tile: layout must be "coalesced", "accumulator", "rows" or "rows 32" for a tile of two '
+    "dimensions, got 'lines'",
     kind=SpecError,
     fix={'"lines"': '"rows"'},
+)
+refused(
+    "a_vector_in_the_layout_of_a_tile",
+    """
+    x = numpipe.load_tile(c.at[0, ds(0, 64)], "lines")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    'load_tile: layout must be "auto", "row 32" or "column 32" for a vector, got \'lines\'',
+    kind=SpecError,
+    fix={'"lines"': '"row 32"'},
 )
 refused(
     "a_block_by_64_lanes",
@@ -74,7 +84,7 @@ refused(
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "wgmma: expected a tile in accumulator layout, got (8, 64) in rows 32 layout; fix: use a tile "
-    "of 64 x j rows and at most 256 columns",
+    "of 64, 128 or 192 rows (a multiple of 64) and at most 256 columns",
     kind=SpecError,
 )
 refused(

@@ -78,8 +78,8 @@ wrong(
     "a_packed_tile_of_32_rows",
     'numpipe.unpack(x, "uint4", np.float16)',
     "a tile (32, 64) of uint8 has (32, 128) elements of uint4, but an operand in registers has "
-    "64 x i rows and at most 256 columns; fix: unpack a part, tile.at[ds(row, 64), :], of a "
-    "block of at most 128 bytes a row",
+    "a multiple of 64 rows and at most 256 columns; fix: unpack a part, tile.at[ds(row, 64), :], "
+    "of a block of at most 128 bytes a row",
     spec="(32, 64)",
     fix={"(32, 64)": "(64, 64)"},
 )
@@ -87,8 +87,8 @@ wrong(
     "a_packed_tile_of_512_columns",
     'numpipe.unpack(x, "uint4", np.float16)',
     "a tile (64, 256) of uint8 has (64, 512) elements of uint4, but an operand in registers has "
-    "64 x i rows and at most 256 columns; fix: unpack a part, tile.at[ds(row, 64), :], of a "
-    "block of at most 128 bytes a row",
+    "a multiple of 64 rows and at most 256 columns; fix: unpack a part, tile.at[ds(row, 64), :], "
+    "of a block of at most 128 bytes a row",
     spec="(64, 256)",
     fix={"(64, 256)": "(64, 128)"},
 )

@@ -569,3 +569,16 @@ refused(
     "tile that the kernel allocates, numpipe.scratch(numpipe.SMEM(…))",
     kind=SpecError,
 )
+refused(
+    "a_fraction_as_the_seed_of_random_numbers",
+    """
+    x = numpipe.random(seed=7.5, counter=numpipe.iota((64, 64), 0))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x
+""",
+    "random(…): '+' of an int32 tile and a float; fix: pass what it takes\nseed     an int32 "
+    "number, or an int32 or uint32 tile\ncounter  an int32 or uint32 tile: elements with the same "
+    "counter get the same number",
+    kind=SpecError,
+    fix={"seed=7.5": "seed=7"},
+)

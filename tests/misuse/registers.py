@@ -278,9 +278,15 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "reshape of a tile (1, 64) to (64, 1): a row and a column are in different lanes; fix: "
-    'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
+    'numpipe.layout_cast(x.reshape(-1), "column").reshape(64, 1)',
     kind=SpecError,
-    fix={".reshape(64, 1)": ".reshape(-1).reshape(64, 1)"},
+    fix={
+        ".reshape(64, 1)": "",
+        "numpipe.full((1, 64), 1.0, np.float32)": (
+            'numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), "column")'
+            ".reshape(64, 1)"
+        ),
+    },
 )
 refused(
     "a_part_of_a_register_tile",
@@ -621,7 +627,7 @@ refused(
         "register-pressure (C7512); fix: use tiles of fewer columns, tiles of 64 rows, a smaller "
         "memory_registers than 40 or a wait before the next product is issued\n 192  wide: "
         "accumulator, float32 (128, 192), line {line-4}\n  64  s: accumulator, float32 (64, "
-        "128), line {line}"
+        "128), line {line}, read at {path}:{line+2}: `s = numpipe.wgmma_wait(s)`"
     ),
     kind=SpecError,
 )

@@ -900,9 +900,11 @@ refused(
     #   ^^^^^^^^^^^^
 """,
     "x.T of a register tile (64, 1): other lanes would have its elements; fix: "
-    'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
+    'numpipe.layout_cast(x.reshape(-1), "row").reshape(1, 64)',
     kind=SpecError,
-    fix={"x[:, None].T": 'numpipe.layout_cast(x, "row").T'},
+    fix={
+        "x[:, None].T": 'numpipe.layout_cast(x[:, None].reshape(-1), "row").reshape(1, 64)',
+    },
 )
 refused(
     "a_tile_that_is_converted_as_a_number_is",

@@ -232,7 +232,7 @@ def test_all_to_all_brings_rows_to_the_gpus_that_counts_say(
     assert got is out and [each.tolist() for each in received] == np.transpose(counts).tolist()
     same([each[: len(want)] for each, want in zip(out, wanted, strict=True)], wanted)
     assert all(np.all(each[len(want) :] == 99) for each, want in zip(out, wanted, strict=True)), (
-        "rows behind the last stay"
+        "rows after the last stay"
     )
 
 

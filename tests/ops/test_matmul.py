@@ -284,7 +284,7 @@ def test_any_window_is_an_operand_and_an_output(
     assert ops.matmul(a, b, out=out, target="sim") is out
     np.testing.assert_array_equal(out.astype(np.float64), wanted)
     out[...] = np.nan
-    assert np.isnan(whole).all(), "nothing beside it was written"
+    assert np.isnan(whole).all(), "nothing else was written"
 
 
 def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(

@@ -100,7 +100,7 @@ def test_one_launch_copies_both_operands(launched: list[tuple[Any, ...]]) -> Non
         ((20, 127), (256, 2)),
         ((40, 127), (256, 2)),
     ]
-    assert right.ptr - left.ptr == 24 * 256, "behind the first operand's last block"
+    assert right.ptr - left.ptr == 24 * 256, "after the first operand's last block"
     numbers = [
         number
         for info in (a, b, whole, left, right)

@@ -419,7 +419,7 @@ def test_a_breakpoint_stops_in_the_kernel_with_its_names_and_lines(
         )
     ]
     assert stops[0] in (int(line), int(line) + 1), (
-        "at the breakpoint, or (before Python 3.13) at the statement behind it"
+        "at the breakpoint, or (before Python 3.13) at the next statement"
     )
     assert any("acc = numpipe.wgmma(acc, a_tile, b_tile.T)" in text for text in lines), (
         "the source is shown"

@@ -195,8 +195,8 @@ def test_the_same_of_clusters(program: Any, counts: tuple[int, ...]) -> None:
 
 
 CONFLICTS = {  # which operations are dependent, and how many classes there are
-    "a test beside an arrival": ((("arrive", 0),), (("test", 0),), 2),
-    "a test beside two arrivals": ((("arrive", 0),), (("arrive", 0),), (("test", 0),), 4),
+    "a test and an arrival": ((("arrive", 0),), (("test", 0),), 2),
+    "a test and two arrivals": ((("arrive", 0),), (("arrive", 0),), (("test", 0),), 4),
     "arrivals of one phase": ((("arrive", 0), ("wait", 0, 0)), (("arrive", 0), ("wait", 0, 0)), 1),
     "reductions of one kind": ((("add", 0),), (("add", 0),), 1),
     "a copy that others wait for": ((("copy", 0), ("wait", 1, 0)), (("wait", 1, 0),), 1),

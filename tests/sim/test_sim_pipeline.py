@@ -78,7 +78,7 @@ BUGS = {
     # by parity, a wait for the next phase passes before this one is complete, and hangs after it
     "phase one too far": (
         SimulationError,
-        r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale phase -1"
+        r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale state of an earlier phase"
         r"|compute.: blocked on ready\[0\] .*phase 1",
     ),
     "phase never advances": (
@@ -128,9 +128,9 @@ def test_a_race_names_ring_slot_phase_step_and_both_lines():
     ]
     assert re.search(r"warpgroup 2 \(memory\) at sim_pipelines.py:\d+ in produce", now)
     assert "on ready[0] of a, b @ gemm.py:41 phase 1" in now
-    assert "issue ring=a, b slot=0 step=2" in now
+    assert "issue of step 2 (slot 0) of a, b" in now
     assert re.search(r"warpgroup 0 \(compute\) at sim_pipelines.py:\d+ in consume", before)
-    assert "compute ring=a, b slot=0 step=0" in before
+    assert "compute of step 0 (slot 0) of a, b" in before
 
 
 def test_a_deadlock_names_what_each_warpgroup_waits_for_and_where():

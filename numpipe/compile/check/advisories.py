@@ -180,10 +180,15 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
         for made, since in (*seen.packed, *seen.begun)
         if made == where
     ][:1]
+    fix = advisory.fix
     if advisory.place == "widest":
-        rows = register_budget.table(seen)
+        rows = register_budget.table(seen, lifted)
+    if advisory.code == "C7514" and seen.unnamed:
+        where, accumulators = seen.unnamed[0]
+        names = ", ".join(accumulators)
+        fix = f"name all products that this wait ends, {names} = numpipe.wgmma_wait(({names}))"
     text = (
         f"ptxas serializes wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
-        f"fix: {advisory.fix}{ALLOWED}"
+        f"fix: {fix}{ALLOWED}"
     )
     return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -39,9 +39,13 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
     """Return the position of the first call in a kernel's functions whose text matches `pattern`,
     or of the kernel's definition."""
     for source in lifted.sources:
-        for node in walk(source.tree):
-            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
-                return source.position(node)
+        found = [
+            node
+            for node in walk(source.tree)
+            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node))
+        ]
+        if found:
+            return source.position(min(found, key=lambda node: node.lineno))
     return lifted.sources[0].definition
 
 
@@ -58,6 +62,13 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         if place is not None and place.snippet() not in message:
             error.args = (place.stamp(message[stamped.end() :]),)
         return error
+    for source in lifted.sources if places[1:] else ():
+        ours = str(source.namespace.get("__name__")).startswith("numpipe.language.")
+        if ours and source.covers(places[-1].filename, places[-1].line):
+            # a function of numpipe that was called with wrong arguments: the error is at the call
+            rows = re.findall(r"\n  ( +\w+  .*)", source.namespace.get(source.name).__doc__ or "")
+            reason = f"{source.name}(…): {message.partition('; fix:')[0]}"
+            message, places = "\n".join((f"{reason}; fix: pass what it takes", *rows)), places[:-1]
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
     if places:
@@ -161,6 +172,10 @@ _NOT_FOR_TILES = re.compile(
     rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register "
     r"tile"
 )
+_INDEXED = re.compile(
+    r"invalid index to scalar variable|'(int|float|bool)' object is not subscriptable|"
+    r"'\[\]' is not defined for (bool|b?float\d+|u?int\d+) and"
+)
 _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
@@ -172,6 +187,11 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
         return (
             f"{builtin[1]}(…) takes numbers, but one of its arguments is a tile; fix: to convert "
             f"the elements of a tile, write {_OF_TILES[builtin[1]]}"
+        )
+    if _INDEXED.search(message) and (name := re.match(r"`(\w+)\[", code)):
+        return (
+            f"'{name[1]}' is a number, and only arrays and tiles can be indexed; fix: pass an "
+            f"array as {name[1]}, or use {name[1]} without an index"
         )
     if message.endswith("tuple index out of range"):
         for read, name, axis in _SIZE.findall(code):

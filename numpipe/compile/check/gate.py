@@ -246,8 +246,8 @@ def waterfalls(sass: Sass) -> Iterator[str]:
     election, a shuffle, a vote, bar.warp.sync.
     """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
-        behind = sass.instructions[sass.instructions.index(instruction) + 1 :]
-        inside = itertools.takewhile(lambda each: each.opcode != "ENDCOLLECTIVE", behind)
+        rest = sass.instructions[sass.instructions.index(instruction) + 1 :]
+        inside = itertools.takewhile(lambda each: each.opcode != "ENDCOLLECTIVE", rest)
         if instruction.opcode != "WARPSYNC.COLLECTIVE" or any(
             re.match(r"R2UR|UTMA|UBLKCP|USETMAXREG", i.opcode) for i in inside
         ):

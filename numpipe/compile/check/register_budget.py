@@ -10,6 +10,7 @@ cannot fit, but one that passes may still spill.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -56,6 +57,9 @@ class Products:
     begun: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of accumulators that an operation other than a wgmma creates while a
     product is in flight."""
+    unnamed: list[tuple[Position, list[str]]] = field(default_factory=list)
+    """(wait, accumulators) of the waits that also end products whose accumulators they do not
+    name, all accumulators included."""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """The tiles that are live at the widest point, and the product there."""
 
@@ -109,18 +113,25 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
         "product is issued"
     )
     raise error_lines.stamp(
-        SpecError("\n".join([text, *table(seen)])),
+        SpecError("\n".join([text, *table(seen, lifted)])),
         unit,
         lifted,
         [where or lifted.sources[0].definition],
     )
 
 
-def table(seen: Products) -> list[str]:
+def table(seen: Products, lifted: Lifted) -> list[str]:
     """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
-    and shape, line."""
-    return [
-        f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
-        + (f", line {part.position.line}" if part.position else "")
-        for part in seen.widest[0]
-    ]
+    and shape, line; where an accumulator is first read."""
+    rows, nowhere = [], lifted.sources[0].definition
+    for part in seen.widest[0]:
+        row = f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
+        if part.position:
+            row += f", line {part.position.line}"
+        if part.role == "accumulator":
+            # not the product that adds to it
+            pattern = rf"^(?!\S*mma\().*\b{re.escape(part.name)}\b"
+            if (read := error_lines.call_position(lifted, pattern)) != nowhere:
+                row += f", read at {read.filename}:{read.line}: `{read.text.strip()}`"
+        rows.append(row)
+    return rows

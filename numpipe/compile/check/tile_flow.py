@@ -358,6 +358,7 @@ class _Function:
                 )
             measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
+                self._ended(statement, state)
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
                 if name and self._makes(statement):
                     self._overwritten(statement, state)
@@ -368,6 +369,19 @@ class _Function:
                 if now and live | set(now) != measured:
                     measured = live | set(now)
                     self._measure(label, measured, now)
+
+    def _ended(self, statement: Any, state: State) -> None:
+        """Record a wait that also ends products whose accumulators it does not name."""
+        value, place = getattr(statement, "value", None), self.position(statement)
+        # others were added after a loop
+        if self._groups_left(value) is not None and place and "wait" in place.text:
+            waited = self.definitions.get(self._origin(statement.value.args[0].name), statement)
+            read = self._before(statement, set()) | self._before(waited, set())
+            named = {self.webs[name] for name in read}
+            left = self._after(statement, state)
+            ended = {self.webs[name.rstrip(EARLIER)] for name in state if name not in left}
+            if ended - named:
+                self.seen.unnamed.append((place, [*map(self._name, sorted(named | ended))]))
 
     def _overwritten(self, statement: Any, state: State) -> None:
         """Record an operand that a step makes while a product of an earlier step reads it."""

@@ -90,7 +90,7 @@ class Reductions(Arithmetic):
             return node
         node.test = self._chosen(node, load(name))
         after = [
-            assign(each, self.call(branches.behind_choice, [load(name), load(each)], node))
+            assign(each, self.call(branches.after_branch, [load(name), load(each)], node))
             for each in self._changed(node)
         ]
         return [located(statement, node) for statement in (assign(name, test), node, *after)]

@@ -36,7 +36,7 @@ class _Simulated(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        if operation(node.value) is not branches.behind_choice:
+        if operation(node.value) is not branches.after_branch:
             return node
         unbound = ast.ExceptHandler(load("UnboundLocalError"), None, [ast.Pass()])
         return located(ast.Try([node], [unbound], [], []), node)

@@ -11,7 +11,7 @@ groups, reports a wait that leaves too many in flight::
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)
         out = numpipe.wgmma(out, p, v_tile)
-        s = numpipe.wgmma_wait(s)  # 1: `out` is behind it
+        s = numpipe.wgmma_wait(s)  # 1: `out` was issued after it
         ...
         out = numpipe.wgmma_wait(out)  # 0
 """
@@ -57,7 +57,7 @@ class Waits(Rewriter):
             and does(known(part.func), "waits")
         ]
         for call, groups in pending(node, waits, issues, arm).items():
-            call.func = self.named("wait_for", products_in_flight.drained_behind, call)
+            call.func = self.named("wait_for", products_in_flight.drained_before, call)
             call.args.append(ast.copy_location(ast.Constant(groups), call))
 
 

@@ -48,7 +48,7 @@ def chosen(np_: Context, test: Any, why: str, stores: int) -> Any:
 
 
 @op(context=True)
-def behind_choice(np_: Context, test: Any, value: Any) -> Any:
+def after_branch(np_: Context, test: Any, value: Any) -> Any:
     """Return a value that an `if` may have changed: in the memory role an inert one, if the
     condition has no value there and it is no tile."""
     if np_.computes or not isinstance(test, Inert):

@@ -22,15 +22,15 @@ def _chosen(_context: Any, np_: Any, test: Any, why: Any, stores: Any) -> Any:
     return nb.const(0, nb.i1) if inert else context.cast(builder, args[1], test, result)
 
 
-@cuda_meaning(source.behind_choice)
-def _behind_choice(_context: Any, np_: Any, test: Any, value: Any) -> Any:
+@cuda_meaning(source.after_branch)
+def _after_branch(_context: Any, np_: Any, test: Any, value: Any) -> Any:
     if np_.computes or not isinstance(test, InertType):
         result = nb.unliteral(value)
         context, builder, args = yield result(np_, test, value)
         return context.cast(builder, args[2], value, result)
     before = trees.leaves(value)
-    behind = [ty if isinstance(ty, TileLike) else InertType(source.CHANGED) for ty in before]
-    result = trees.tree_of(value).build(iter(behind), trees.made)
+    after = [ty if isinstance(ty, TileLike) else InertType(source.CHANGED) for ty in before]
+    result = trees.tree_of(value).build(iter(after), trees.made)
     context, builder, args = yield result(np_, test, value)
     values = [
         part if isinstance(ty, TileLike) else nb.nothing(context)

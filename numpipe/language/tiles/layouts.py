@@ -133,7 +133,7 @@ def only_accumulator(form: Form, what: str) -> None:
         fix = (
             f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
             if fits(form.shape)
-            else "use a tile of 64 x j rows and at most 256 columns"
+            else "use a tile of 64, 128 or 192 rows (a multiple of 64) and at most 256 columns"
         )
         raise SpecError(
             f"{what}: expected a tile in accumulator layout, got {form.shape} in {form.layout} "

@@ -168,10 +168,10 @@ def load_form(view: Any, layout: Any) -> Form:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
     if layout not in (AUTO, ACCUMULATOR, COALESCED):
-        raise SpecError(
-            'load_tile: layout must be "accumulator", "coalesced", "rows" or "rows 32", for a '
-            f'vector "row 32" or "column 32", got {layout!r}'
-        )
+        fit = '"coalesced", "accumulator", "rows" or "rows 32" for a tile of two dimensions'
+        if len(shape) < 2:
+            fit = '"auto", "row 32" or "column 32" for a vector'
+        raise SpecError(f"load_tile: layout must be {fit}, got {layout!r}")
     form = block_form(name, dtype, shape)
     if form is None:
         raise SpecError(
@@ -203,8 +203,8 @@ def load_tile(view: Any, layout: str = AUTO) -> Tile:
         x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
         b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
 
-    Raises SpecError if `view` is not a view, for rows that are not 32, 64 or 128 x i bytes, and for
-    other layouts.
+    Raises SpecError if `view` is not a view, for coalesced rows that are not 32, 64, 128, 256, 384
+    … bytes, and for other layouts.
     """
     form = load_form(view, layout)
     if not current().role.computes:

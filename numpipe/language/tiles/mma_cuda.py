@@ -146,15 +146,15 @@ def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
     )
 
 
-def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
-    """Type and emit a wait. `behind`: all `pending` groups were issued after the accumulator's, so
+def _wait(newer: bool, _context: Any, acc: Any, pending: Any) -> Any:
+    """Type and emit a wait. `newer`: all `pending` groups were issued after the accumulator's, so
     nothing writes the accumulator after the wait."""
     plain = nb.unliteral(acc)
-    left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
+    left = nb.literal(pending) if not newer or isinstance(plain, InFlightType) else 0
     check_pending(left)
     text, parts = f"wgmma.wait_group.sync.aligned {left};", trees.leaves(plain)
     settled = [
-        part.tile if (behind or not left) and isinstance(part, InFlightType) else part
+        part.tile if (newer or not left) and isinstance(part, InFlightType) else part
         for part in parts
     ]
     result = trees.tree_of(plain).build(iter(settled), trees.made)

@@ -9,7 +9,7 @@ this module would change.
                                     are in flight
 ``drained(value, pending)``         a value, with the accumulators in it, when at most `pending`
                                     products are in flight
-``drained_behind(acc, groups)``     an accumulator that can be read, given that `groups` more
+``drained_before(acc, groups)``     an accumulator that can be read, given that `groups` more
                                     products were issued after its own
 ``commit_to(ring, part, address)``  signal an mbarrier that the drained products no longer read a
                                     slot
@@ -28,10 +28,10 @@ from ...core.op import op
 from ...intrinsics import cluster, mbarrier
 from ...intrinsics.wgmma import wait_group as drain
 from ...plan.cluster_ranks import place_of, rank_of, shifted
-from .mma import wait_for as drained_behind
+from .mma import wait_for as drained_before
 from .mma import wgmma_wait as drained
 
-__all__ = ["MOST", "commit_to", "drain", "drained", "drained_behind"]
+__all__ = ["MOST", "commit_to", "drain", "drained", "drained_before"]
 
 MOST = 7
 """The number of groups that a wait can leave in flight."""

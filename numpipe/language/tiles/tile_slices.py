@@ -33,7 +33,7 @@ import numpy as np
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
-from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form
+from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import lanes_of, word_of
 from .tile import Tile, form_of
@@ -182,10 +182,15 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
     if len(found) == 2 and not form.single:
         raise SpecError(
             f"reshape of a tile {form.shape} to {found}: a row and a column are in different "
-            'lanes; fix: numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+            f"lanes; fix: {_moved_to(found)}"
         )
     layout = form.settled().layout
     return Form(found, form.dtype, layout)
+
+
+def _moved_to(shape: tuple[int, ...]) -> str:
+    """Return the code that moves a row or a column x to the lanes of another shape."""
+    return f'numpipe.layout_cast(x.reshape(-1), "{layout_of(shape)}").reshape{shape}'
 
 
 def check_tile(tile: Any) -> None:
@@ -208,7 +213,7 @@ def check_turned(form: Form) -> None:
     raise SpecError(
         f"x.T of a register tile {form.shape}: other lanes would have its elements; fix: "
         + (
-            'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+            _moved_to(form.shape[::-1])
             if 1 in form.shape
             else "store it to shared memory, tile[...] = x, and load tile.T[...]"
         )

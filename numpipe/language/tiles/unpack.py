@@ -79,8 +79,8 @@ def plan(tile: Any, element: Any, dtype: Any) -> tuple[Element, Form]:
     if not fits(shape):
         raise SpecError(
             f"{WHAT}: a tile {tile.layout.shape} of uint8 has {shape} elements of {packed.name}, "
-            f"but an operand in registers has {BLOCK} x i rows and at most {WIDEST} columns; fix: "
-            f"unpack a part, tile.at[ds(row, {BLOCK}), :], of a block of at most "
+            f"but an operand in registers has a multiple of {BLOCK} rows and at most {WIDEST} "
+            f"columns; fix: unpack a part, tile.at[ds(row, {BLOCK}), :], of a block of at most "
             f"{packed.nbytes(WIDEST)} bytes a row"
         )
     return packed, Form(shape, ELEMENTS[wanted].dtype)
@@ -135,7 +135,7 @@ def unpack(tile: SmemTile, element: Any, dtype: Any) -> Tile:
     float16, 4 for bfloat16. On the host, ``w[:, ::2] | w[:, 1::2] << 4`` packs an array of uint8.
 
     Raises SpecError for other types, for tiles whose columns are contiguous, and for sizes that an
-    A operand does not support: 64 x i rows, at most 256 elements in each.
+    A operand does not support: a multiple of 64 rows, at most 256 elements in each.
     """
     packed, form = plan(tile, element, dtype)
     if not tile.role.computes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ...arch.targets import DEFAULT
+from ...core.process_guards import COMPILES
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError, printable
 from ...diagnostics.frames import brief
@@ -126,6 +127,7 @@ class Verification:
     failures: tuple[Failure, ...]
     differences: tuple[Difference, ...]
     seconds: float
+    """without the kernel's compile, of which a first call checks that it succeeds"""
     warnings: tuple[Failure, ...] = ()
     """outputs passed by the caller that have elements which keep their old contents, perhaps on
     purpose"""
@@ -405,7 +407,7 @@ def verified(
     first: Arrays = {}
     others: dict[str, list[tuple[Seed, Array]]] = {}
     """by array name: (seed, array) for each array that differs from the one in `first`"""
-    begun = time.perf_counter()
+    begun = time.perf_counter() - COMPILES.seconds
     for s, arrays, error, run_judge, one in runs:
         if error is not None:
             _count(errors, s, error, one)
@@ -450,7 +452,7 @@ def verified(
         _difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
         for name, arrays in others.items()
     )
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - COMPILES.seconds - begun
     coverage = None if every is None else every.coverage
     seed_option = "schedule_seed" if kernel.takes("seed") else "seed"
     return Verification(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,17 +179,34 @@ def steps_that_end_with_products(a, c):
 
 
 @compiles
-def test_accumulators_that_may_be_read_in_flight_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulators_that_may_be_read_in_flight_are_named_with_the_statement_that_reads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The note is ours: the releases of ptxas differ in when they write it."""
     kernel = numpipe.kernel(num_compute_wgs=1)(steps_that_end_with_products)
     notes = [advisories.ADVISORIES["C7514"]]
     monkeypatch.setattr(advisories, "advisories_of", lambda *_: notes)
     with pytest.raises(SerializedWgmma, match=r"accumulator-read \(C7514\)") as caught:
         kernel.compiled(F16, F32)
-    text = str(caught.value)
-    assert text.startswith(f"{line_of(steps_that_end_with_products, 'part = numpipe.wgmma(')}: ")
-    for name in ("left", "part"):
-        assert re.search(rf"  32  {name}: accumulator, float32 \(64, 64\), line \d+", text)
+    text, early, late = str(caught.value), "part = numpipe.wgmma_wait(part)", "left, part = "
+    assert text.startswith(f"{line_of(steps_that_end_with_products, early)}: ")
+    assert "this wait ends, left, part = numpipe.wgmma_wait((left, part))" in text
+    for name, reads in (("left", late), ("part", early)):
+        place = re.escape(f"{line_of(steps_that_end_with_products, reads)}: `{reads}")
+        assert re.search(rf"  32  {name}: accumulator, .*, line \d+, read at {place}", text)
+
+    # the wait of the fix names both
+    fix = re.search(r"this wait ends, (.*?);", text)
+    assert fix is not None
+    source = inspect.getsource(steps_that_end_with_products).replace(early, fix[1])
+    path = tmp_path / "fixed_steps.py"
+    path.write_text(
+        f"import numpy as np\nimport numpipe\nfrom numpipe import BlockSpec, ds\n{source}"
+    )
+    fixed = runpy.run_path(str(path))[steps_that_end_with_products.__name__]
+    with pytest.raises(SerializedWgmma, match="accumulator-read") as caught:
+        numpipe.kernel(num_compute_wgs=1)(fixed).compiled(F16, F32)
+    assert "this wait" not in str(caught.value)
 
 
 @compiles

@@ -76,7 +76,7 @@ BUGS = {
     "a wait of one lane for itself": Bug(
         semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY
     ),
-    "no proxy fence behind a wait": Bug(
+    "no proxy fence after a wait": Bug(
         where=semaphores.await_value,
         old=FENCE,
         new="pass",

@@ -220,8 +220,8 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 1, step",
         error=SimulationError,
-        message=r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale phase "
-        r"-1|\(compute\): blocked on ready\[0\] .*phase 1",
+        message=r"waited for phase 1 of ready\[0\].*return(s|ed) on the stale state of an earlier "
+        r"phase|\(compute\): blocked on ready\[0\] .*phase 1",
     ),
     "stale parity: ready phase one behind": Bug(
         where=ring.await_ready,
@@ -235,7 +235,7 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 2, step",
         error=PipelineRace,
-        message=r"waited for phase 2 of ready\[0\].*return(s|ed) on the stale phase 0",
+        message=r"waited for phase 2 of ready\[0\].*return(s|ed) on the stale state of an earlier",
     ),
     "stale parity: ready phase two behind": Bug(
         where=ring.await_ready,
@@ -256,7 +256,7 @@ BUGS = {
         old="step // ring.plan.slots",
         new="step",
         error=PipelineRace,
-        message=r"waited for phase 1 of ready\[1\].*returned on the stale phase -1",
+        message=r"waited for phase 1 of ready\[1\].*returned on the stale state of an earlier",
     ),
     # ---- load ring, memory role
     "skipped free wait": Bug(ring.fill, WAIT_FREE, "pass", SimulationError, TWICE),
@@ -467,7 +467,7 @@ def names_who_and_where(text: str) -> None:
     assert re.match(rf"\S*{RING}: ", text), text
     assert re.search(r"warpgroup \d \((memory|compute)\)", text), text
     assert re.search(
-        rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text
+        rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|of step \d \(slot \d\)", text
     ), text
 
 

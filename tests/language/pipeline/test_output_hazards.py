@@ -71,7 +71,7 @@ BUGS = {
         error=PipelineRace,
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
-    "the slot is waited for behind the barrier": Bug(
+    "the slot is waited for after the barrier": Bug(
         where=pipeline_outputs.store_alone,
         old="if ring.slots > 1:\n        first_lane(ring, await_slot, ring)\n    meet(ring)\n",
         new="meet(ring)\n    first_lane(ring, await_slot, ring)\n",
