@@ -337,12 +337,13 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
         height = 8
         while height * columns < 2048 and height < 32:
             height *= 2
-        wide = columns + columns % 2
-        # rows that end at an odd column: all columns of a group of lanes but the last are inside
-        whole = columns if wide == columns else columns // 64 * 64
-        if whole < columns:
-            wide = -(-columns // 64) * 64 if columns > 64 else max(8, 1 << columns.bit_length())
-            whole = whole if columns > 64 else 0
+        # Lanes have pairs of columns, of which all but the last group of lanes are inside. The lanes
+        # of a row are 8 if its columns are an odd multiple of 16, which suits narrow rows; else 32.
+        group = 16 if columns <= 80 else 64
+        wide = columns + columns % 2 if columns > 80 else 16 * (-(-columns // 16) | 1)
+        whole = columns if wide == columns else columns // group * group
+        if 80 < columns < wide:
+            wide = -(-columns // 64) * 64
         live = height * wide * operands // 128
         return Rows(height, wide, whole=whole, ctas=max(1, 512 // (live + 40)))
     part, ranks = PART // operands, 1
