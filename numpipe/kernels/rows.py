@@ -15,6 +15,7 @@ longest     the CTAs of a cluster       the same, then shared memory of all CTAs
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -81,6 +82,7 @@ class Rows:
     ``row.moments(tile, n)``         (tile minus the mean of its row, variance of its row)
     ``row.normalizer(tile, n)``      (e, top, total): e = exp(tile - shift) and total = sum(e) for
                                      some shift of each row, with top = max(tile)
+    ``row.sums(a, b, n)``            the sums of two tiles, exchanged once
     ``row.column()``                 the column of each element, (1, columns), int32
     ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
     values)``
@@ -405,9 +407,16 @@ class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
     the shape and type of the first array."""
 
-    def __init__(self, body: Callable[..., Any], operands: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        operands: int,
+        programs: str,
+        options: Mapping[str, Any],
+    ) -> None:
         functools.update_wrapper(self, body)
         self.body, self.operands, self.options = body, operands, options
+        self.programs = programs
         parameters = inspect.signature(body).parameters
         if "row" not in parameters or not parameters:
             raise SpecError(
@@ -420,7 +429,7 @@ class RowKernel:
 
     def _scheduled(self, row: Rows) -> Kernel:
         """Return the kernel for a schedule."""
-        body, first = self.body, self.first
+        body = self.body
         function = types.FunctionType(
             body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__
         )
@@ -429,9 +438,12 @@ class RowKernel:
             setattr(function, name, getattr(body, name))
 
         def grid(**arguments: Any) -> tuple[int]:
-            return (-(-arguments[first].shape[0] // row.height) * row.cluster,)
+            (array,) = arguments.values()
+            height = 1 if row.loops else row.height
+            return (-(-array.shape[0] // height) * row.cluster,)
 
-        parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        name = self.programs or self.first
+        parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         grid.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         shared = {"cluster": row.cluster, "cluster_names": "part"} if row.cluster > 1 else {}
         params = CompilerParams(
@@ -451,14 +463,17 @@ class RowKernel:
         ``inspect`` and others. Raises SpecError for rows that are too long."""
         rows, columns = x.shape
         size = np.dtype(x.dtype).itemsize
-        return self.scheduled(choose(int(rows), int(columns), size, self.operands))
+        row = choose(int(rows), int(columns), size, self.operands)
+        return self.scheduled(dataclasses.replace(row, loops=bool(self.programs)))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix x and other arrays."""
         return self.kernel(x)(x, *args, **named)
 
 
-def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]], RowKernel]:
+def rows(
+    *, operands: int = 1, programs: str = "", **options: Any
+) -> Callable[[Callable[..., Any]], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
@@ -470,6 +485,9 @@ def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]],
         y = layer_norm(x, gamma, beta)
 
     operands  matrices whose rows the kernel has in registers at the same time, 1 or more
+    programs  "": a program computes one block of rows. Or the name of an array with a row for each
+              program, which then loops over blocks, ``for k in range(row.start(), row.blocks(rows),
+              row.step())``, and has the index ``row.block(k)``: for sums along the columns
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; its shape and type select the schedule, which the function
@@ -484,4 +502,4 @@ def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]],
     Raises SpecError for a function without a parameter `row`, and, when it is called, for rows that
     do not fit in the registers of a cluster of 8 CTAs.
     """
-    return lambda body: RowKernel(body, operands, options)
+    return lambda body: RowKernel(body, operands, programs, options)

@@ -5,6 +5,8 @@
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
+`layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
+`rms_norm`      rows whose squares have the mean 1, with weight and residual
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
@@ -38,10 +40,12 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
+from .rms_norm import rms_norm
 from .softmax import softmax
 
 __all__ = [
@@ -50,9 +54,11 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "layer_norm",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
     "reduce_scatter",
+    "rms_norm",
     "softmax",
 ]
