@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 Work = collections.Counter[tuple[Any, ...]]
 """The work of CTAs, by key::
@@ -37,26 +37,58 @@ Work = collections.Counter[tuple[Any, ...]]
 """
 
 MOVED = "load", "store", "reduce", "fetch", "send"
-ALL = 12
-"""of at most this many positions, all are counted"""
-EVEN = 0.02
+EVEN = 0.05
 """how far work may be from a line, as a fraction of the largest of the three positions"""
 
 
-def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator[int]:
+class Loop(NamedTuple):
+    """The work of a loop: at its first position, its last, and all between; `even`: whether it was
+    equal wherever it was counted."""
+
+    count: int
+    first: Work
+    last: Work
+    between: Work
+    even: bool
+
+
+def inferred(
+    total: Work,
+    count: int,
+    most: int = 0,
+    alike: bool = True,
+    loops: dict[Any, Loop] | None = None,
+    site: Any = None,
+) -> Iterator[int]:
     """Yield some of the positions 0 … count - 1, at most `most`.
 
     What is added to `total` at these positions is their work; finally the work at all others is
-    added. If the positions are not `alike`, equal work at two says nothing about those between.
+    added.
+
+    most         default: enough to find two places where the work changes, by halving the distance
+                 of their neighbors (2 log2 count)
+    alike        whether equal work at two positions says that those between do the same
+    loops, site  earlier loops, by what distinguishes them. If this one does the same at its first
+                 and its last position as the last one at this site, which was even or as long, it
+                 did the same between them
     """
-    known: dict[int, Work] = {}
-    chosen = [0, count * 3 // 7, count - 1] if most > 4 else [0, 1, count - 2, count - 1]
+    loops = {} if loops is None else loops
+    like = loops.get(site)
+    start, known, chosen = Work(total), dict[int, Work](), [0, count - 1]
+    most = most or 3 + 2 * count.bit_length()
     while chosen:
-        for position in dict.fromkeys(chosen):
+        for position in chosen:
             if 0 <= position < count and position not in known and len(known) < most:
                 before = Work(total)
                 yield position
                 known[position] = total - before
+        if count < 3:
+            return
+        if like and len(known) == 2 and [*known.values()] == [like.first, like.last]:
+            if like.even or like.count == count:
+                for key, n in like.between.items():
+                    total[key] += n * (count - 2) // (like.count - 2)
+                return
         nodes = sorted(known)
         chosen = [
             # not the middle: loops have periods of 2, 4 and 8
@@ -65,12 +97,18 @@ def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator
             if high - low > 1
             and len(known) < most
             and not (
-                alike and count > ALL and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
+                alike
+                and count > most
+                and len(known) > 2
+                and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
             )
         ]
-    for low, high in itertools.pairwise(sorted(known)):
+    for low, high in itertools.pairwise(nodes):
         for key in known[low].keys() | known[high].keys():
             total[key] += round((high - low - 1) * (known[low][key] + known[high][key]) / 2)
+    first, last = known[0], known[count - 1]
+    even = all(work == first for work in known.values())
+    loops[site] = Loop(count, first, last, total - start - first - last, even)
 
 
 def _certain(known: dict[int, Work], near: list[int], low: int, high: int) -> bool:
@@ -88,7 +126,8 @@ def _structure(work: Work) -> frozenset[Any]:
 
 
 def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work]) -> bool:
-    """Return whether the work at a position is on the line between two others."""
+    """Return whether the work at a position is on the line between two others, or off it by no more
+    than the line rises in one position, because work comes in whole steps."""
     (start, one), (at, work), (end, other) = low, between, high
     inner, left, right = map(_structure, (work, one, other))
     if left != right and inner in (left, right):
@@ -96,6 +135,8 @@ def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, 
     share = (at - start) / (end - start)
     return all(
         abs(work[key] - one[key] - share * (other[key] - one[key]))
-        <= EVEN * max(work[key], one[key], other[key])
+        <= max(
+            EVEN * max(work[key], one[key], other[key]), abs(other[key] - one[key]) / (end - start)
+        )
         for key in one.keys() | work.keys() | other.keys()
     )

@@ -28,13 +28,9 @@ from ..plan.cluster_ranks import place_of, rank_of
 from ..plan.protocol import COMPUTING
 from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
-from .inferred import Work, inferred
+from .inferred import Loop, Work, inferred
 from .schedule import WorkCounter
 
-MOST = 12
-"""tiles of a loop that run at most, and half of the steps"""
-STEPS = 4
-"""steps of a loop whose accesses are recorded"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 """An array's name and its GPU, at the end of the name of an access."""
 
@@ -81,6 +77,7 @@ class Counter:
     gpu: int | None = None
 
     moves = False
+    tile = 0
     every_tile = False
     """whether all tiles of loops run, because data may make them differ"""
     rate = 1.0
@@ -101,8 +98,8 @@ class Counter:
         self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
         """by current tile, stride and end"""
         self._asked: tuple[int, ...] = ()
-        self.sites: set[Any] = set()
-        """loops of pipelines of which enough steps have run"""
+        self.loops: dict[Any, Loop] = {}
+        """the last loop of each pipeline"""
         self.events = 0
         """what was counted, one by one; determines the time that counting takes"""
         self.live = self.accumulators = 0
@@ -133,11 +130,8 @@ class Counter:
         return bool(values.any() if operation == "any" else values.all())
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
-        """Run those steps of a loop that determine the others' work, and infer it. When a loop is
-        run again, its first two and last two steps do."""
-        yield from inferred(self.work, count, 4 if site in self.sites else 2 * MOST)
-        if count > MOST:
-            self.sites.add(site)
+        """Run those steps of a loop that determine the others' work, and infer it."""
+        yield from inferred(self.work, count, loops=self.loops, site=site)
         yield count
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:
@@ -145,14 +139,14 @@ class Counter:
         asked, self._asked = self._asked, ()
         if asked[:3] == (tile, stride, end):  # the second time
             return asked[3]
-        loop = self._loops.pop((tile, stride, end), None)
-        if tile < 0 and not self.every_tile:
-            tiles = range(tile + stride, end, stride)
-            # tiles of several GPUs change with the GPU that they are for
-            most = MOST * (6 if self.unit.gpus else 1)
-            loop = map(tiles.__getitem__, inferred(self.work, len(tiles), most))
-        if loop is None:
+        if self.every_tile:
             return tile + stride
+        tiles = range(tile + stride, end, stride)
+        # tiles of several GPUs change with the GPU that they are for
+        most = 72 if self.unit.gpus else 0
+        loop = self._loops.pop((tile, stride, end), None) or map(
+            tiles.__getitem__, inferred(self.work, len(tiles), most)
+        )
         following = next(loop, end)
         self._loops[following, stride, end] = loop
         self._asked = (tile, stride, end, following)
@@ -315,10 +309,13 @@ class Counter:
             self.work["steps", self.warpgroup] += 1
         elif event == "fill":
             self.work["fills", details["ring"]] += 1
-        elif event == "tile begin" and (
-            self.role.computes if self.unit.turns > 1 else self.warpgroup == self.unit.first_compute
-        ):
-            self.work["tiles",] += 1
+        elif event == "tile begin":
+            self.tile = details["number"]
+            self.work["tiles",] += (
+                self.role.computes
+                if self.unit.turns > 1
+                else self.warpgroup == self.unit.first_compute
+            )
 
 
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
@@ -403,8 +400,9 @@ class Tracer(Counter):
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
         outer, self.accesses = self.accesses, []
-        ran = min(count, STEPS)
-        yield from range(ran)
+        places = {0, 1, count - 2, count - 1} & {*range(count)}
+        ran = len(places)
+        yield from sorted(places)
         for access, times in collections.Counter(self.accesses).items():
             moves = 1 if times == ran else count / ran
             outer.append(

@@ -251,7 +251,16 @@ def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """Return the next tile, at the end of a tile."""
     only_if(np_, "in_turns", take, ring)
     only_if(np_, "in_turns", pass_over, ring)
+    only_if(np_, "counted", skip_tiles)
     return tile_of(np_)
+
+
+@op
+def skip_tiles(np_: Context) -> None:
+    """Continue with the next tile that a count of the work runs."""
+    machine, state = current(), np_.state
+    stride = int(cta_count()) * (np_.unit.turns if np_.in_turns else 1)
+    state[INDEX] = state[BASE] + machine.next_tile(machine.tile, stride, state[END])
 
 
 @helper(context=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...plan.unit import Unit
-from ...sim.inferred import Work, inferred
+from ...sim.inferred import Loop, Work, inferred
 from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
@@ -80,7 +80,7 @@ def count(
     work = KernelWork(ctas)
     events = 0
     movers: set[int] = set()
-    sites: dict[int, set[Any]] = collections.defaultdict(set)
+    loops: dict[int, dict[Any, Any]] = collections.defaultdict(dict)
 
     def at(number: int) -> Work:
         if number not in work.counted:
@@ -92,7 +92,7 @@ def count(
     def counted(warpgroup: int, cta: Place) -> Work:
         nonlocal events
         machine = Counter(Work(), unit, warpgroup, cta, grid)
-        machine.every_tile, machine.sites = steered(), sites[warpgroup]
+        machine.every_tile, machine.loops = steered(), loops[warpgroup]
         run(machine, body)
         events += machine.events
         work.accumulators = max(work.accumulators, machine.accumulators)
@@ -100,6 +100,8 @@ def count(
         if any(key[0] in ("load", "reduce") for key in machine.work):
             movers.add(warpgroup)
         return machine.work
+
+    rows: dict[int, Loop] = {}
 
     def add(sizes: tuple[int, ...], *outer: int) -> None:
         """Add the work of all clusters, given their numbers of clusters in the inner dimensions,
@@ -111,10 +113,10 @@ def count(
                 work.total.update(at(x + grid[0] * (y + grid[1] * z)))
             return
         visited = 0
-        for number in inferred(work.total, sizes[0], most, alike):
+        for number in inferred(work.total, sizes[0], most, not steered(), rows, len(outer)):
             visited += 1
             add(sizes[1:], *outer, number)
-        work.sampled |= most <= visited < sizes[0]
+        work.sampled |= bool(most <= visited < sizes[0])
 
     ends = 0, ctas - 1
     sum(map(at, ends), Work())
@@ -125,10 +127,9 @@ def count(
     width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
     clusters = width, height, depth
     sizes = (math.prod(clusters),) if steered() else clusters[::-1]
-    most = EVENTS * (4 if steered() else 1) * len(work.counted) // max(1, events)
-    alike = not steered() and most < ctas
-    # CTAs of several GPUs have different jobs
-    most = max(24 if unit.gpus else 3, most // math.prod(unit.cluster))
+    most = max(3, EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster))
+    if not steered():
+        most = min(most, 3 + 2 * ctas.bit_length())
     add(sizes)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
