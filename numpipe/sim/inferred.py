@@ -111,6 +111,24 @@ def inferred(
     loops[site] = Loop(count, first, last, total - start - first - last, even)
 
 
+def places(
+    total: Work,
+    counts: tuple[int, ...],
+    most: int = 0,
+    alike: bool = True,
+    rows: dict[Any, Loop] | None = None,
+    first: int = 0,
+) -> Iterator[int]:
+    """Yield some of the positions of a grid in row-major order, and infer the work of the others
+    along each dimension (`inferred`)."""
+    if not counts:
+        yield first
+        return
+    rows = {} if rows is None else rows
+    for at in inferred(total, counts[0], most, alike, rows, len(counts)):
+        yield from places(total, counts[1:], most, alike, rows, first * counts[0] + at)
+
+
 def _certain(known: dict[int, Work], near: list[int], low: int, high: int) -> bool:
     """Return whether the work at two neighbors is equal, or on a line with that of one `near`."""
     return known[low] == known[high] or any(
@@ -126,17 +144,15 @@ def _structure(work: Work) -> frozenset[Any]:
 
 
 def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work]) -> bool:
-    """Return whether the work at a position is on the line between two others, or off it by no more
+    """Return whether the work at a position is on the line between two others, or off it by less
     than the line rises in one position, because work comes in whole steps."""
     (start, one), (at, work), (end, other) = low, between, high
     inner, left, right = map(_structure, (work, one, other))
     if left != right and inner in (left, right):
         return False  # a step, not a slope
-    share = (at - start) / (end - start)
+    rise = {key: other[key] - one[key] for key in one.keys() | work.keys() | other.keys()}
     return all(
-        abs(work[key] - one[key] - share * (other[key] - one[key]))
-        <= max(
-            EVEN * max(work[key], one[key], other[key]), abs(other[key] - one[key]) / (end - start)
-        )
-        for key in one.keys() | work.keys() | other.keys()
+        off == 0 or off < max(abs(rise[key]), EVEN * (end - start) * max(one[key], other[key]))
+        for key in rise
+        for off in [abs((work[key] - one[key]) * (end - start) - (at - start) * rise[key])]
     )

@@ -28,7 +28,7 @@ from ..plan.cluster_ranks import place_of, rank_of
 from ..plan.protocol import COMPUTING
 from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
-from .inferred import Loop, Work, inferred
+from .inferred import Loop, Work, inferred, places
 from .schedule import WorkCounter
 
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
@@ -77,7 +77,6 @@ class Counter:
     gpu: int | None = None
 
     moves = False
-    tile = 0
     every_tile = False
     """whether all tiles of loops run, because data may make them differ"""
     rate = 1.0
@@ -98,6 +97,14 @@ class Counter:
         self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
         """by current tile, stride and end"""
         self._asked: tuple[int, ...] = ()
+        self.tile = 0
+        self.dealt: dict[str, Work] = {}
+        """a CTA's share of the tiles of loops that take them from a counter"""
+        self._dealt: Iterator[int] | None = None
+        self._begun = Work()
+        """the work before the first tile of such a loop"""
+        self._counts: dict[int, int] = {}
+        """the numbers of tiles of the last loop, by dimension"""
         self.loops: dict[Any, Loop] = {}
         """the last loop of each pipeline"""
         self.events = 0
@@ -151,6 +158,29 @@ class Counter:
         self._loops[following, stride, end] = loop
         self._asked = (tile, stride, end, following)
         return following
+
+    def dealt_tile(self, site: str, end: int) -> int:
+        """Return the tile to run next in a loop that takes `end` tiles from a counter, whose first
+        tile has run. Each CTA counts as having the same share of all tiles."""
+        stride = math.prod(self.grid) * (self.unit.turns if self.role.computes else 1)
+        if self.every_tile:
+            return self.tile + stride
+        self._dealt = self._dealt or self._deal(site, end, stride)
+        tile = next(self._dealt, end)
+        if tile == end:
+            self._dealt = None
+        return tile
+
+    def _deal(self, site: str, end: int, shares: int) -> Iterator[int]:
+        start = self._begun
+        self.work.clear()
+        if site not in self.dealt:
+            counts = tuple(self._counts.values())
+            yield from places(self.work, counts if math.prod(counts) == end else (end,))
+            self.dealt[site] = Work({key: n / shares for key, n in self.work.items()})
+            self.work.clear()
+        self.work.update(start)
+        self.work.update(self.dealt[site])
 
     # ---- operations that are counted
     def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
@@ -307,10 +337,16 @@ class Counter:
         self.events += 1
         if event == COMPUTING:
             self.work["steps", self.warpgroup] += 1
+        elif event == "tiles":
+            if not details["dimension"]:
+                self._counts.clear()
+            self._counts[details["dimension"]] = details["count"]
         elif event == "fill":
             self.work["fills", details["ring"]] += 1
         elif event == "tile begin":
             self.tile = details["number"]
+            if not self._dealt:
+                self._begun = Work(self.work)
             self.work["tiles",] += (
                 self.role.computes
                 if self.unit.turns > 1

@@ -258,9 +258,8 @@ def next_tile(np_, ring):  # type: ignore[no-untyped-def]
 @op
 def skip_tiles(np_: Context) -> None:
     """Continue with the next tile that a count of the work runs."""
-    machine, state = current(), np_.state
-    stride = int(cta_count()) * (np_.unit.turns if np_.in_turns else 1)
-    state[INDEX] = state[BASE] + machine.next_tile(machine.tile, stride, state[END])
+    tile = current().dealt_tile(np_.dynamic_loop, np_.state[END])  # type: ignore[attr-defined]
+    np_.state[INDEX] = np_.state[BASE] + tile
 
 
 @helper(context=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...plan.unit import Unit
-from ...sim.inferred import Loop, Work, inferred
+from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
@@ -80,7 +80,7 @@ def count(
     work = KernelWork(ctas)
     events = 0
     movers: set[int] = set()
-    loops: dict[int, dict[Any, Any]] = collections.defaultdict(dict)
+    loops, dealt = (collections.defaultdict[int, dict[Any, Any]](dict) for _ in range(2))
 
     def at(number: int) -> Work:
         if number not in work.counted:
@@ -92,7 +92,8 @@ def count(
     def counted(warpgroup: int, cta: Place) -> Work:
         nonlocal events
         machine = Counter(Work(), unit, warpgroup, cta, grid)
-        machine.every_tile, machine.loops = steered(), loops[warpgroup]
+        machine.every_tile = steered()
+        machine.loops, machine.dealt = loops[warpgroup], dealt[warpgroup]
         run(machine, body)
         events += machine.events
         work.accumulators = max(work.accumulators, machine.accumulators)
@@ -101,36 +102,24 @@ def count(
             movers.add(warpgroup)
         return machine.work
 
-    rows: dict[int, Loop] = {}
-
-    def add(sizes: tuple[int, ...], *outer: int) -> None:
-        """Add the work of all clusters, given their numbers of clusters in the inner dimensions,
-        and the places in the outer ones."""
-        if not sizes:
-            first = place(outer[0], clusters) if len(outer) == 1 else outer[::-1]
-            for member in itertools.product(*map(range, unit.cluster)):
-                x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
-                work.total.update(at(x + grid[0] * (y + grid[1] * z)))
-            return
-        visited = 0
-        for number in inferred(work.total, sizes[0], most, not steered(), rows, len(outer)):
-            visited += 1
-            add(sizes[1:], *outer, number)
-        work.sampled |= bool(most <= visited < sizes[0])
-
     ends = 0, ctas - 1
     sum(map(at, ends), Work())
     if steered():
         work.counted.clear()
         events = 0
         sum(map(at, ends), Work())
-    width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
-    clusters = width, height, depth
-    sizes = (math.prod(clusters),) if steered() else clusters[::-1]
+    clusters = width, height, depth = tuple(n // of for n, of in zip(grid, unit.cluster, strict=True))
+    sizes = (math.prod(clusters),) if steered() else (depth, height, width)
     most = max(3, EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster))
-    if not steered():
-        most = min(most, 3 + 2 * ctas.bit_length())
-    add(sizes)
+    visited = 0
+    for number in places(work.total, sizes, most, not steered()):
+        visited += 1
+        first = place(number, clusters)
+        for member in itertools.product(*map(range, unit.cluster)):
+            x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
+            work.total.update(at(x + grid[0] * (y + grid[1] * z)))
+    work.total = Work({key: round(n) for key, n in work.total.items()})
+    work.sampled = most <= visited < math.prod(clusters)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
             work.footprint[key[1]] = min(n, nbytes.get(key[1], n))
