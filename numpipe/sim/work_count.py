@@ -150,7 +150,7 @@ class Counter:
             return tile + stride
         tiles = range(tile + stride, end, stride)
         # tiles of several GPUs change with the GPU that they are for
-        most = 72 if self.unit.gpus else 0
+        most = 3 * len(tiles).bit_length() if self.unit.gpus else 0
         loop = self._loops.pop((tile, stride, end), None) or map(
             tiles.__getitem__, inferred(self.work, len(tiles), most)
         )

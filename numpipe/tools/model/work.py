@@ -110,7 +110,9 @@ def count(
         sum(map(at, ends), Work())
     clusters = width, height, depth = tuple(n // of for n, of in zip(grid, unit.cluster, strict=True))
     sizes = (math.prod(clusters),) if steered() else (depth, height, width)
-    most = max(3, EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster))
+    most = EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
+    # CTAs of several GPUs have different jobs
+    most = max(10 if unit.gpus else 3, most)
     visited = 0
     for number in places(work.total, sizes, most, not steered()):
         visited += 1
