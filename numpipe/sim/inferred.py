@@ -65,8 +65,8 @@ def inferred(
     What is added to `total` at these positions is their work; finally the work at all others is
     added.
 
-    most         default: enough to find two places where the work changes, by halving the distance
-                 of their neighbors (2 log2 count)
+    most         default: few, as many as find two places where the work changes by halving the
+                 distance of their neighbors: 3 + 2 log2 count. All of up to that many are counted
     alike        whether equal work at two positions says that those between do the same
     loops, site  earlier loops, by what distinguishes them. If this one does the same at its first
                  and its last position as the last one at this site, which was even or as long, it
@@ -75,7 +75,8 @@ def inferred(
     loops = {} if loops is None else loops
     like = loops.get(site)
     start, known, chosen = Work(total), dict[int, Work](), [0, count - 1]
-    most = most or 3 + 2 * count.bit_length()
+    few = 3 + 2 * count.bit_length()
+    most = most or few
     while chosen:
         for position in chosen:
             if 0 <= position < count and position not in known and len(known) < most:
@@ -98,7 +99,7 @@ def inferred(
             and len(known) < most
             and not (
                 alike
-                and count > most
+                and count > few
                 and len(known) > 2
                 and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
             )
