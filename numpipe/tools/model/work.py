@@ -18,10 +18,6 @@ Place = tuple[int, int, int]
 Body = Callable[[Any], None]
 EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
-SAMPLES = 264
-"""CTAs whose accesses are compared, if they have a memory role"""
-LOADERS = 32
-"""warpgroups whose accesses are compared otherwise: recording what they compute takes longer"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
 
@@ -114,7 +110,7 @@ def count(
     # CTAs of several GPUs have different jobs
     most = max(10 if unit.gpus else 3, most)
     visited = 0
-    for number in places(work.total, sizes, most, not steered()):
+    for number in places(work.total, sizes, most, not steered() and most < ctas):
         visited += 1
         first = place(number, clusters)
         for member in itertools.product(*map(range, unit.cluster)):
@@ -150,14 +146,15 @@ def _trace(
     )
     known: set[Any] = set()
     here: set[Any] = set()
-    most = SAMPLES if unit.warp_specialized else max(NEIGHBOURS, LOADERS // max(1, len(movers)))
-    samples = min(resident, most)
-    for number in range(samples):
+    samples = events = 0
+    while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
+        number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
             mine: set[Any] = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
+            events += machine.events
             for access in machine.accesses:
                 key, what = (access.kind, access.array), access[:3]
                 moved[key] += access.nbytes
