@@ -12,7 +12,9 @@ that differ and are not on a line with a third::
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -38,7 +40,7 @@ Work = collections.Counter[tuple[Any, ...]]
 
 MOVED = "load", "store", "reduce", "fetch", "send"
 EVEN = 0.05
-"""how far work may be from a line, as a fraction of the largest of the three positions"""
+"""how far work may be from a line, as a fraction of the most at any position"""
 
 
 class Loop(NamedTuple):
@@ -90,7 +92,7 @@ def inferred(
                 for key, n in like.between.items():
                     total[key] += n * (count - 2) // (like.count - 2)
                 return
-        nodes = sorted(known)
+        nodes, peak = sorted(known), functools.reduce(operator.or_, known.values())
         chosen = [
             # not the middle: loops have periods of 2, 4 and 8
             low + max(1, (high - low) * 3 // 7)
@@ -101,7 +103,7 @@ def inferred(
                 alike
                 and count > few
                 and len(known) > 2
-                and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
+                and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high, peak)
             )
         ]
     for low, high in itertools.pairwise(nodes):
@@ -130,10 +132,10 @@ def places(
         yield from places(total, counts[1:], most, alike, rows, first * counts[0] + at)
 
 
-def _certain(known: dict[int, Work], near: list[int], low: int, high: int) -> bool:
+def _certain(known: dict[int, Work], near: list[int], low: int, high: int, peak: Work) -> bool:
     """Return whether the work at two neighbors is equal, or on a line with that of one `near`."""
     return known[low] == known[high] or any(
-        _on_line(*((position, known[position]) for position in near[at : at + 3]))
+        _on_line(*((position, known[position]) for position in near[at : at + 3]), peak)
         for at in range(len(near) - 2)
     )
 
@@ -144,7 +146,9 @@ def _structure(work: Work) -> frozenset[Any]:
     return frozenset(item for item in work.items() if item[0][0] not in MOVED)
 
 
-def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work]) -> bool:
+def _on_line(
+    low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work], peak: Work
+) -> bool:
     """Return whether the work at a position is on the line between two others, or off it by less
     than the line rises in one position, because work comes in whole steps."""
     (start, one), (at, work), (end, other) = low, between, high
@@ -153,7 +157,7 @@ def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, 
         return False  # a step, not a slope
     rise = {key: other[key] - one[key] for key in one.keys() | work.keys() | other.keys()}
     return all(
-        off == 0 or off < max(abs(rise[key]), EVEN * (end - start) * max(one[key], other[key]))
+        off == 0 or off < max(abs(rise[key]), EVEN * (end - start) * peak[key])
         for key in rise
         for off in [abs((work[key] - one[key]) * (end - start) - (at - start) * rise[key])]
     )

@@ -107,9 +107,9 @@ class Counter:
         """the numbers of tiles of the last loop, by dimension"""
         self.loops: dict[Any, Loop] = {}
         """the last loop of each pipeline"""
-        self.events = 8
+        self.events = 4
         """what was counted, one by one, which takes 0.1 to 0.3 ms each; entering a kernel takes as
-        long as eight"""
+        long as four"""
         self.live = self.accumulators = 0
         """Accumulator registers per lane, now and at most."""
         self._maps: dict[TensorMap, tuple[int, int]] = {}

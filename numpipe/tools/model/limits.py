@@ -303,7 +303,9 @@ class Model:
         CTA."""
         if self.waves > 1 and len(self.work.counted) > 1:
             return self.waves * of(self.average) / self.hertz
-        return self.waves * max(of(_whole(work)) for work in self.work.counted.values()) / self.hertz
+        return (
+            self.waves * max(of(_whole(work)) for work in self.work.counted.values()) / self.hertz
+        )
 
     def hbm_loads(self) -> dict[str, float]:
         """Return each array's bytes that are loaded from HBM: see `missed`."""

@@ -208,8 +208,7 @@ def _work(
     work.total["store", "c"] = batches * m * n * itemsize
 
     places = [
-        (order.coordinates(t // within, grid), t % within)
-        for t in range(min(tiles * within, sms))
+        (order.coordinates(t // within, grid), t % within) for t in range(min(tiles * within, sms))
     ]
     for axis, array in enumerate("ab", 1):
         panels = [(place[0], place[axis], part) for place, part in places]

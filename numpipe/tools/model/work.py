@@ -16,7 +16,7 @@ from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
 Body = Callable[[Any], None]
-EVENTS = 4_500
+EVENTS = 6_000
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
@@ -104,7 +104,9 @@ def count(
         work.counted.clear()
         events = 0
         sum(map(at, ends), Work())
-    clusters = width, height, depth = tuple(n // of for n, of in zip(grid, unit.cluster, strict=True))
+    clusters = width, height, depth = tuple(
+        n // of for n, of in zip(grid, unit.cluster, strict=True)
+    )
     sizes = (math.prod(clusters),) if steered() else (depth, height, width)
     most = EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
     # CTAs of several GPUs have different jobs
