@@ -70,9 +70,9 @@ def inferred(
     most         default: few, as many as find two places where the work changes by halving the
                  distance of their neighbors: 3 + 2 log2 count. All of up to that many are counted
     alike        whether equal work at two positions says that those between do the same
-    loops, site  earlier loops, by what distinguishes them. If this one does the same at its first
-                 and its last position as the last one at this site, which was even or as long, it
-                 did the same between them
+    loops, site  earlier loops, by what distinguishes them. A loop that does the same as an earlier
+                 one of the same length at its first and its last position does the same between
+                 them. If an earlier one was even, so is one with equal ends
     """
     loops = {} if loops is None else loops
     like = loops.get(site)
@@ -87,10 +87,12 @@ def inferred(
                 known[position] = total - before
         if count < 3:
             return
-        if like and len(known) == 2 and [*known.values()] == [like.first, like.last]:
-            if like.even or like.count == count:
-                for key, n in like.between.items():
-                    total[key] += n * (count - 2) // (like.count - 2)
+        first, last = known[0], known[count - 1]
+        if like and len(known) == 2:
+            same = like.count == count and (like.first, like.last) == (first, last)
+            if same or (like.even and first == last):
+                for key, n in (like.between if same else first).items():
+                    total[key] += n if same else n * (count - 2)
                 return
         nodes, peak = sorted(known), functools.reduce(operator.or_, known.values())
         chosen = [
@@ -109,7 +111,6 @@ def inferred(
     for low, high in itertools.pairwise(nodes):
         for key in known[low].keys() | known[high].keys():
             total[key] += round((high - low - 1) * (known[low][key] + known[high][key]) / 2)
-    first, last = known[0], known[count - 1]
     even = all(work == first for work in known.values())
     loops[site] = Loop(count, first, last, total - start - first - last, even)
 

@@ -110,6 +110,8 @@ class Counter:
         self.events = 4
         """what was counted, one by one, which takes 0.1 to 0.3 ms each; entering a kernel takes as
         long as four"""
+        self.fills = 0
+        """slots that were filled in the steps that ran"""
         self.live = self.accumulators = 0
         """Accumulator registers per lane, now and at most."""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
@@ -343,6 +345,7 @@ class Counter:
                 self._counts.clear()
             self._counts[details["dimension"]] = details["count"]
         elif event == "fill":
+            self.fills += 1
             self.work["fills", details["ring"]] += 1
         elif event == "tile begin":
             self.tile = details["number"]

@@ -16,7 +16,7 @@ from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
 Body = Callable[[Any], None]
-EVENTS = 6_000
+EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
@@ -42,6 +42,8 @@ class KernelWork:
     """how often a warpgroup comes by the same bytes, other than in successive steps"""
     wave_bytes: float = math.inf
     """distinct bytes that these CTAs access"""
+    fills: int = 0
+    """slots that were filled in the CTAs that were counted"""
     rate: float = 1.0
     """see `numpipe.sim.work_count.Counter`"""
     sampled: bool = False
@@ -92,6 +94,7 @@ def count(
         machine.loops, machine.dealt = loops[warpgroup], dealt[warpgroup]
         run(machine, body)
         events += machine.events
+        work.fills += machine.fills
         work.accumulators = max(work.accumulators, machine.accumulators)
         work.rate = min(work.rate, machine.rate)
         if any(key[0] in ("load", "reduce") for key in machine.work):
@@ -110,7 +113,7 @@ def count(
     sizes = (math.prod(clusters),) if steered() else (depth, height, width)
     most = EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
     # CTAs of several GPUs have different jobs
-    most = max(10 if unit.gpus else 3, most)
+    most = max(8 if unit.gpus else 3, most)
     visited = 0
     for number in places(work.total, sizes, most, not steered() and most < ctas):
         visited += 1
