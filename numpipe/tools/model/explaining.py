@@ -236,16 +236,6 @@ class Explanation:
                     "copied to shared memory"
                 ),
             ),
-            (
-                "",
-                f"{self.counted_ctas} of {math.prod(self.grid)} CTAs and {self.counted_steps} of "
-                f"{self.steps} steps were counted"
-                + (
-                    ", a sample of CTAs that differ irregularly"
-                    if self.sampled
-                    else ", the others are like these"
-                ),
-            ),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             (
                 "",
@@ -274,6 +264,11 @@ class Explanation:
                 f"{self.ctas_per_sm} an SM"
                 + ", persistent" * self.persistent
                 + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves",
+            ),
+            (
+                "",
+                f"counted in {self.counted_ctas} CTAs and {self.counted_steps} steps; the others "
+                + ("are estimated" if self.sampled else "do what lies between"),
             ),
             (
                 "registers",

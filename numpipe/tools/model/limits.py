@@ -8,7 +8,7 @@ and from the same with each cost removed.
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  overlaps only with another CTA on its SM
     SM        = its CTAs, one after another              the busiest SM makes the wave tail
-    kernel    = launch + max(SM, L2, HBM, link)
+    kernel    = launch + max(SM, start + max(L2, HBM, link))
 
 A *loss* is how much the prediction falls if a cost is removed: a ring with unlimited slots, SMs
 with equal work, a start only for the first CTA of an SM, and so on. The limiter is the largest loss
