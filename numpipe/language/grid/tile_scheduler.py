@@ -255,9 +255,9 @@ def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     return tile_of(np_)
 
 
-@op
+@helper
 def skip_tiles(np_: Context) -> None:
-    """Continue with the next tile that a count of the work runs."""
+    """Continue with the next tile that a count of the work runs. It is never compiled."""
     tile = current().dealt_tile(np_.dynamic_loop, np_.state[END])  # type: ignore[attr-defined]
     np_.state[INDEX] = np_.state[BASE] + tile
 
