@@ -16,7 +16,8 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 Work = collections.Counter[tuple[Any, ...]]
 """The work of CTAs, by key::
@@ -43,7 +44,8 @@ EVEN = 0.05
 """how far work may be from a line, as a fraction of the most at any position"""
 
 
-class Loop(NamedTuple):
+@dataclass(frozen=True)
+class Loop:
     """The work of a loop: at its first position, its last, and all between; `even`: whether it was
     equal wherever it was counted."""
 
@@ -136,8 +138,8 @@ def places(
 def _certain(known: dict[int, Work], near: list[int], low: int, high: int, peak: Work) -> bool:
     """Return whether the work at two neighbors is equal, or on a line with that of one `near`."""
     return known[low] == known[high] or any(
-        _on_line(*((position, known[position]) for position in near[at : at + 3]), peak)
-        for at in range(len(near) - 2)
+        _on_line((a, known[a]), (b, known[b]), (c, known[c]), peak)
+        for a, b, c in zip(near, near[1:], near[2:], strict=False)
     )
 
 

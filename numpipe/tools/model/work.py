@@ -107,9 +107,8 @@ def count(
         work.counted.clear()
         events = 0
         sum(map(at, ends), Work())
-    clusters = width, height, depth = tuple(
-        n // of for n, of in zip(grid, unit.cluster, strict=True)
-    )
+    width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
+    clusters = width, height, depth
     sizes = (math.prod(clusters),) if steered() else (depth, height, width)
     most = EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
     # CTAs of several GPUs have different jobs
