@@ -110,7 +110,8 @@ def count(
     width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
     clusters = width, height, depth
     sizes = (math.prod(clusters),) if steered() else (depth, height, width)
-    most = EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
+    irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
+    most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
     # CTAs of several GPUs have different jobs
     most = max(8 if unit.gpus else 3, most)
     visited = 0
