@@ -48,7 +48,7 @@ __all__ = ["Rows", "rows"]
 PART = 8192
 """columns of a warpgroup's part of a row, up to which a lane has registers for its 64 elements while
 an SM has several CTAs (measured on an H200)"""
-MOST_WARPGROUPS, MOST_CTAS = 2, 8
+MOST_WARPGROUPS, MOST_CTAS = 4, 8
 """that share a row: warpgroups of a CTA, and CTAs of a cluster"""
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0

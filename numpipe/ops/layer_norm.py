@@ -131,7 +131,7 @@ def layer_norm(
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension; with a
     residual, ``(y, total)``, where total = x + residual is what y is the norm of.
 
-    x         (…, n) of float16, bfloat16 or float32, n up to 131,072, with any strides
+    x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
     weight, bias
               (n,) of any of these types, or None
     residual  like x, or None

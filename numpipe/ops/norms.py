@@ -76,9 +76,14 @@ def backward(centered: bool, *present: str) -> RowKernel:
             of_weight = row.zeros()
         if dbias is not None:
             of_bias = row.zeros()
+        i, j = row.block(row.start())
+        next_tile, next_grad = x[i, j], grad[i, j]
         for k in range(row.start(), row.blocks(x.shape[0]), row.step()):
             i, j = row.block(k)
-            tile, own = x[i, j].astype(np.float32), grad[i, j].astype(np.float32)
+            tile, own = next_tile.astype(np.float32), next_grad.astype(np.float32)
+            # the loads of the next block overlap the arithmetic of this one
+            after, _ = row.block(k + row.step())
+            next_tile, next_grad = x[after, j], grad[after, j]
             if centered:
                 tile, square = row.moments(tile, n)
             else:

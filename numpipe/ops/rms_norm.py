@@ -123,7 +123,7 @@ def rms_norm(
     """Return ``x / sqrt(mean(x * x) + eps) * weight`` along the last dimension; with a residual,
     ``(y, total)``, where total = x + residual is what y is the norm of.
 
-    x         (…, n) of float16, bfloat16 or float32, n up to 131,072, with any strides
+    x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
     weight    (n,) of any of these types, or None
     residual  like x, or None
     eps       at least 0

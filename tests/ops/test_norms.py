@@ -104,7 +104,7 @@ def test_rows_of_any_strides() -> None:
         (lambda x: ops.rms_norm(x, eps=-1.0), "eps must be"),
         (lambda x: ops.layer_norm(x.astype(np.int32)), "'x' is int32, expected float16 or"),
         (lambda x: ops.rms_norm(x, None, x[:1]), "residual"),
-        (lambda x: ops.layer_norm(np.zeros((1, 131073), np.float32)), "at most 131072 elements"),
+        (lambda x: ops.layer_norm(np.zeros((1, 262145), np.float32)), "at most 262144 elements"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Callable[[Any], Any], words: str) -> None:
