@@ -27,9 +27,10 @@ from ..plan.params import CompilerParams
 
 WARPGROUPS = 4
 """that share a row"""
-BLOCK = 4096
-"""most columns of a warpgroup's block: 32 elements per lane, of which the next block has as many in
-registers"""
+BLOCK = 8192
+"""most bytes of a warpgroup's block. A lane has those of two blocks in 32 registers."""
+NARROW = 1024
+"""columns of a warpgroup's blocks where a row ends"""
 
 
 @dataclass(frozen=True)
@@ -37,52 +38,58 @@ class Blocks:
     """How a row is cut.
 
     columns  columns of a warpgroup's block
-    whole    blocks of all warpgroups that are inside the row
-    tail     whether a last block is partly inside
+    whole    number of steps; each is a block of every warpgroup
+    tail     number of further steps, of narrow blocks, the last of which ends beyond the row
     wgs      warpgroups that share a row
+    narrow   columns of a warpgroup's narrow block
     """
 
     columns: int
     whole: int
-    tail: bool
+    tail: int
     wgs: int = WARPGROUPS
+    narrow: int = NARROW
 
 
-def cut(columns: int, wgs: int = WARPGROUPS, block: int = BLOCK) -> Blocks:
+def cut(
+    columns: int, itemsize: int, wgs: int = WARPGROUPS, block: int = BLOCK, narrow: int = NARROW
+) -> Blocks:
     """Return the blocks of a row of this many columns.
 
-    >>> cut(128256)
-    Blocks(columns=4096, whole=7, tail=True, wgs=4)
+    >>> cut(128256, 2)
+    Blocks(columns=4096, whole=7, tail=4, wgs=4, narrow=1024)
     """
-    steps = -(-columns // (wgs * block))
-    wide = -(-columns // (steps * wgs * STEP)) * STEP
-    return Blocks(wide, columns // (wgs * wide), columns % (wgs * wide) > 0, wgs)
+    # elements of rows at odd addresses are loaded one by one, each to a register
+    wide = block // (4 if columns * itemsize % 4 else itemsize)
+    whole = columns // (wgs * wide)
+    return Blocks(wide, whole, -(-(columns - whole * wgs * wide) // (wgs * narrow)), wgs, narrow)
 
 
 class Functions(NamedTuple):
     """Functions of `Blocks` for kernels; r is the index of the row, n its length.
 
-    ``normalizer(x, r, n)``      (top, total): the maximum of the row and the sum of
-                                 exp(x - top), each (1, 1)
-    ``sums(x, y, r, n, term)``   the sum of term(x, y) over the row, (1, 1); y may be x
-    ``block(k)``, ``last()``     the columns of block k, and of the tail
-    ``column(j)``                the column of each element of a block, (1, columns)
+    ``normalizer(x, r, n)``      (top, total, plain): the maximum of the row, the sum of
+                                 exp(x - top), and with `plain` the sum of x, each (1, 1)
+    ``sums(x, y, r, term)``      the sum of term(x, y) over the row, (1, 1); y may be x
+    ``block(k)``, ``end(k)``     the columns of block k, and of narrow block k
+    ``column(k)``, ``column_end(k)``
+                                 the column of each of their elements, (1, columns)
     """
 
     normalizer: Any
     sums: Any
     block: Any
-    last: Any
+    end: Any
     column: Any
+    column_end: Any
 
 
 @functools.cache
-def functions(blocks: Blocks) -> Functions:
+def functions(blocks: Blocks, plain: bool = False) -> Functions:
     """Return the functions of a cut."""
-    columns, whole, tail, wgs = blocks.columns, blocks.whole, blocks.tail, blocks.wgs
-    steps = columns // STEP
+    columns, whole, wgs, narrow = blocks.columns, blocks.whole, blocks.wgs, blocks.narrow
+    # the numbers of all lanes, as a row of the CTA
     lanes = Rows(1, STEP, wgs, whole=STEP)
-    """the numbers of all lanes, as a row of the CTA"""
 
     @function
     def block(k):  # type: ignore[no-untyped-def]
@@ -90,46 +97,65 @@ def functions(blocks: Blocks) -> Functions:
         return ds(start, columns, most=(whole * wgs - 1) * columns)
 
     @function
-    def last():  # type: ignore[no-untyped-def]
-        return ds((whole * wgs + axis_index("wg")) * columns, columns)
+    def first(k):  # type: ignore[no-untyped-def]
+        return whole * wgs * columns + (k * wgs + axis_index("wg")) * narrow
+
+    @function
+    def end(k):  # type: ignore[no-untyped-def]
+        return ds(first(k), narrow)
 
     @function
     def column(k):  # type: ignore[no-untyped-def]
         return iota((1, columns), 1) + (k * wgs + axis_index("wg")) * columns
 
     @function
-    def online(tile, tops, totals):  # type: ignore[no-untyped-def]
-        """Return the maxima and sums of lanes after another block."""
-        highest = tops
-        for c in static_range(steps):
-            highest = np.maximum(highest, tile[:, STEP * c : STEP * (c + 1)])
-        totals = totals * np.exp(tops - highest)
-        for c in static_range(steps):
-            totals = totals + np.exp(tile[:, STEP * c : STEP * (c + 1)] - highest)
-        return highest, totals
+    def column_end(k):  # type: ignore[no-untyped-def]
+        return iota((1, narrow), 1) + first(k)
+
+    def lane_steps(width: int) -> tuple[Any, Any]:
+        """Return the functions that add a block of this width to the numbers of lanes."""
+
+        @function
+        def added(tile, totals):  # type: ignore[no-untyped-def]
+            for c in static_range(0, width, STEP):
+                totals = totals + tile[:, c : c + STEP]
+            return totals
+
+        @function
+        def online(tile, tops, totals, sums):  # type: ignore[no-untyped-def]
+            tile, highest = tile.astype(np.float32), tops
+            for c in static_range(0, width, STEP):
+                highest = np.maximum(highest, tile[:, c : c + STEP])
+            totals = totals * np.exp(tops - highest)
+            for c in static_range(0, width, STEP):
+                totals = totals + np.exp(tile[:, c : c + STEP] - highest)
+            return highest, totals, added(tile, sums) if plain else sums
+
+        return online, added
+
+    # of whole blocks, and of narrow ones
+    (online, added), (online_end, added_end) = lane_steps(columns), lane_steps(narrow)
 
     @function
     def normalizer(x, r, n):  # type: ignore[no-untyped-def]
         tops, totals = full((1, STEP), LOWEST, np.float32), full((1, STEP), 0.0, np.float32)
+        sums = totals
         if whole > 0:
             tile = x[r, block(0)]
             for k in range(1, whole):
                 following = x[r, block(k)]
-                tops, totals = online(tile.astype(np.float32), tops, totals)
+                tops, totals, sums = online(tile, tops, totals, sums)
                 tile = following
-            tops, totals = online(tile.astype(np.float32), tops, totals)
-        if tail:
-            end = x[r, last()].astype(np.float32)
-            end = np.where(column(whole) < n, end, -np.inf)
-            tops, totals = online(end, tops, totals)
+            tops, totals, sums = online(tile, tops, totals, sums)
+        for k in range(blocks.tail):
+            tile = x[r, end(k)].astype(np.float32)
+            if plain:
+                sums = added_end(tile, sums)
+            tile = np.where(column_end(k) < n, tile, -np.inf)
+            tops, totals, _ = online_end(tile, tops, totals, sums)
         top = lanes.max(tops, STEP * wgs)
-        return top, lanes.sum(totals * np.exp(tops - top), STEP * wgs)
-
-    @function
-    def added(tile, totals):  # type: ignore[no-untyped-def]
-        for c in static_range(steps):
-            totals = totals + tile[:, STEP * c : STEP * (c + 1)]
-        return totals
+        total = lanes.sum(totals * np.exp(tops - top), STEP * wgs)
+        return top, total, lanes.sum(sums, STEP * wgs) if plain else total
 
     @function
     def sums(x, y, r, term):  # type: ignore[no-untyped-def]
@@ -138,18 +164,18 @@ def functions(blocks: Blocks) -> Functions:
             j = block(k)
             tile = term(x[r, j].astype(np.float32), y[r, j].astype(np.float32))
             totals = added(tile, totals)
-        if tail:
-            j = last()
+        for k in range(blocks.tail):
+            j = end(k)
             tile = term(x[r, j].astype(np.float32), y[r, j].astype(np.float32))
-            totals = added(tile, totals)
+            totals = added_end(tile, totals)
         return lanes.sum(totals, STEP * wgs)
 
-    return Functions(normalizer, sums, block, last, column)
+    return Functions(normalizer, sums, block, end, column, column_end)
 
 
 def blocks_kernel(blocks: Blocks, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
     """Turn a function into a kernel with a CTA for each row of its first array."""
-    params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
+    params = CompilerParams(approx_math=True, ctas_per_sm=2, unsafe_no_auto_barriers=True)
     return kernel(  # type: ignore[no-any-return]
         num_compute_wgs=blocks.wgs,
         warp_specialized=False,
@@ -163,20 +189,21 @@ def blocks_kernel(blocks: Blocks, **options: Any) -> Callable[[Callable[..., Any
 def forward(blocks: Blocks, log: bool) -> Kernel:
     """Return the kernel ``(x, y)`` of y = softmax(x), or log_softmax(x)."""
     of = functions(blocks)
-    normalizer, block, last, whole = of.normalizer, of.block, of.last, blocks.whole
+    normalizer, block, end, whole = of.normalizer, of.block, of.end, blocks.whole
 
     @blocks_kernel(blocks, grid=lambda x: (x.shape[0],))
     def softmax_blocks(x, y):  # type: ignore[no-untyped-def]
         r = ds(program_id(0), 1)
-        top, total = normalizer(x, r, x.shape[1])
+        top, total, _ = normalizer(x, r, x.shape[1])
         less, scale = np.log(total), 1.0 / total
 
         def result(tile):  # type: ignore[no-untyped-def]
             tile = tile.astype(np.float32) - top
             return tile - less if log else np.exp(tile) * scale
 
-        if blocks.tail:
-            y[r, last()] = result(x[r, last()])
+        for k in range(blocks.tail):
+            j = end(k)
+            y[r, j] = result(x[r, j])
         for k in range(whole):
             j = block(whole - 1 - k)
             y[r, j] = result(x[r, j])
@@ -189,7 +216,7 @@ def backward(blocks: Blocks, log: bool) -> Kernel:
     """Return the kernel ``(g, y, dx)`` of the gradient dx of x, given y = softmax(x) or
     log_softmax(x) and the gradient g of y."""
     of = functions(blocks)
-    sums, block, last, whole = of.sums, of.block, of.last, blocks.whole
+    sums, block, end, whole = of.sums, of.block, of.end, blocks.whole
 
     @blocks_kernel(blocks, grid=lambda g: (g.shape[0],))
     def softmax_blocks_gradient(g, y, dx):  # type: ignore[no-untyped-def]
@@ -204,8 +231,9 @@ def backward(blocks: Blocks, log: bool) -> Kernel:
             g, y = g.astype(np.float32), y.astype(np.float32)
             return g - np.exp(y) * total if log else (g - total) * y
 
-        if blocks.tail:
-            dx[r, last()] = result(g[r, last()], y[r, last()])
+        for k in range(blocks.tail):
+            j = end(k)
+            dx[r, j] = result(g[r, j], y[r, j])
         for k in range(whole):
             j = block(whole - 1 - k)
             dx[r, j] = result(g[r, j], y[r, j])

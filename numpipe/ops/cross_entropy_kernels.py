@@ -1,0 +1,181 @@
+"""Kernels of the cross entropy of rows of logits, and of its gradient.
+
+Short rows stay in registers (`numpipe.rows`). A longer row is read in blocks (`long_rows`): once
+for the loss, and once more for a gradient that is computed together with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import function
+from ..kernels.decorator import kernel
+from ..kernels.kernel import Kernel
+from ..kernels.rows import RowKernel, rows
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.refs import ds
+from ..plan.context import axis_index, program_id
+from ..plan.specs import Static
+from .long_rows import Blocks, blocks_kernel, functions
+
+SHORT = 16384
+"""most columns of a row in registers"""
+
+
+@function
+def target(p, column, label, grad, smoothing, n):  # type: ignore[no-untyped-def]
+    """Return the gradient of the logits: grad times p minus the targets."""
+    hit = np.where(column == label, 1.0 - smoothing, 0.0)
+    return (p - (hit + smoothing / n)) * grad
+
+
+@functools.cache
+def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
+    """Return the kernel ``(x, labels, grad, loss, lse, dx)`` without the `lacking` ones.
+
+    x, labels  logits (rows, n) and the column of each row's label
+    loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
+    grad, dx   the gradient of each row's loss, and of x
+    """
+
+    @rows(without=lacking)
+    def cross_entropy_rows(  # type: ignore[no-untyped-def]
+        x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static
+    ):
+        i, j = row.block()
+        n = x.shape[1]
+        tile = x[i, j].astype(np.float32)
+        label = row.get(labels).astype(np.int32)
+        counted = label != ignored
+        if row.height == 1:
+            number = labels[program_id(0)]
+            # an element, so that a label outside the row is reported
+            own = x[program_id(0), 0 if number == ignored else number]
+            picked = full((1, 1), own, np.float32)
+        else:
+            # not used, so that only checks of bounds remain of it
+            x[0, np.where(counted, label, 0).reshape(-1)]
+            picked = row.sum(np.where(row.column() == label, tile, 0.0), n)
+        p, total = row.softmax(tile, n)
+        value = total - (1.0 - smoothing) * picked
+        if smooth:
+            value = value - smoothing / n * row.sum(tile, n)
+        if row.wgs == 1 or axis_index("wg") == 0:
+            loss[i] = np.where(counted, value, 0.0).reshape(-1)
+            if lse is not None:
+                lse[i] = total.reshape(-1)
+        if dx is not None:
+            made = target(p, row.column(), label, row.get(grad), smoothing, n)
+            dx[i, j] = np.where(counted, made, 0.0)
+
+    return cross_entropy_rows
+
+
+@functools.cache
+def backward_short() -> RowKernel:
+    """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
+
+    @rows()
+    def cross_entropy_gradient(  # type: ignore[no-untyped-def]
+        x, labels, lse, grad, dx, *, smoothing, ignored, row: Static
+    ):
+        i, j = row.block()
+        label = row.get(labels).astype(np.int32)
+        p = np.exp(x[i, j].astype(np.float32) - row.get(lse))
+        made = target(p, row.column(), label, row.get(grad), smoothing, x.shape[1])
+        dx[i, j] = np.where(label != ignored, made, 0.0)
+
+    return cross_entropy_gradient
+
+
+@functools.cache
+def forward_long(blocks: Blocks, lacking: tuple[str, ...], smooth: bool) -> Kernel:
+    """Return the kernel of `forward_short` for longer rows; dx may be x."""
+    of = functions(blocks, smooth)
+    normalizer, block, end, whole = of.normalizer, of.block, of.end, blocks.whole
+    column, column_end = of.column, of.column_end
+
+    @blocks_kernel(blocks, grid=lambda x: (x.shape[0],), without=lacking)
+    def cross_entropy_blocks(  # type: ignore[no-untyped-def]
+        x, labels, grad, loss, lse, dx, *, smoothing, ignored
+    ):
+        at = program_id(0)
+        r, n, label = ds(at, 1), x.shape[1], labels[at]
+        picked = x[at, 0 if label == ignored else label]
+        top, total, plain = normalizer(x, r, n)
+        value = top + np.log(total) - (1.0 - smoothing) * full((1, 1), picked, np.float32)
+        if smooth:
+            value = value - smoothing / n * plain
+        if axis_index("wg") == 0:
+            loss[r] = np.where(full((1, 1), label, np.int32) != ignored, value, 0.0).reshape(-1)
+            if lse is not None:
+                lse[r] = (top + np.log(total)).reshape(-1)
+        if dx is not None:
+            scale = 0.0 if label == ignored else grad[at]
+            inverse = 1.0 / total
+
+            def made(tile, columns):  # type: ignore[no-untyped-def]
+                p = np.exp(tile.astype(np.float32) - top) * inverse
+                return target(p, columns, label, scale, smoothing, n)
+
+            for k in range(blocks.tail):
+                dx[r, end(k)] = made(x[r, end(k)], column_end(k))
+            for k in range(whole):
+                b = whole - 1 - k
+                dx[r, block(b)] = made(x[r, block(b)], column(b))
+
+    return cross_entropy_blocks
+
+
+@functools.cache
+def backward_long(blocks: Blocks) -> Kernel:
+    """Return the kernel of `backward_short` for longer rows."""
+    of = functions(blocks)
+    block, end, column, column_end = of.block, of.end, of.column, of.column_end
+
+    @blocks_kernel(blocks, grid=lambda x: (x.shape[0],))
+    def cross_entropy_blocks_gradient(  # type: ignore[no-untyped-def]
+        x, labels, lse, grad, dx, *, smoothing, ignored
+    ):
+        at = program_id(0)
+        r, n, label, total = ds(at, 1), x.shape[1], labels[at], lse[at]
+        scale = 0.0 if label == ignored else grad[at]
+
+        def made(tile, columns):  # type: ignore[no-untyped-def]
+            p = np.exp(tile.astype(np.float32) - total)
+            return target(p, columns, label, scale, smoothing, n)
+
+        for k in range(blocks.whole):
+            dx[r, block(k)] = made(x[r, block(k)], column(k))
+        for k in range(blocks.tail):
+            dx[r, end(k)] = made(x[r, end(k)], column_end(k))
+
+    return cross_entropy_blocks_gradient
+
+
+VECTOR = 1024
+"""elements of a vector that a warpgroup adds at once"""
+
+
+@kernel(grid=(1,), warp_specialized=False)
+def inverse_count(labels, inverse, *, ignored):  # type: ignore[no-untyped-def]
+    """inverse[0] = 1 / number of labels that are not ignored"""
+    n, counts = labels.shape[0], full(VECTOR, 0.0, np.float32)
+    for k in range(cdiv(n, VECTOR)):
+        counted = labels[ds(k * VECTOR, VECTOR)].astype(np.int32) != ignored
+        inside = iota(VECTOR) + k * VECTOR < n
+        counts = counts + np.where(counted & inside, 1.0, 0.0)
+    inverse[ds(0, 1)] = 1.0 / full(1, counts.sum(), np.float32)
+
+
+@kernel(grid=(1,), warp_specialized=False)
+def scaled_sum(losses, scale, result):  # type: ignore[no-untyped-def]
+    """result[0] = scale[0] * sum(losses)"""
+    totals = full(VECTOR, 0.0, np.float32)
+    for k in range(cdiv(losses.shape[0], VECTOR)):
+        totals = totals + losses[ds(k * VECTOR, VECTOR)]
+    result[ds(0, 1)] = full(1, totals.sum() * scale[0], np.float32)
