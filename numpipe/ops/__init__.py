@@ -38,6 +38,7 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .cross_entropy import cross_entropy, cross_entropy_with_gradient
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
@@ -50,6 +51,8 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "cross_entropy",
+    "cross_entropy_with_gradient",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",

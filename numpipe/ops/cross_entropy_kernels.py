@@ -162,14 +162,14 @@ VECTOR = 1024
 
 
 @kernel(grid=(1,), warp_specialized=False)
-def inverse_count(labels, inverse, *, ignored):  # type: ignore[no-untyped-def]
-    """inverse[0] = 1 / number of labels that are not ignored"""
+def inverse_count(labels, inverse, *, ignored, mean):  # type: ignore[no-untyped-def]
+    """inverse[0] = 1 / number of labels that are not ignored, or 1 without `mean`"""
     n, counts = labels.shape[0], full(VECTOR, 0.0, np.float32)
     for k in range(cdiv(n, VECTOR)):
         counted = labels[ds(k * VECTOR, VECTOR)].astype(np.int32) != ignored
         inside = iota(VECTOR) + k * VECTOR < n
         counts = counts + np.where(counted & inside, 1.0, 0.0)
-    inverse[ds(0, 1)] = 1.0 / full(1, counts.sum(), np.float32)
+    inverse[ds(0, 1)] = 1.0 / full(1, counts.sum() if mean else 1.0, np.float32)
 
 
 @kernel(grid=(1,), warp_specialized=False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..kernels.kernel import Kernel
 from ..kernels.rows import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
@@ -17,7 +18,7 @@ MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 def launch_over_rows(
     op: str,
-    kernel: RowKernel,
+    kernel: RowKernel | Kernel,
     inputs: Mapping[str, tuple[str, ArrayInfo]],
     results: Mapping[str, tuple[str, ArrayInfo]],
     target: str | None,
