@@ -5,6 +5,8 @@
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
+`cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
+                `fused_linear_cross_entropy` takes the last layer's input and weight
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
@@ -39,6 +41,7 @@ from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
 from .cross_entropy import cross_entropy, cross_entropy_with_gradient
+from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
@@ -53,6 +56,7 @@ __all__ = [
     "copy",
     "cross_entropy",
     "cross_entropy_with_gradient",
+    "fused_linear_cross_entropy",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",

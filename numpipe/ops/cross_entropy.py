@@ -13,6 +13,7 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .cross_entropy_kernels import (
+    HELD,
     SHORT,
     backward_long,
     backward_short,
@@ -92,7 +93,7 @@ def launch_rows(
     launch_over_rows(
         "cross_entropy",
         forward_short(lacking, smooth)
-        if n <= SHORT
+        if n <= (SHORT if dlogits is None else HELD)
         else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth),
         inputs,
         results,
@@ -183,9 +184,7 @@ def _launch_loss(
     target: str | None,
     stream: Any,
 ) -> None:
-    _launch(
-        logits, labels, loss, None, label_smoothing, ignore_index, reduction, target, stream
-    )
+    _launch(logits, labels, loss, None, label_smoothing, ignore_index, reduction, target, stream)
 
 
 def _launch_rows(
@@ -345,7 +344,9 @@ def _composed(
     if reduction == "none":
         return loss
     total = loss.sum()
-    return total if reduction == "sum" else total / xp.cast(labels != ignore_index, np.float32).sum()
+    return (
+        total if reduction == "sum" else total / xp.cast(labels != ignore_index, np.float32).sum()
+    )
 
 
 def _batched(
@@ -410,13 +411,37 @@ def cross_entropy(
     target, stream   as for any kernel
 
     Logits are read once, and once more for their gradient. Raises SpecError for other shapes, types
-    and options. A label outside 0…n - 1 is the hazard `out-of-bounds` in the simulator and with
-    NUMPIPE_DEBUG=1; otherwise the result is undefined.
+    and options. A label outside 0…n - 1 is the hazard `out-of-bounds` in the simulator; a GPU
+    without ``debug=True`` reads 0 for its logit.
 
     >>> logits, labels = np.zeros((3, 4), np.float32), np.array([0, 3, -100])
     >>> cross_entropy(logits, labels, target="sim") == np.log(np.float32(4))
     np.True_
     """
+
+
+def _batched_with_gradient(
+    xp: Any,
+    logits: Any,
+    labels: Any,
+    label_smoothing: float,
+    ignore_index: int,
+    reduction: str,
+    size: Any,
+    batched: dict[str, bool],
+) -> Any:
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    arrays = {"logits": logits, "labels": labels}
+    each = [
+        xp(
+            cross_entropy_with_gradient,
+            *(x[number] if batched[name] else x for name, x in arrays.items()),
+            reduction=reduction,
+            **options,
+        )
+        for number in range(size)
+    ]
+    return tuple(xp.stack(results) for results in zip(*each, strict=True))
 
 
 @op(
@@ -430,6 +455,7 @@ def cross_entropy(
             dlogits * (grad_loss[..., None] if reduction == "none" else grad_loss)
         )
     },
+    batching=_batched_with_gradient,
 )
 def cross_entropy_with_gradient(
     logits: Any,

@@ -7,7 +7,6 @@ for the loss, and once more for a gradient that is computed together with it.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from ..plan.context import axis_index, program_id
 from ..plan.specs import Static
 from .long_rows import Blocks, blocks_kernel, functions
 
-SHORT = 16384
-"""most columns of a row in registers"""
+SHORT, HELD = 16384, 8192
+"""most columns of a row in registers: for its loss or its gradient alone, and for both at once"""
 
 
 @function
@@ -42,7 +41,7 @@ def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
     grad, dx   the gradient of each row's loss, and of x
     """
 
-    @rows(without=lacking)
+    @rows(without=lacking, operands=1 if "dx" in lacking else 2)
     def cross_entropy_rows(  # type: ignore[no-untyped-def]
         x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static
     ):
@@ -52,9 +51,9 @@ def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
         label = row.get(labels).astype(np.int32)
         counted = label != ignored
         if row.height == 1:
-            number = labels[program_id(0)]
+            number = labels[program_id(0) // row.cluster]
             # an element, so that a label outside the row is reported
-            own = x[program_id(0), 0 if number == ignored else number]
+            own = x[program_id(0) // row.cluster, 0 if number == ignored else number]
             picked = full((1, 1), own, np.float32)
         else:
             # not used, so that only checks of bounds remain of it
@@ -64,7 +63,9 @@ def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
         value = total - (1.0 - smoothing) * picked
         if smooth:
             value = value - smoothing / n * row.sum(tile, n)
-        if row.wgs == 1 or axis_index("wg") == 0:
+        if (row.wgs == 1 or axis_index("wg") == 0) and (
+            row.cluster == 1 or axis_index("part") == 0
+        ):
             loss[i] = np.where(counted, value, 0.0).reshape(-1)
             if lse is not None:
                 lse[i] = total.reshape(-1)

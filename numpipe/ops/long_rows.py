@@ -1,4 +1,4 @@
-"""Rows that are read in blocks, for rows of any length: kernels that take a row twice.
+"""Rows of any length, which kernels read in blocks, once or twice.
 
 A CTA has one row. Its warpgroups read a block of it at each step, and each lane keeps a running
 maximum and sum of its own columns, so that warps exchange numbers once a row. The second pass takes
@@ -22,7 +22,7 @@ from ..kernels.rows import LOWEST, Rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
-from ..plan.context import axis_index, program_id
+from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 
 WARPGROUPS = 4
@@ -183,59 +183,3 @@ def blocks_kernel(blocks: Blocks, **options: Any) -> Callable[[Callable[..., Any
         compiler_params=params,
         **options,
     )
-
-
-@functools.cache
-def forward(blocks: Blocks, log: bool) -> Kernel:
-    """Return the kernel ``(x, y)`` of y = softmax(x), or log_softmax(x)."""
-    of = functions(blocks)
-    normalizer, block, end, whole = of.normalizer, of.block, of.end, blocks.whole
-
-    @blocks_kernel(blocks, grid=lambda x: (x.shape[0],))
-    def softmax_blocks(x, y):  # type: ignore[no-untyped-def]
-        r = ds(program_id(0), 1)
-        top, total, _ = normalizer(x, r, x.shape[1])
-        less, scale = np.log(total), 1.0 / total
-
-        def result(tile):  # type: ignore[no-untyped-def]
-            tile = tile.astype(np.float32) - top
-            return tile - less if log else np.exp(tile) * scale
-
-        for k in range(blocks.tail):
-            j = end(k)
-            y[r, j] = result(x[r, j])
-        for k in range(whole):
-            j = block(whole - 1 - k)
-            y[r, j] = result(x[r, j])
-
-    return softmax_blocks
-
-
-@functools.cache
-def backward(blocks: Blocks, log: bool) -> Kernel:
-    """Return the kernel ``(g, y, dx)`` of the gradient dx of x, given y = softmax(x) or
-    log_softmax(x) and the gradient g of y."""
-    of = functions(blocks)
-    sums, block, end, whole = of.sums, of.block, of.end, blocks.whole
-
-    @blocks_kernel(blocks, grid=lambda g: (g.shape[0],))
-    def softmax_blocks_gradient(g, y, dx):  # type: ignore[no-untyped-def]
-        r = ds(program_id(0), 1)
-
-        def term(g, y):  # type: ignore[no-untyped-def]
-            return g if log else g * y
-
-        total = sums(g, y, r, term)
-
-        def result(g, y):  # type: ignore[no-untyped-def]
-            g, y = g.astype(np.float32), y.astype(np.float32)
-            return g - np.exp(y) * total if log else (g - total) * y
-
-        for k in range(blocks.tail):
-            j = end(k)
-            dx[r, j] = result(g[r, j], y[r, j])
-        for k in range(whole):
-            j = block(whole - 1 - k)
-            dx[r, j] = result(g[r, j], y[r, j])
-
-    return softmax_blocks_gradient

@@ -36,15 +36,15 @@ def launch_over_rows(
     and copied.
     """
     arrays = {
-        name: _flat(kind, info) or _flat(kind, copied(info, target, stream))
+        name: flat(kind, info) or flat(kind, copied(info, target, stream))
         for name, (kind, info) in inputs.items()
     }
     late = []
     for name, (kind, info) in results.items():
-        if (view := _flat(kind, info)) is None:
+        if (view := flat(kind, info)) is None:
             fresh = allocated(op, info, info.shape, stream)
             late.append((fresh, info))
-            view = _flat(kind, fresh)
+            view = flat(kind, fresh)
         arrays[name] = view
     first, *others = arrays.values()
     names = list(arrays)[1:]
@@ -53,7 +53,7 @@ def launch_over_rows(
         move(fresh, info, target, stream)
 
 
-def _flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
+def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
     """Return the view that the kernel takes, or None if there is none: the elements of a row are
     not adjacent, or the rows are not evenly spaced."""
     size = info.dtype.itemsize
