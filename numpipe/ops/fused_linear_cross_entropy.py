@@ -125,6 +125,8 @@ def _launch(
         if made and dweight:
             product(logits, weight, part(made, first, last))
             product(transposed(logits), x_rows, dweight, added=first > 0)
+    if dweight and not rows:
+        product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
     launch_sum(losses, inverse, loss, target, stream)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
