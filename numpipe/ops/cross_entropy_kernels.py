@@ -59,8 +59,11 @@ def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
             # not used, so that only checks of bounds remain of it
             x[0, np.where(counted, label, 0).reshape(-1)]
             picked = row.sum(np.where(row.column() == label, tile, 0.0), n)
+        # a loss near 0 keeps its digits
+        shift = np.where(abs(picked) < np.inf, picked, 0.0)
+        tile = tile - shift
         p, total = row.softmax(tile, n)
-        value = total - (1.0 - smoothing) * picked
+        value = total - (1.0 - smoothing) * (picked - shift)
         if smooth:
             value = value - smoothing / n * row.sum(tile, n)
         if (row.wgs == 1 or axis_index("wg") == 0) and (
@@ -68,7 +71,7 @@ def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
         ):
             loss[i] = np.where(counted, value, 0.0).reshape(-1)
             if lse is not None:
-                lse[i] = total.reshape(-1)
+                lse[i] = (total + shift).reshape(-1)
         if dx is not None:
             made = target(p, row.column(), label, row.get(grad), smoothing, n)
             dx[i, j] = np.where(counted, made, 0.0)
@@ -106,22 +109,22 @@ def forward_long(blocks: Blocks, lacking: tuple[str, ...], smooth: bool) -> Kern
     ):
         at = program_id(0)
         r, n, label = ds(at, 1), x.shape[1], labels[at]
+        counted = full((1, 1), label, np.int32) != ignored
         picked = x[at, 0 if label == ignored else label]
         top, total, plain = normalizer(x, r, n)
-        value = top + np.log(total) - (1.0 - smoothing) * full((1, 1), picked, np.float32)
+        value = np.log(total) + (1.0 - smoothing) * (top - full((1, 1), picked, np.float32))
         if smooth:
-            value = value - smoothing / n * plain
+            value = value + smoothing * (top - plain / n)
         if axis_index("wg") == 0:
-            loss[r] = np.where(full((1, 1), label, np.int32) != ignored, value, 0.0).reshape(-1)
+            loss[r] = np.where(counted, value, 0.0).reshape(-1)
             if lse is not None:
                 lse[r] = (top + np.log(total)).reshape(-1)
         if dx is not None:
-            scale = 0.0 if label == ignored else grad[at]
-            inverse = 1.0 / total
+            scale, inverse = grad[at], 1.0 / total
 
             def made(tile, columns):  # type: ignore[no-untyped-def]
                 p = np.exp(tile.astype(np.float32) - top) * inverse
-                return target(p, columns, label, scale, smoothing, n)
+                return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
 
             for k in range(blocks.tail):
                 dx[r, end(k)] = made(x[r, end(k)], column_end(k))
@@ -143,12 +146,12 @@ def backward_long(blocks: Blocks) -> Kernel:
         x, labels, lse, grad, dx, *, smoothing, ignored
     ):
         at = program_id(0)
-        r, n, label, total = ds(at, 1), x.shape[1], labels[at], lse[at]
-        scale = 0.0 if label == ignored else grad[at]
+        r, n, label, total, scale = ds(at, 1), x.shape[1], labels[at], lse[at], grad[at]
+        counted = full((1, 1), label, np.int32) != ignored
 
         def made(tile, columns):  # type: ignore[no-untyped-def]
             p = np.exp(tile.astype(np.float32) - total)
-            return target(p, columns, label, scale, smoothing, n)
+            return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
 
         for k in range(blocks.whole):
             dx[r, block(k)] = made(x[r, block(k)], column(k))

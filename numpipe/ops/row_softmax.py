@@ -53,7 +53,7 @@ from .operands import copied, move
 PARAMS = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
 TYPES = ("float16", "bfloat16", "float32")
 MOST = 16384
-"""most columns, so that a row fits in the registers of its warpgroups (`long_softmax` has others)"""
+"""most columns, so that a row fits in the registers of its warpgroups (`long_softmax` has more)"""
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of a piece's maximum: for a piece of all -inf, exp(-inf - LOWEST) is 0 rather than
 NaN"""
