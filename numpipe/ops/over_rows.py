@@ -59,7 +59,9 @@ def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
     size = info.dtype.itemsize
     if kind == MATRIX:
         view = merged(info, 1)
-        adjacent = view is not None and (view.strides[1] == size or view.shape[1] == 1)
+        adjacent = view is not None and (
+            view.strides[1] == size or view.shape[1] == 1 or 0 in view.shape
+        )
         return view if adjacent else None
     if kind == COLUMNS:
         return info if info.strides[-1] == size or info.shape[-1] == 1 else None
