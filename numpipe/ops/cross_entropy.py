@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.argument_checks import Rule, finite, is_int, word
+from ..diagnostics.argument_checks import FLAG, Rule, finite, is_int, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
@@ -39,9 +39,11 @@ CHECKS = {
     "ignore_index": Rule(
         ("an int of 32 bits",), lambda value: is_int(value) and -(1 << 31) <= value < 1 << 31
     ),
+    "debug": FLAG,
     "reduction": word("mean", "sum", "none"),
 }
-OPTIONS = {name: CHECKS[name] for name in ("label_smoothing", "ignore_index")}
+TARGETS = {name: CHECKS[name] for name in ("label_smoothing", "ignore_index")}
+OPTIONS = TARGETS | {"debug": FLAG}
 
 
 def loss_type(logits: Any, labels: Any, reduction: str) -> ArrayType:
@@ -71,6 +73,7 @@ def launch_rows(
     *,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     target: str | None,
     stream: Any,
     lse: ArrayInfo | None = None,
@@ -92,9 +95,9 @@ def launch_rows(
         results["dx"] = (MATRIX, dlogits)
     launch_over_rows(
         "cross_entropy",
-        forward_short(lacking, smooth)
+        forward_short(lacking, smooth, debug)
         if n <= (SHORT if dlogits is None else HELD)
-        else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth),
+        else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth, debug),
         inputs,
         results,
         target,
@@ -147,6 +150,7 @@ def _launch(
     dlogits: ArrayInfo | None,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     target: str | None,
     stream: Any,
@@ -165,6 +169,7 @@ def _launch(
             losses,
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
+            debug=debug,
             target=target,
             stream=stream,
             grad=None if dlogits is None or scale is None else repeated(scale, shape),
@@ -180,11 +185,14 @@ def _launch_loss(
     loss: ArrayInfo,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     target: str | None,
     stream: Any,
 ) -> None:
-    _launch(logits, labels, loss, None, label_smoothing, ignore_index, reduction, target, stream)
+    _launch(
+        logits, labels, loss, None, label_smoothing, ignore_index, debug, reduction, target, stream
+    )
 
 
 def _launch_rows(
@@ -194,6 +202,7 @@ def _launch_rows(
     lse: ArrayInfo,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     target: str | None,
     stream: Any,
 ) -> None:
@@ -204,6 +213,7 @@ def _launch_rows(
         lse=lse,
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
+        debug=debug,
         target=target,
         stream=stream,
     )
@@ -268,7 +278,7 @@ def _second(
     results={"dlogits": "... n"},
     types=TYPES,
     launch=_launch_backward,
-    checks=OPTIONS,
+    checks=TARGETS,
     gradients={"logits grad": _second},
     batching="leading",
 )
@@ -318,6 +328,7 @@ def cross_entropy_rows(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    debug: bool = False,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
@@ -332,6 +343,7 @@ def _composed(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
 ) -> Any:
     loss, _ = xp(
@@ -340,6 +352,7 @@ def _composed(
         labels,
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
+        debug=debug,
     )
     if reduction == "none":
         return loss
@@ -355,6 +368,7 @@ def _batched(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     size: Any,
     batched: dict[str, bool],
@@ -369,6 +383,7 @@ def _batched(
         labels,
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
+        debug=debug,
     )
     if reduction == "none":
         return loss
@@ -393,6 +408,7 @@ def cross_entropy(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    debug: bool = False,
     reduction: str = "mean",
     out: Any = None,
     target: str | None = None,
@@ -407,12 +423,13 @@ def cross_entropy(
     ignore_index     rows with this label have no loss and no gradient
     reduction        "mean" over the rows that are not ignored (NaN if all are), "sum", or "none"
                      for an array like labels
+    debug            report a label outside 0…n - 1 on the GPU as a SimulationError, `out-of-bounds`
     out              a float32 array for the loss; allocated by default
     target, stream   as for any kernel
 
     Logits are read once, and once more for their gradient. Raises SpecError for other shapes, types
-    and options. A label outside 0…n - 1 is the hazard `out-of-bounds` in the simulator; a GPU
-    without ``debug=True`` reads 0 for its logit.
+    and options. A label outside 0…n - 1 is the hazard `out-of-bounds` in the simulator, and on
+    the GPU with `debug`; without, the GPU reads 0 for its logit.
 
     >>> logits, labels = np.zeros((3, 4), np.float32), np.array([0, 3, -100])
     >>> cross_entropy(logits, labels, target="sim") == np.log(np.float32(4))
@@ -426,11 +443,12 @@ def _batched_with_gradient(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     size: Any,
     batched: dict[str, bool],
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     arrays = {"logits": logits, "labels": labels}
     each = [
         xp(
@@ -463,6 +481,7 @@ def cross_entropy_with_gradient(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    debug: bool = False,
     reduction: str = "mean",
     out: Any = None,
     target: str | None = None,

@@ -4,6 +4,9 @@ Short rows stay in registers (`numpipe.rows`). A longer row is read in blocks (`
 for the loss, and once more for a gradient that is computed together with it.
 """
 
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
 from __future__ import annotations
 
 import functools
@@ -18,6 +21,7 @@ from ..kernels.rows import RowKernel, rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, program_id
+from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .long_rows import Blocks, blocks_kernel, functions
 
@@ -26,25 +30,28 @@ SHORT, HELD = 16384, 8192
 
 
 @function
-def target(p, column, label, grad, smoothing, n):  # type: ignore[no-untyped-def]
+def target(p, column, label, grad, smoothing, n):
     """Return the gradient of the logits: grad times p minus the targets."""
     hit = np.where(column == label, 1.0 - smoothing, 0.0)
     return (p - (hit + smoothing / n)) * grad
 
 
 @functools.cache
-def forward_short(lacking: tuple[str, ...], smooth: bool) -> RowKernel:
+def forward_short(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowKernel:
     """Return the kernel ``(x, labels, grad, loss, lse, dx)`` without the `lacking` ones.
 
     x, labels  logits (rows, n) and the column of each row's label
     loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
     grad, dx   the gradient of each row's loss, and of x
+
+    With `debug`, the kernel reports labels outside the row.
     """
 
-    @rows(without=lacking, operands=1 if "dx" in lacking else 2)
-    def cross_entropy_rows(  # type: ignore[no-untyped-def]
-        x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static
-    ):
+    params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
+    options = {"compiler_params": params} if debug else {}
+
+    @rows(without=lacking, operands=1 if "dx" in lacking else 2, **options)
+    def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         i, j = row.block()
         n = x.shape[1]
         tile = x[i, j].astype(np.float32)
@@ -84,9 +91,7 @@ def backward_short() -> RowKernel:
     """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
 
     @rows()
-    def cross_entropy_gradient(  # type: ignore[no-untyped-def]
-        x, labels, lse, grad, dx, *, smoothing, ignored, row: Static
-    ):
+    def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         i, j = row.block()
         label = row.get(labels).astype(np.int32)
         p = np.exp(x[i, j].astype(np.float32) - row.get(lse))
@@ -97,16 +102,16 @@ def backward_short() -> RowKernel:
 
 
 @functools.cache
-def forward_long(blocks: Blocks, lacking: tuple[str, ...], smooth: bool) -> Kernel:
+def forward_long(
+    blocks: Blocks, lacking: tuple[str, ...], smooth: bool, debug: bool = False
+) -> Kernel:
     """Return the kernel of `forward_short` for longer rows; dx may be x."""
     of = functions(blocks, smooth)
     normalizer, block, end, whole = of.normalizer, of.block, of.end, blocks.whole
     column, column_end = of.column, of.column_end
 
-    @blocks_kernel(blocks, grid=lambda x: (x.shape[0],), without=lacking)
-    def cross_entropy_blocks(  # type: ignore[no-untyped-def]
-        x, labels, grad, loss, lse, dx, *, smoothing, ignored
-    ):
+    @blocks_kernel(blocks, debug, grid=lambda x: (x.shape[0],), without=lacking)
+    def cross_entropy_blocks(x, labels, grad, loss, lse, dx, *, smoothing, ignored):
         at = program_id(0)
         r, n, label = ds(at, 1), x.shape[1], labels[at]
         counted = full((1, 1), label, np.int32) != ignored
@@ -122,7 +127,7 @@ def forward_long(blocks: Blocks, lacking: tuple[str, ...], smooth: bool) -> Kern
         if dx is not None:
             scale, inverse = grad[at], 1.0 / total
 
-            def made(tile, columns):  # type: ignore[no-untyped-def]
+            def made(tile, columns):
                 p = np.exp(tile.astype(np.float32) - top) * inverse
                 return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
 
@@ -142,14 +147,12 @@ def backward_long(blocks: Blocks) -> Kernel:
     block, end, column, column_end = of.block, of.end, of.column, of.column_end
 
     @blocks_kernel(blocks, grid=lambda x: (x.shape[0],))
-    def cross_entropy_blocks_gradient(  # type: ignore[no-untyped-def]
-        x, labels, lse, grad, dx, *, smoothing, ignored
-    ):
+    def cross_entropy_blocks_gradient(x, labels, lse, grad, dx, *, smoothing, ignored):
         at = program_id(0)
         r, n, label, total, scale = ds(at, 1), x.shape[1], labels[at], lse[at], grad[at]
         counted = full((1, 1), label, np.int32) != ignored
 
-        def made(tile, columns):  # type: ignore[no-untyped-def]
+        def made(tile, columns):
             p = np.exp(tile.astype(np.float32) - total)
             return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
 
@@ -166,7 +169,7 @@ VECTOR = 1024
 
 
 @kernel(grid=(1,), warp_specialized=False)
-def inverse_count(labels, inverse, *, ignored, mean):  # type: ignore[no-untyped-def]
+def inverse_count(labels, inverse, *, ignored, mean):
     """inverse[0] = 1 / number of labels that are not ignored, or 1 without `mean`"""
     n, counts = labels.shape[0], full(VECTOR, 0.0, np.float32)
     for k in range(cdiv(n, VECTOR)):
@@ -177,7 +180,7 @@ def inverse_count(labels, inverse, *, ignored, mean):  # type: ignore[no-untyped
 
 
 @kernel(grid=(1,), warp_specialized=False)
-def scaled_sum(losses, scale, result):  # type: ignore[no-untyped-def]
+def scaled_sum(losses, scale, result):
     """result[0] = scale[0] * sum(losses)"""
     totals = full(VECTOR, 0.0, np.float32)
     for k in range(cdiv(losses.shape[0], VECTOR)):

@@ -82,6 +82,7 @@ def _launch(
     scale: ArrayInfo | None,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     target: str | None,
     stream: Any,
@@ -103,8 +104,8 @@ def _launch(
 
     def product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, added: bool = False) -> None:
         """out = a @ b, or out += a @ b."""
-        options = {"alpha": 1.0, "beta": 1.0, "activation": None, "batch_invariant": False}
-        launch_product(a, b, out if added else None, None, out, config=None, **options, **place)
+        added_to = out if added else None
+        launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, target, stream)
 
     for first in range(0, rows, chunk(rows)):
         last = min(rows, first + chunk(rows))
@@ -118,6 +119,7 @@ def _launch(
             part(losses, first, last),
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
+            debug=debug,
             grad=one and strided(one, (last - first,), (0,)),
             dlogits=logits if dx else None,
             **place,
@@ -148,11 +150,12 @@ def _launch_loss(
     loss: ArrayInfo,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     target: str | None,
     stream: Any,
 ) -> None:
-    options = label_smoothing, ignore_index, reduction, target, stream
+    options = label_smoothing, ignore_index, debug, reduction, target, stream
     _launch(x, weight, labels, loss, None, None, None, *options)
 
 
@@ -163,12 +166,13 @@ def _batched(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     size: Any,
     batched: dict[str, bool],
     several: bool = False,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     arrays = {"x": x, "weight": weight, "labels": labels}
     each = [
         xp(
@@ -191,11 +195,12 @@ def _batched_with_gradient(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
     size: Any,
     batched: dict[str, bool],
 ) -> Any:
-    options = label_smoothing, ignore_index, reduction
+    options = label_smoothing, ignore_index, debug, reduction
     return _batched(xp, x, weight, labels, *options, size, batched, True)
 
 
@@ -218,6 +223,7 @@ def fused_linear_cross_entropy_with_gradient(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    debug: bool = False,
     reduction: str = "mean",
     out: Any = None,
     target: str | None = None,
@@ -234,9 +240,10 @@ def _composed(
     labels: Any,
     label_smoothing: float,
     ignore_index: int,
+    debug: bool,
     reduction: str,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     made = xp(
         fused_linear_cross_entropy_with_gradient, x, weight, labels, reduction=reduction, **options
     )
@@ -260,6 +267,7 @@ def fused_linear_cross_entropy(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    debug: bool = False,
     reduction: str = "mean",
     out: Any = None,
     target: str | None = None,
@@ -272,7 +280,7 @@ def fused_linear_cross_entropy(
     weight     (v, d) of the same type: a row for each class
     labels     (…) of int32 or int64: the class of each row of x, 0…v - 1
     reduction  "mean" over the rows that are not ignored (NaN if all are), or "sum"
-    label_smoothing, ignore_index, out, target, stream
+    label_smoothing, ignore_index, debug, out, target, stream
                as for `cross_entropy`
 
     In PyTorch and JAX, the gradients of x and weight are computed with the loss where it is

@@ -5,6 +5,9 @@ maximum and sum of its own columns, so that warps exchange numbers once a row. T
 the blocks in reverse: the last ones are still in the L2 cache.
 """
 
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
 from __future__ import annotations
 
 import functools
@@ -92,37 +95,37 @@ def functions(blocks: Blocks, plain: bool = False) -> Functions:
     lanes = Rows(1, STEP, wgs, whole=STEP)
 
     @function
-    def block(k):  # type: ignore[no-untyped-def]
+    def block(k):
         start = (k * wgs + axis_index("wg")) * columns
         return ds(start, columns, most=(whole * wgs - 1) * columns)
 
     @function
-    def first(k):  # type: ignore[no-untyped-def]
+    def first(k):
         return whole * wgs * columns + (k * wgs + axis_index("wg")) * narrow
 
     @function
-    def end(k):  # type: ignore[no-untyped-def]
+    def end(k):
         return ds(first(k), narrow)
 
     @function
-    def column(k):  # type: ignore[no-untyped-def]
+    def column(k):
         return iota((1, columns), 1) + (k * wgs + axis_index("wg")) * columns
 
     @function
-    def column_end(k):  # type: ignore[no-untyped-def]
+    def column_end(k):
         return iota((1, narrow), 1) + first(k)
 
     def lane_steps(width: int) -> tuple[Any, Any]:
         """Return the functions that add a block of this width to the numbers of lanes."""
 
         @function
-        def added(tile, totals):  # type: ignore[no-untyped-def]
+        def added(tile, totals):
             for c in static_range(0, width, STEP):
                 totals = totals + tile[:, c : c + STEP]
             return totals
 
         @function
-        def online(tile, tops, totals, sums):  # type: ignore[no-untyped-def]
+        def online(tile, tops, totals, sums):
             tile, highest = tile.astype(np.float32), tops
             for c in static_range(0, width, STEP):
                 highest = np.maximum(highest, tile[:, c : c + STEP])
@@ -137,7 +140,7 @@ def functions(blocks: Blocks, plain: bool = False) -> Functions:
     (online, added), (online_end, added_end) = lane_steps(columns), lane_steps(narrow)
 
     @function
-    def normalizer(x, r, n):  # type: ignore[no-untyped-def]
+    def normalizer(x, r, n):
         tops, totals = full((1, STEP), LOWEST, np.float32), full((1, STEP), 0.0, np.float32)
         sums = totals
         if whole > 0:
@@ -158,7 +161,7 @@ def functions(blocks: Blocks, plain: bool = False) -> Functions:
         return top, total, lanes.sum(sums, STEP * wgs) if plain else total
 
     @function
-    def sums(x, y, r, term):  # type: ignore[no-untyped-def]
+    def sums(x, y, r, term):
         totals = full((1, STEP), 0.0, np.float32)
         for k in range(whole):
             j = block(k)
@@ -173,9 +176,13 @@ def functions(blocks: Blocks, plain: bool = False) -> Functions:
     return Functions(normalizer, sums, block, end, column, column_end)
 
 
-def blocks_kernel(blocks: Blocks, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+def blocks_kernel(
+    blocks: Blocks, debug: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], Kernel]:
     """Turn a function into a kernel with a CTA for each row of its first array."""
-    params = CompilerParams(approx_math=True, ctas_per_sm=2, unsafe_no_auto_barriers=True)
+    params = CompilerParams(
+        approx_math=True, ctas_per_sm=2, unsafe_no_auto_barriers=True, debug=debug
+    )
     return kernel(  # type: ignore[no-any-return]
         num_compute_wgs=blocks.wgs,
         warp_specialized=False,

@@ -92,6 +92,7 @@ def test_at_most_a_quarter_of_the_logits_is_in_memory(rows: int) -> None:
             labels=labels,
             label_smoothing=0.0,
             ignore_index=-100,
+            debug=False,
             reduction="mean",
             target="sim",
             stream=None,
