@@ -77,6 +77,22 @@ def test_ignored_rows_have_zero_gradients_and_infinities_are_as_in_torch() -> No
         assert ops.cross_entropy(x[4:], labels[4:]).isnan()
 
 
+@pytest.mark.parametrize("columns", [40, 3000, 17000])
+def test_a_label_outside_the_vocabulary_is_reported_with_debug(columns: int) -> None:
+    x = torch.randn(3, columns, device="cuda")
+    for wrong in (-1, columns):
+        labels = torch.tensor([0, wrong, 2], device="cuda")
+        with pytest.raises(numpipe.SimulationError, match=f"index {wrong} .*outside") as raised:
+            ops.cross_entropy(x, labels, debug=True)
+            torch.cuda.synchronize()
+            numpipe.last_failure()
+        assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"
+    labels[1] = columns - 1
+    found = ops.cross_entropy(x, labels, debug=True)
+    torch.testing.assert_close(found, theirs(x, labels))
+    numpipe.last_failure()
+
+
 def test_a_cuda_graph() -> None:
     x = torch.randn(256, 20000, device="cuda", dtype=torch.bfloat16)
     labels = labels_of(x.shape)
