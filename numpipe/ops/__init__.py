@@ -7,6 +7,8 @@
 `log_softmax`   its logarithm
 `layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
 `rms_norm`      rows whose squares have the mean 1, with weight and residual
+`cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
+                `fused_linear_cross_entropy` takes the last layer's input and weight
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
@@ -40,6 +42,8 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .cross_entropy import cross_entropy, cross_entropy_with_gradient
+from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
@@ -54,6 +58,9 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "cross_entropy",
+    "cross_entropy_with_gradient",
+    "fused_linear_cross_entropy",
     "layer_norm",
     "log_softmax",
     "matmul",

@@ -250,7 +250,7 @@ def _result(a: Any, b: Any, c: Any, bias: Any, beta: float) -> ArrayType:
     return ArrayType(found[-1], a.dtype)
 
 
-def _launch(
+def launch_product(
     a: ArrayInfo,
     b: ArrayInfo,
     c: ArrayInfo | None,
@@ -418,7 +418,7 @@ def _batched(
     },
     results={"out": _result},
     types=TYPES,
-    launch=_launch,
+    launch=launch_product,
     checks={
         "alpha": finite(),
         "beta": finite(),

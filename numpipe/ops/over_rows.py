@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..kernels.kernel import Kernel
 from ..kernels.rows import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
@@ -17,7 +18,7 @@ MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 def launch_over_rows(
     op: str,
-    kernel: RowKernel,
+    kernel: RowKernel | Kernel,
     inputs: Mapping[str, tuple[str, ArrayInfo]],
     results: Mapping[str, tuple[str, ArrayInfo]],
     target: str | None,
@@ -35,15 +36,15 @@ def launch_over_rows(
     and copied.
     """
     arrays = {
-        name: _flat(kind, info) or _flat(kind, copied(info, target, stream))
+        name: flat(kind, info) or flat(kind, copied(info, target, stream))
         for name, (kind, info) in inputs.items()
     }
     late = []
     for name, (kind, info) in results.items():
-        if (view := _flat(kind, info)) is None:
+        if (view := flat(kind, info)) is None:
             fresh = allocated(op, info, info.shape, stream)
             late.append((fresh, info))
-            view = _flat(kind, fresh)
+            view = flat(kind, fresh)
         arrays[name] = view
     first, *others = arrays.values()
     names = list(arrays)[1:]
@@ -52,13 +53,15 @@ def launch_over_rows(
         move(fresh, info, target, stream)
 
 
-def _flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
+def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
     """Return the view that the kernel takes, or None if there is none: the elements of a row are
     not adjacent, or the rows are not evenly spaced."""
     size = info.dtype.itemsize
     if kind == MATRIX:
         view = merged(info, 1)
-        adjacent = view is not None and (view.strides[1] == size or view.shape[1] == 1)
+        adjacent = view is not None and (
+            view.strides[1] == size or view.shape[1] == 1 or 0 in view.shape
+        )
         return view if adjacent else None
     if kind == COLUMNS:
         return info if info.strides[-1] == size or info.shape[-1] == 1 else None

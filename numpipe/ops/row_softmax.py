@@ -45,7 +45,7 @@ from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType
+from .long_softmax import launch_long
 from .op_outputs import allocated
 from .operands import copied, move
 
@@ -53,7 +53,7 @@ from .operands import copied, move
 PARAMS = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True)
 TYPES = ("float16", "bfloat16", "float32")
 MOST = 16384
-"""most columns, so that a row fits in the registers of its warpgroups"""
+"""most columns, so that a row fits in the registers of its warpgroups (`long_softmax` has more)"""
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of a piece's maximum: for a piece of all -inf, exp(-inf - LOWEST) is 0 rather than
 NaN"""
@@ -354,16 +354,6 @@ def backward(config: Config, log: bool) -> Kernel:
 
 
 # ---- launches for arrays with any layout
-def columns_fit(op: str, x: ArrayInfo) -> ArrayType:
-    """Return the type of a result like x. Raises SpecError if the rows are too long."""
-    if x.shape[-1] > MOST:
-        raise SpecError(
-            f"{op}: rows have at most {MOST} columns, got shape {tuple(x.shape)}; fix: call "
-            "torch.nn.functional or jax.nn for longer rows"
-        )
-    return ArrayType(x.shape, x.dtype)
-
-
 def launch_forward(log: bool) -> Callable[..., None]:
     """Return the launch function of the op y(x)."""
 
@@ -392,9 +382,14 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Launch `forward` or `backward`. Operands whose rows are not contiguous are copied first; a
-    result whose rows are not contiguous is computed in a new array and copied."""
+    """Launch `forward` or `backward`, or for longer rows `launch_long`. Operands whose rows are not
+    contiguous are copied first; a result whose rows are not contiguous is computed in a new array
+    and copied."""
     *outer, columns = result.shape
+    if columns > MOST:
+        names = ("x",) if kernel_of is forward else ("g", "y")
+        launch_long(dict(zip(names, operands, strict=True)), result, log, target, stream)
+        return
     config = choose(
         math.prod(outer), columns, result.dtype.itemsize, gradient=kernel_of is backward
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .declaration import op
-from .row_softmax import TYPES, columns_fit, launch_backward, launch_forward
+from .row_softmax import TYPES, launch_backward, launch_forward
 
 __all__ = ["softmax"]
 
@@ -40,7 +40,7 @@ def softmax_backward(
 
 @op(
     operands={"x": "... n"},
-    results={"y": lambda x: columns_fit("softmax", x)},
+    results={"y": "... n"},
     types=TYPES,
     launch=launch_forward(log=False),
     gradients={"x": lambda xp, y, grad_y: xp(softmax_backward, y, grad_y)},
@@ -49,15 +49,15 @@ def softmax_backward(
 def softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along the last dimension.
 
-    x    (…, n) of float16, bfloat16 or float32, n up to 16,384, with any strides
+    x    (…, n) of float16, bfloat16 or float32, with any strides
     out  an array of x's shape and type to write to; allocated by default
     target, stream
          as for any kernel
 
     The maximum of each row is subtracted first, so that nothing overflows; sums are float32. Each
-    row is read once; an array whose rows are not contiguous is copied first. The gradient takes one
-    pass over y and the gradient of y. Raises SpecError for longer rows, other element types, and an
-    `out` of another shape or type.
+    row is read once, and one of more than 131,072 elements twice; an array whose rows are not
+    contiguous is copied first. The gradient takes one pass over y and the gradient of y. Raises
+    SpecError for other element types, and an `out` of another shape or type.
 
     >>> softmax(np.zeros((3, 4), np.float32), target="sim")[0]
     array([0.25, 0.25, 0.25, 0.25], dtype=float32)

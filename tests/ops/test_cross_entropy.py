@@ -1,0 +1,302 @@
+"""ops.cross_entropy and its gradient against float64, for each of its kernels, in PyTorch and in
+JAX."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ArrayType, SpecError, ops
+from numpipe.errors import SimulationError
+from numpipe.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
+from numpipe.ops.cross_entropy_kernels import (
+    backward_long,
+    backward_short,
+    forward_long,
+    forward_short,
+)
+from numpipe.ops.long_rows import cut
+from tests.kernels.compilers import compiles
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take rows of more than 4000 elements in blocks, and small ones."""
+    module = importlib.import_module("numpipe.ops.cross_entropy")
+    monkeypatch.setattr(module, "SHORT", 4000)
+    monkeypatch.setattr(module, "HELD", 4000)
+    monkeypatch.setattr(module, "cut", lambda n, size: cut(n, size, 2, 2048, 512))
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return (3 * np.random.default_rng(sum(shape)).standard_normal(shape)).astype(dtype)
+
+
+def labels_of(x: Any, dtype: Any = np.int64) -> Any:
+    """Return labels, the second of which is ignored."""
+    found = np.random.default_rng(1).integers(0, x.shape[-1], x.shape[:-1]).astype(dtype)
+    found.reshape(-1)[1:2] = -100
+    return found
+
+
+def expected(
+    x: Any, labels: Any, smoothing: float = 0.0, reduction: str = "mean"
+) -> tuple[Any, Any]:
+    """Return the loss and the gradient of x, in float64."""
+    wide = x.astype(np.float64).reshape(-1, x.shape[-1])
+    wide = wide - wide.max(1, keepdims=True)
+    log = wide - np.log(np.exp(wide).sum(1, keepdims=True))
+    flat = labels.reshape(-1)
+    counted, n = flat != -100, x.shape[-1]
+    targets = np.full(log.shape, smoothing / n)
+    targets[np.arange(len(flat)), np.where(counted, flat, 0)] += 1 - smoothing
+    loss = np.where(counted, -(targets * log).sum(1), 0)
+    grad = np.where(counted[:, None], np.exp(log) - targets, 0).reshape(x.shape)
+    if reduction == "none":
+        return loss.reshape(labels.shape), grad
+    count = counted.sum() if reduction == "mean" else 1
+    return loss.sum() / count, grad / count
+
+
+def near(found: Any, right: Any, bound: float) -> bool:
+    apart = np.linalg.norm(np.asarray(found, np.float64) - right)
+    return bool(apart <= bound * np.linalg.norm(right))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "smoothing", "reduction"),
+    [
+        ((2, 3, 7), np.float32, 0.0, "mean"),
+        ((5, 33), BF16, 0.1, "none"),
+        ((3, 3001), BF16, 0.0, "sum"),
+        ((2, 5001), np.float32, 0.1, "mean"),
+        ((2, 17001), BF16, 0.1, "sum"),
+    ],
+    ids=str,
+)
+def test_loss_and_gradients_match_float64(
+    shape: tuple[int, ...], dtype: Any, smoothing: float, reduction: str
+) -> None:
+    x = numbers(*shape, dtype=dtype)
+    labels = labels_of(x, np.int32 if dtype == BF16 else np.int64)
+    options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+    loss, grad = expected(x, labels, smoothing, reduction)
+    assert near(ops.cross_entropy(x, labels, **options), loss, 1e-6)
+
+    bound = 4e-3 if dtype == BF16 else 1e-6
+    found, place = np.zeros(loss.shape, np.float32), x.copy()
+    ops.cross_entropy_with_gradient(place, labels, out=(found, place), **options)
+    assert near(found, loss, 1e-6) and near(place, grad, bound)
+
+    options.pop("reduction")
+    _, lse = cross_entropy_rows(x, labels, **options)
+    each = np.arange(1, labels.size + 1, dtype=np.float32).reshape(labels.shape)
+    _, grad = expected(x, labels, smoothing, "none")
+    back = cross_entropy_backward(x, labels, lse, each, **options)
+    assert near(back, grad * each[..., None], bound)
+
+
+def test_arrays_of_any_layout() -> None:
+    x = numbers(4, 6, 10).transpose(2, 1, 0)
+    labels = np.repeat(labels_of(x), 2, axis=1)[:, ::2]
+    out = np.zeros((4, 6, 10), np.float32).transpose(2, 1, 0)
+    loss = np.zeros((), np.float32)
+    ops.cross_entropy_with_gradient(x, labels, out=(loss, out))
+    right, grad = expected(x, labels)
+    assert near(loss, right, 1e-6) and near(out, grad, 1e-6)
+    assert near(
+        ops.cross_entropy(x[0, 0], labels[0, 0, ...]), expected(x[0, :1], labels[0, :1])[0], 1e-5
+    )
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("columns", [40, 3000, 4500])
+def test_a_small_loss_of_large_logits_keeps_its_digits(columns: int) -> None:
+    x = numbers(2, columns)
+    x += 1000
+    x[:, 5] = x.max() + 3
+    labels = np.array([5, 5])
+    assert near(ops.cross_entropy(x, labels), expected(x, labels)[0], 1e-5)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("columns", [40, 3000, 4500])
+def test_infinities_and_rows_without_a_loss_are_as_in_torch(columns: int) -> None:
+    x = numbers(5, columns)
+    x[0, 5:] = -np.inf
+    x[1, 7] = np.inf
+    x[2] = -np.inf
+    x[3, 3] = np.nan
+    x[4] = np.nan
+    labels = np.array([1, 7, 0, 0, -100])
+    loss, grad = ops.cross_entropy_with_gradient(x, labels, reduction="none")
+    right, _ = expected(x[:1, :5], labels[:1], reduction="none")
+    assert near(loss[:1], right, 1e-6) and np.isnan(loss[1:4]).all() and loss[4] == 0
+    assert (grad[0, 5:] == 0).all() and np.isnan(grad[1:4]).any(1).all() and not grad[4].any()
+    assert ops.cross_entropy(x[:1], np.array([9]), reduction="sum") == np.inf
+    assert np.isnan(ops.cross_entropy(x[4:], labels[4:]))
+    assert np.isnan(ops.cross_entropy(x[:0], labels[:0]))
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("columns", [40, 3000, 4500])
+@pytest.mark.parametrize("label", [-1, 1], ids=["below", "beyond"])
+def test_a_label_outside_the_vocabulary_is_a_hazard(columns: int, label: int) -> None:
+    x, wrong = numbers(3, columns), label if label < 0 else columns
+    with pytest.raises(SimulationError, match=f"index {wrong} along dimension 1 is outside") as e:
+        ops.cross_entropy(x, np.array([0, wrong, 2]))
+    assert e.value.report.hazard == "out-of-bounds"
+    ops.cross_entropy(x, np.array([0, columns - 1, 2]))
+    ops.cross_entropy(x, np.array([0, wrong, 2]), ignore_index=wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"label_smoothing": 1.5}, "label_smoothing must be a number of 0…1, got 1.5"),
+        ({"ignore_index": 1 << 31}, "ignore_index must be an int of 32 bits"),
+        ({"reduction": "max"}, "reduction must be 'mean', 'sum' or 'none', got 'max'"),
+        ({"labels": np.zeros(3, np.float32)}, "'labels' is float32, expected int32 or int64"),
+        ({"labels": np.zeros(4, np.int32)}, r"= 3 in 'logits' \(3, 8\), 4 in 'labels' \(4,\)"),
+        ({"logits": np.zeros((3, 0), np.float32)}, "logits have no columns.*fix: "),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, Any], words: str) -> None:
+    arrays = {"logits": np.zeros((3, 8), np.float32), "labels": np.zeros(3, np.int32)}
+    with pytest.raises(SpecError, match=words):
+        ops.cross_entropy(**arrays | given)
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(33, False), (9000, False), (3001, True)])
+def test_no_schedule_of_warps_shows_a_hazard(columns: int, blocks: bool) -> None:
+    x, rows = numbers(2, columns), np.ones((3, 2), np.float32)
+    labels, options = np.array([1, 4], np.int32), {"smoothing": 0.1, "ignored": 1}
+    of = cut(columns, 4, 2, 2048, 512)
+    make: Any = (
+        (forward_long(of, ("lse",), True), backward_long(of))
+        if blocks
+        else (forward_short(("lse",), True).kernel(x), backward_short().kernel(x))
+    )
+    arrays = {"labels": labels, "grad": rows[0], "dx": x.copy(), **options}
+    found = numpipe.verify(make[0], x, loss=rows[1].copy(), schedules=5, **arrays)
+    assert found.ok, str(found)
+    found = numpipe.verify(make[1], x, lse=rows[2], schedules=5, **arrays)
+    assert found.ok, str(found)
+
+
+@compiles
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("columns", [128256, 50257, 4096])
+@pytest.mark.parametrize("kind", ["loss", "both", "gradient"])
+def test_the_code_has_no_spills(kind: str, columns: int) -> None:
+    x, labels = ArrayType((4096, columns), BF16), ArrayType((4096,), np.int32)
+    each = ArrayType((4096,), np.float32)
+    lacking, arrays = {
+        "loss": (("grad", "lse", "dx"), {"loss": each}),
+        "both": (("lse",), {"loss": each, "grad": each, "dx": x}),
+        "gradient": ((), {"lse": each, "grad": each, "dx": x}),
+    }[kind]
+    if columns > 16384:
+        of = cut(columns, 2)
+        kernel: Any = backward_long(of) if not lacking else forward_long(of, lacking, False)
+    else:
+        rows = forward_short(lacking, False) if lacking else backward_short()
+        kernel = rows.kernel(x)
+    given = {"labels": labels, **arrays, "smoothing": 0.0, "ignored": -100}
+    assert kernel.inspect("gate", x, **given) == ()
+    report = kernel.inspect("resources", x, **given)
+    assert report.spill_bytes == 0
+    if columns > 16384:  # two CTAs of an SM
+        assert int(re.search(r"registers +(\d+)", str(report))[1]) <= 64  # type: ignore[index]
+
+
+# ---- PyTorch
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_in_pytorch_it_has_gradients(reduction: str, compiled: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(numbers(5, 37), requires_grad=True)
+    labels = torch.tensor(labels_of(numbers(5, 37)))
+    wide = x.detach().double().requires_grad_()
+    ours: Any = numpipe.torch.cross_entropy
+    if compiled:
+        ours = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    theirs = torch.nn.functional.cross_entropy
+    weight = torch.tensor(numbers(5)) if reduction == "none" else torch.tensor(2.0)
+    options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": reduction}
+    for function, of in ((ours, x), (theirs, wide)):
+        y = function(of, labels, **options)
+        (grad,) = torch.autograd.grad(y, of, weight.to(of.dtype), create_graph=not compiled)
+        if not compiled:
+            grad.square().sum().backward()
+        of.found = (y, grad, of.grad)
+    for got, wanted in zip(x.found, wide.found, strict=True):
+        assert got is wanted is None or torch.allclose(got.double(), wanted, rtol=1e-4, atol=1e-5)
+    held = x.detach().requires_grad_()
+    loss, _ = numpipe.torch.cross_entropy_with_gradient(held, labels, **options)
+    loss.backward(weight)
+    assert torch.allclose(held.grad.double(), wide.found[1].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_pytorch_finds_nothing_wrong_with_the_ops() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(numbers(4, 24), requires_grad=True)
+    labels, rows = torch.tensor(labels_of(numbers(4, 24))), torch.ones(4)
+    fronts = numpipe.torch.cross_entropy, numpipe.torch.cross_entropy_with_gradient
+    for front in fronts:
+        front(x.detach(), labels)
+    ops_of = torch.ops.numpipe
+    torch.library.opcheck(ops_of.cross_entropy.default, (x, labels))
+    numpipe.torch.cross_entropy(x, labels).backward()  # registers the ops that it calls
+    torch.library.opcheck(ops_of.cross_entropy_rows.default, (x, labels))
+    torch.library.opcheck(ops_of.cross_entropy_backward.default, (x, labels, rows, rows))
+    mapped = torch.vmap(numpipe.torch.cross_entropy)(
+        torch.stack((x, 2 * x)), torch.stack((labels, labels))
+    )
+    assert torch.allclose(mapped[1], numpipe.torch.cross_entropy(2 * x, labels))
+
+
+# ---- JAX
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_in_jax_it_is_differentiated_and_mapped(reduction: str) -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    with jax.default_device(jax.devices("cpu")[0]):
+        x, labels = (
+            jnp.asarray(numbers(3, 5, 37)),
+            jnp.asarray(labels_of(numbers(3, 5, 37), np.int32)),
+        )
+
+        def ours(x: Any, labels: Any) -> Any:
+            return numpipe.jax.cross_entropy(x, labels, reduction=reduction)
+
+        def theirs(x: Any, labels: Any) -> Any:
+            counted = labels != -100
+            picked = jnp.take_along_axis(
+                jax.nn.log_softmax(x), jnp.where(counted, labels, 0)[..., None], -1
+            )[..., 0]
+            loss = -jnp.where(counted, picked, 0)
+            if reduction == "none":
+                return loss
+            return loss.sum() / (counted.sum() if reduction == "mean" else 1)
+
+        for mapped in (lambda f: f, jax.vmap):
+            for of in (ours, theirs):
+                grad = jax.grad(lambda x, labels, of=of: (of(x, labels) ** 2).sum())
+                of.found = (jax.jit(mapped(of))(x, labels), jax.jit(mapped(grad))(x, labels))
+            for got, wanted in zip(ours.found, theirs.found, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
