@@ -6,6 +6,11 @@
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
 `copy`          a contiguous copy of an array with any strides
+`swiglu`        silu(gate) * up
+`geglu`         gelu(gate) * up
+`rotary`        rotary position embeddings
+`sum`           sums, means, maxima and their indices along an axis: also `mean`, `max`, `argmax`
+`quantize`      float8 or int8 numbers with a scale for each block
 ==============  ====================================================================================
 
 On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
@@ -38,21 +43,33 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .gated import geglu, swiglu
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
+from .quantize import quantize
 from .reduce_scatter import reduce_scatter
+from .reductions import argmax, max, mean, sum
+from .rotary import rotary
 from .softmax import softmax
 
 __all__ = [
     "all_gather",
     "all_gather_matmul",
     "all_to_all",
+    "argmax",
     "attention",
     "copy",
+    "geglu",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
+    "max",
+    "mean",
+    "quantize",
     "reduce_scatter",
+    "rotary",
     "softmax",
+    "sum",
+    "swiglu",
 ]
