@@ -9,29 +9,24 @@ from typing import Any
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
-from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.rows import RowKernel, rows
 from ..language.tiles.mathematics import sigmoid
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, Static
+from ..plan.specs import ArrayType
 from .activations import ACTIVATIONS
 from .declaration import op
-from .over_rows import MATRIX, ROWS, launch_over_rows
-from .quantizing import DTYPE, quantizer
-from .quantize import launch_over_blocks, scales_shape
+from .quantize import TOP, launch_quantized, scales_type
 from .tiled import TYPES, launch_over_tiles, tile_at, tiles_of
 
 __all__ = ["geglu", "swiglu"]
 
-PARAMS = CompilerParams(approx_math=True)
+FORWARD, BACKWARD = (CompilerParams(approx_math=True, ctas_per_sm=ctas) for ctas in (5, 6))
 
 
 @function
@@ -44,9 +39,8 @@ def silu_slope(x):  # type: ignore[no-untyped-def]
 @function
 def gelu_slope(x):  # type: ignore[no-untyped-def]
     """Return (gelu(x), its derivative), for the tanh approximation."""
-    t = np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x))
-    inner = 0.7978845608 * (1.0 + 3 * 0.044715 * x * x)
-    return 0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner
+    t = 0.5 + 0.5 * np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x))
+    return x * t, t + x * t * (1.0 - t) * (1.5957691216 + 0.2140644488 * x * x)
 
 
 SLOPES: dict[str, Any] = {"silu": silu_slope, "gelu": gelu_slope}
@@ -54,17 +48,15 @@ SLOPES: dict[str, Any] = {"silu": silu_slope, "gelu": gelu_slope}
 
 @functools.cache
 def forward(activation: str, height: int, width: int) -> Kernel:
-    """Return the kernel of ``y = activation(gate) * up``."""
+    """Return the kernel of ``y = activation(x) * up``."""
     act, at = ACTIVATIONS[activation], tile_at(height, width)
 
     @numpipe_kernel(
-        grid=lambda gate: tiles_of(gate, height, width),
-        warp_specialized=False,
-        compiler_params=PARAMS,
+        grid=lambda x: tiles_of(x, height, width), warp_specialized=False, compiler_params=FORWARD
     )
-    def gated(gate, up, y):  # type: ignore[no-untyped-def]
-        i, j = at(gate)
-        g, u = gate[i, j], up[i, j]
+    def gated(x, up, y):  # type: ignore[no-untyped-def]
+        i, j = at(x)
+        g, u = x[i, j], up[i, j]
         y[i, j] = act(g.astype(np.float32)) * u.astype(np.float32)
 
     return gated  # type: ignore[no-any-return]
@@ -78,7 +70,7 @@ def backward(activation: str, height: int, width: int) -> Kernel:
     @numpipe_kernel(
         grid=lambda gate: tiles_of(gate, height, width),
         warp_specialized=False,
-        compiler_params=PARAMS,
+        compiler_params=BACKWARD,
     )
     def gated_gradient(grad, gate, up, dgate, dup):  # type: ignore[no-untyped-def]
         i, j = at(gate)
@@ -91,53 +83,17 @@ def backward(activation: str, height: int, width: int) -> Kernel:
     return gated_gradient  # type: ignore[no-any-return]
 
 
-@functools.cache
-def by_row(activation: str, dtype: str) -> RowKernel:
-    """Return the kernel over rows with a quantized result and a scale for each row."""
-    act, quantized = ACTIVATIONS[activation], quantizer(dtype)
-
-    @rows(operands=2)
-    def gated_row(gate, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
-        i, j = row.block()
-        g, u = gate[i, j], up[i, j]
-        tile = act(g.astype(np.float32)) * u.astype(np.float32)
-        values, scale = quantized(tile, row.max(np.abs(tile), gate.shape[1]))
-        y[i, j] = values
-        row.put(scales, scale)
-
-    return gated_row
-
-
-@functools.cache
-def by_block(activation: str, dtype: str, height: int, width: int) -> Kernel:
-    """Return the kernel with a quantized result and a scale for each 128 columns."""
-    act, quantized, at = ACTIVATIONS[activation], quantizer(dtype), tile_at(height, width)
-
-    @numpipe_kernel(
-        grid=lambda gate: tiles_of(gate, height, width),
-        warp_specialized=False,
-        compiler_params=PARAMS,
-    )
-    def gated_block(gate, up, y, scales):  # type: ignore[no-untyped-def]
-        i, j = at(gate)
-        g, u = gate[i, j], up[i, j]
-        tile = act(g.astype(np.float32)) * u.astype(np.float32)
-        values, scale = quantized(tile, np.abs(tile).max(axis=1)[:, None])
-        y[i, j] = values
-        scales[i, program_id(0) % cdiv(gate.shape[1], width)] = scale.reshape(-1)
-
-    return gated_block  # type: ignore[no-any-return]
-
-
-# ---- shapes and launches
 def halves(x: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
     """Return the two halves of an array's last dimension."""
-    n = x.shape[-1] // 2
-    array = x.array
-    second = x._replace(
-        ptr=x.ptr + n * x.strides[-1], array=None if array is None else array[..., n:]
-    )
-    return tuple(strided(part, (*x.shape[:-1], n), x.strides) for part in (x, second))  # type: ignore[return-value]
+    return part_of(x, 0, 1), part_of(x, x.shape[-1] // 2, 1)
+
+
+def part_of(x: ArrayInfo, first: int, step: int) -> ArrayInfo:
+    """Return half as many elements of the last dimension, `step` apart."""
+    *outer, last = x.strides
+    array = None if x.array is None else x.array[..., first:]
+    moved = x._replace(ptr=x.ptr + first * last, array=array)
+    return strided(moved, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last))
 
 
 def _shape(name: str, gate: Any, up: Any) -> tuple[Any, ...]:
@@ -157,128 +113,82 @@ def _shape(name: str, gate: Any, up: Any) -> tuple[Any, ...]:
     return shape
 
 
-def _y(name: str, gate: Any, up: Any, out_scales: str | None, out_dtype: str) -> ArrayType:
-    kind = gate.dtype if out_scales is None else ELEMENTS[out_dtype].dtype
-    return ArrayType(_shape(name, gate, up), kind)
-
-
-def _scales(name: str, gate: Any, up: Any, out_scales: str | None) -> ArrayType | None:
-    if out_scales is None:
-        return None
-    return ArrayType(scales_shape(_shape(name, gate, up), out_scales), np.float32)
-
-
-def _launch(activation: str, name: str) -> Any:
-    def launch(
-        gate: ArrayInfo,
-        up: ArrayInfo | None,
-        y: ArrayInfo,
-        scales: ArrayInfo,
-        out_scales: str | None,
-        out_dtype: str,
-        target: str | None,
-        stream: Any,
-    ) -> None:
-        first, second = halves(gate) if up is None else (gate, up)
-        inputs = {"gate": first, "up": second}
-        if out_scales is None:
-            of = functools.partial(forward, activation)
-            launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
-        elif out_scales == "row":
-            launch_over_rows(
-                name,
-                by_row(activation, out_dtype),
-                {key: (MATRIX, info) for key, info in inputs.items()},
-                {"y": (MATRIX, y), "scales": (ROWS, scales)},
-                target,
-                stream,
-            )
-        else:
-            of = functools.partial(by_block, activation, out_dtype)
-            launch_over_blocks(name, of, inputs, y, scales, target, stream)
-
-    return launch
-
-
-def _launch_gradient(activation: str, name: str) -> Any:
-    def launch(
-        grad: ArrayInfo,
-        gate: ArrayInfo,
-        up: ArrayInfo | None,
-        dgate: ArrayInfo,
-        dup: ArrayInfo,
-        target: str | None,
-        stream: Any,
-    ) -> None:
-        if up is None:
-            gate, up = halves(gate)
-            dgate, dup = halves(dgate)
-        of = functools.partial(backward, activation)
-        inputs, results = {"grad": grad, "gate": gate, "up": up}, {"dgate": dgate, "dup": dup}
-        launch_over_tiles(name, of, inputs, results, target, stream, nbytes=4096)
-
-    return launch
-
-
-def _dgate(name: str, grad: Any, gate: Any, up: Any) -> ArrayType:
-    if (shape := _shape(name, gate, up)) != tuple(grad.shape):
-        raise SpecError(f"{name}: 'grad' must have shape {shape}, got {tuple(grad.shape)}")
-    return ArrayType(gate.shape, gate.dtype)
-
-
-def _dup(up: Any) -> ArrayType | None:
-    return None if up is None else ArrayType(up.shape, up.dtype)
-
-
-def _gradients(
-    name: str, backward: Any, xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: str | None
-) -> Any:
-    if out_scales is not None:
-        raise SpecError(f"{name}: quantized results have no gradient; fix: omit out_scales")
-    return (xp(backward, grad_y, gate), None) if up is None else xp(backward, grad_y, gate, up)
-
-
-CHECKS = {"out_scales": NONE | word("row", "1x128"), "out_dtype": DTYPE}
+def _launch_gradient(
+    grad: Any, gate: Any, up: Any, dgate: Any, dup: Any, activation: str, target: Any, stream: Any
+) -> None:
+    if up is None:
+        (gate, up), (dgate, dup) = halves(gate), halves(dgate)
+    inputs, results = {"grad": grad, "gate": gate, "up": up}, {"dgate": dgate, "dup": dup}
+    of = functools.partial(backward, activation)
+    launch_over_tiles("gated_backward", of, inputs, results, target, stream, nbytes=4096)
 
 
 @op(
     operands={"grad": "", "gate": "", "up": ""},
     results={
-        "dgate": lambda grad, gate, up: _dgate("swiglu_backward", grad, gate, up),
-        "dup": _dup,
+        "dgate": lambda gate: ArrayType(gate.shape, gate.dtype),
+        "dup": lambda up: None if up is None else ArrayType(up.shape, up.dtype),
     },
     types=TYPES,
-    launch=_launch_gradient("silu", "swiglu_backward"),
+    launch=_launch_gradient,
+    checks={"activation": word(*SLOPES)},
     batching="leading",
 )
-def swiglu_backward(
+def gated_backward(
     grad: Any,
     gate: Any,
     up: Any = None,
     *,
+    activation: str = "silu",
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return the gradients of gate and up of `swiglu`, where grad is the gradient of its result."""
+    """Return the gradients of gate and up, where grad is the gradient of activation(gate) * up."""
 
 
-@op(
-    operands={"gate": "", "up": ""},
-    results={
-        "y": lambda gate, up, out_scales, out_dtype: _y("swiglu", gate, up, out_scales, out_dtype),
-        "scales": lambda gate, up, out_scales: _scales("swiglu", gate, up, out_scales),
-    },
-    types=TYPES,
-    launch=_launch("silu", "swiglu"),
-    checks=CHECKS,
-    gradients={
-        "gate up": lambda xp, gate, up, grad_y, out_scales: _gradients(
-            "swiglu", swiglu_backward, xp, gate, up, grad_y, out_scales
-        )
-    },
-    batching="leading",
-)
+def _declared(name: str, activation: str) -> Any:
+    """Return the declaration of an op."""
+
+    def y(gate: Any, up: Any, out_scales: Any, out_dtype: Any) -> ArrayType:
+        kind = gate.dtype if out_scales is None else ELEMENTS[out_dtype].dtype
+        return ArrayType(_shape(name, gate, up), kind)
+
+    def launch(
+        gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any, target: Any,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
+        if out_scales is None:
+            of = functools.partial(forward, activation)
+            launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
+        else:
+            how = out_dtype, out_scales, target, stream
+            launch_quantized(name, activation, inputs, y, scales, *how)
+
+    def gradient(xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: Any) -> Any:
+        if out_scales is not None:
+            raise SpecError(f"{name}: quantized results have no gradient; fix: omit out_scales")
+        made = xp(gated_backward, grad_y, gate, up, activation=activation)
+        return (made, None) if up is None else made
+
+    return op(
+        operands={"gate": "", "up": ""},
+        results={
+            "y": y,
+            "scales": lambda gate, up, out_scales: (
+                None if out_scales is None else scales_type(_shape(name, gate, up), out_scales)
+            ),
+        },
+        types=TYPES,
+        launch=launch,
+        checks={"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)},
+        gradients={"gate up": gradient},
+        batching="leading",
+    )
+
+
+@_declared("swiglu", "silu")
 def swiglu(
     gate: Any,
     up: Any = None,
@@ -289,7 +199,7 @@ def swiglu(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return ``silu(gate) * up``, with silu(x) = x * sigmoid(x).
+    """Return ``gate * sigmoid(gate) * up``.
 
     gate, up    arrays of one shape, of float16, bfloat16 or float32, with any strides; without up,
                 gate is (…, 2 n), with gate and up as the halves of its last dimension
@@ -309,44 +219,7 @@ def swiglu(
     """
 
 
-@op(
-    operands={"grad": "", "gate": "", "up": ""},
-    results={
-        "dgate": lambda grad, gate, up: _dgate("geglu_backward", grad, gate, up),
-        "dup": _dup,
-    },
-    types=TYPES,
-    launch=_launch_gradient("gelu", "geglu_backward"),
-    batching="leading",
-)
-def geglu_backward(
-    grad: Any,
-    gate: Any,
-    up: Any = None,
-    *,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
-    """Return the gradients of gate and up of `geglu`, where grad is the gradient of its result."""
-
-
-@op(
-    operands={"gate": "", "up": ""},
-    results={
-        "y": lambda gate, up, out_scales, out_dtype: _y("geglu", gate, up, out_scales, out_dtype),
-        "scales": lambda gate, up, out_scales: _scales("geglu", gate, up, out_scales),
-    },
-    types=TYPES,
-    launch=_launch("gelu", "geglu"),
-    checks=CHECKS,
-    gradients={
-        "gate up": lambda xp, gate, up, grad_y, out_scales: _gradients(
-            "geglu", geglu_backward, xp, gate, up, grad_y, out_scales
-        )
-    },
-    batching="leading",
-)
+@_declared("geglu", "gelu")
 def geglu(
     gate: Any,
     up: Any = None,
@@ -357,9 +230,8 @@ def geglu(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return ``gelu(gate) * up``, with gelu the tanh approximation, as in Gemma.
-
-    Parameters and errors are those of `swiglu`.
+    """Return ``gelu(gate) * up``, with the tanh approximation of gelu, as in Gemma. Parameters and
+    errors are those of `swiglu`.
 
     >>> geglu(np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), target="sim")[0]
     array([0., 0., 0.], dtype=float32)

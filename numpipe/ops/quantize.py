@@ -1,20 +1,21 @@
 """``quantize(x, dtype, block)``: numbers divided by scales and rounded to float8 or int8.
 
 A row, or a block of 128 columns, stays in registers between its maximum and its result, so x is
-read once. One scale for all of x, or for rows that are too long, takes two passes.
+read once. One scale for all of x, or for each of very long rows, takes two passes. The kernels can
+also quantize ``activation(x) * up``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import math
 from typing import Any
 
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..core.functions import function
+from ..core.functions import Function, function
 from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -24,123 +25,130 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
+from .activations import ACTIVATIONS
 from .declaration import op
-from .op_outputs import allocated
-from .operands import copied, move
 from .over_rows import MATRIX, ROWS, launch_over_rows
-from .quantizing import BLOCK, DTYPE, quantizer, scale_of, scaled_to
-from .reduce_axis import launch_totals, reshaped
-from .tiled import TYPES, launch_over_tiles, one_row, tile_at, tiles_of
-from .tiled import rows as rows_of
+from .reduce_axis import launch_reduction
+from .tiled import (
+    TYPES,
+    dense,
+    launch_over_tiles,
+    reshaped,
+    rows_of,
+    tile_at,
+    tiles_of,
+    with_fitting,
+)
 
-__all__ = ["quantize"]
+__all__ = ["quantize", "quantizer"]
 
+TOP = {"float8_e4m3fn": 448.0, "int8": 127.0}
+"""the largest number of each type"""
+BLOCK = 128
+"""columns of a block "1x128" """
+LEAST = 1e-35
+"""numbers that are all smaller have scale 1, because the inverse of their scale would overflow"""
 IN_REGISTERS = 65536
 """columns up to which a row is read once"""
 
 
 @functools.cache
-def by_row(dtype: str) -> RowKernel:
-    """Return the kernel over rows with a scale for each row."""
-    quantized = quantizer(dtype)
+def quantizer(dtype: str) -> tuple[Function[..., Any], Function[..., Any]]:
+    """Return two functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
+    `top`, and ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`.
 
-    @rows()
-    def quantize_row(x, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
+    In a kernel over rows: ``scale = scale_of(row.max(np.abs(tile), n))``, then ``y[i, j] =
+    scaled(tile, scale)`` and ``row.put(scales, scale)``.
+    """
+    most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
+    inverse = 1.0 / most
+
+    @function
+    def scale_of(top):  # type: ignore[no-untyped-def]
+        return np.where(top < LEAST, 1.0, top * inverse)
+
+    @function
+    def scaled(tile, scale):  # type: ignore[no-untyped-def]
+        values = tile * (1.0 / scale)
+        if rounds:
+            values = np.clip(np.round(values), -most, most)
+        return values.astype(kind)
+
+    return scale_of, scaled
+
+
+@functools.cache
+def value(activation: str) -> Function[..., Any]:
+    """Return the function of a kernel for the number to quantize, float32."""
+    act = ACTIVATIONS.get(activation)
+
+    @function
+    def number(x, up, i, j):  # type: ignore[no-untyped-def]
+        tile = x[i, j]
+        if act is not None:
+            u = up[i, j]
+            tile = act(tile.astype(np.float32)) * u.astype(np.float32)
+        return tile.astype(np.float32)
+
+    return number
+
+
+@functools.cache
+def by_row(activation: str, dtype: str) -> RowKernel:
+    """Return the kernel over rows with a scale for each row."""
+    (scale_of, scaled), number = quantizer(dtype), value(activation)
+
+    @rows(operands=2 if activation else 1, without=() if activation else ("up",))
+    def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
         i, j = row.block()
-        tile = x[i, j].astype(np.float32)
-        values, scale = quantized(tile, row.max(np.abs(tile), x.shape[1]))
-        y[i, j] = values
+        tile = number(x, up, i, j)
+        scale = scale_of(row.max(np.abs(tile), x.shape[1]))
+        y[i, j] = scaled(tile, scale)
         row.put(scales, scale)
 
     return quantize_row
 
 
 @functools.cache
-def by_block(dtype: str, height: int, width: int) -> Kernel:
-    """Return the kernel with a scale for each row of a tile."""
-    quantized, at = quantizer(dtype), tile_at(height, width)
+def by_tile(activation: str, dtype: str, known: bool, height: int, width: int) -> Kernel:
+    """Return the kernel with a scale for each row of a tile, or with `known` scales of rows."""
+    (scale_of, scaled), number = quantizer(dtype), value(activation)
+    at = tile_at(height, width)
 
-    @numpipe_kernel(grid=lambda x: tiles_of(x, height, width), warp_specialized=False)
-    def quantize_block(x, y, scales):  # type: ignore[no-untyped-def]
+    @numpipe_kernel(
+        grid=lambda x: tiles_of(x, height, width),
+        warp_specialized=False,
+        without=() if activation else ("up",),
+    )
+    def quantize_tile(x, up, scales, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
-        tile = x[i, j].astype(np.float32)
-        values, scale = quantized(tile, np.abs(tile).max(axis=1)[:, None])
-        y[i, j] = values
-        scales[i, program_id(0) % cdiv(x.shape[1], width)] = scale.reshape(-1)
+        tile = number(x, up, i, j)
+        if known:
+            y[i, j] = scaled(tile, scales[i][:, None])
+        else:
+            scale = scale_of(np.abs(tile).max(axis=1))
+            y[i, j] = scaled(tile, scale[:, None])
+            scales[i, program_id(0) % cdiv(x.shape[1], width)] = scale
 
-    return quantize_block  # type: ignore[no-any-return]
-
-
-@functools.cache
-def by_scale(dtype: str, height: int, width: int) -> Kernel:
-    """Return the kernel for rows with known scales."""
-    scaled, at = scaled_to(dtype), tile_at(height, width)
-
-    @numpipe_kernel(grid=lambda x: tiles_of(x, height, width), warp_specialized=False)
-    def quantize_scaled(x, scales, y):  # type: ignore[no-untyped-def]
-        i, j = at(x)
-        y[i, j] = scaled(x[i, j].astype(np.float32), scales[i][:, None])
-
-    return quantize_scaled  # type: ignore[no-any-return]
+    return quantize_tile  # type: ignore[no-any-return]
 
 
-@functools.cache
-def finish(dtype: str) -> Any:
-    """Return the function that makes scales of the maxima of a reduction."""
-    scale_for = scale_of(dtype)
-
-    @function
-    def as_scale(top, scale):  # type: ignore[no-untyped-def]
-        return scale_for(top * scale)
-
-    return as_scale
-
-
-def scales_shape(shape: tuple[Any, ...], block: str) -> tuple[Any, ...]:
-    """Return the shape of the scales of an array."""
+def scales_type(shape: tuple[Any, ...], block: str) -> ArrayType:
+    """Return the shape and type of the scales of an array."""
     if block == "tensor":
-        return ()
-    return shape[:-1] if block == "row" else (*shape[:-1], -(-shape[-1] // BLOCK))
+        return ArrayType((), np.float32)
+    if not shape:
+        raise SpecError(
+            f'quantize: block="{block}" needs an array with rows, got shape (); fix: block="tensor"'
+        )
+    last = () if block == "row" else (-(-shape[-1] // BLOCK),)
+    return ArrayType((*shape[:-1], *last), np.float32)
 
 
-def launch_over_blocks(
+def launch_quantized(
     op: str,
-    kernel_for: Callable[[int, int], Kernel],
-    inputs: Mapping[str, ArrayInfo],
-    y: ArrayInfo,
-    scales: ArrayInfo,
-    target: str | None,
-    stream: Any,
-) -> None:
-    """Launch a kernel ``(*inputs, y, scales)`` with a scale for each row of its tiles, on tiles of
-    128 columns. Arrays without contiguous rows are copied."""
-    late = []
-    results = {}
-    for name, info in (("y", y), ("scales", scales)):
-        usable = one_row(info) is not None if name == "scales" else rows_of(info) is not None
-        results[name] = info if usable else allocated(op, info, info.shape, stream)
-        if not usable:
-            late.append((results[name], info))
-    every = {**inputs, "y": results["y"]}
-    columns, count = y.shape[-1], int(np.prod(scales.shape))
-    if columns % BLOCK == 0 and None not in [one_row(info) for info in every.values()]:
-        # blocks follow each other, so a tile has blocks of one row or of several
-        views = {name: reshaped(info, (count, BLOCK)) for name, info in every.items()}
-        views["scales"] = reshaped(results["scales"], (count, 1))
-    else:
-        views = {
-            name: rows_of(info) or rows_of(copied(info, target, stream))  # type: ignore[misc]
-            for name, info in every.items()
-        }
-        across = scales.shape[-1]
-        views["scales"] = reshaped(results["scales"], (count // max(across, 1), across))
-    kernel_for(32, BLOCK)(**views, target=target, stream=stream)
-    for fresh, info in late:
-        move(fresh, info, target, stream)
-
-
-def _launch(
-    x: ArrayInfo,
+    activation: str,
+    inputs: dict[str, ArrayInfo],
     y: ArrayInfo,
     scales: ArrayInfo,
     dtype: str,
@@ -148,58 +156,58 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    if block == "1x128":
-        of = functools.partial(by_block, dtype)
-        launch_over_blocks("quantize", of, {"x": x}, y, scales, target, stream)
-        return
-    if block == "row" and x.shape[-1] <= IN_REGISTERS:
-        inputs, results = {"x": (MATRIX, x)}, {"y": (MATRIX, y), "scales": (ROWS, scales)}
-        launch_over_rows("quantize", by_row(dtype), inputs, results, target, stream)
-        return
-    whole = (
-        scales
-        if one_row(scales) is not None
-        else allocated("quantize", scales, scales.shape, stream)
-    )
-    axis = None if block == "tensor" else len(x.shape) - 1
-    launch_totals("quantize", "top", x, axis, whole, target, stream, 1.0, finish(dtype))
-    count = int(np.prod(x.shape[:-1]))
-    if block == "row":
-        each = reshaped(whole, (count,))
-    else:
-        flat = [one_row(info) for info in (x, y)]
-        each = strided(whole, (1 if None not in flat else count,), (0 if None in flat else 4,))
-    launch_over_tiles(
-        "quantize",
-        functools.partial(by_scale, dtype),
-        {"x": x},
-        {"y": y},
-        target,
-        stream,
-        rowwise={"scales": each},
-        flat=block == "tensor",
-    )
-    if whole is not scales:
-        move(whole, scales, target, stream)
+    """Quantize x, or ``activation(x) * up`` in blocks that are not "tensor"."""
+    x, count = inputs["x"], math.prod(scales.shape)
 
+    def in_blocks(arrays: dict[str, ArrayInfo]) -> None:
+        views = {name: rows_of(info) for name, info in arrays.items()}
+        across = scales.shape[-1]
+        views["scales"] = reshaped(arrays["scales"], count // across, across)
+        if x.shape[-1] % BLOCK == 0 and all(map(dense, arrays.values())):
+            # blocks follow each other in memory
+            views = {name: reshaped(info, count, BLOCK) for name, info in arrays.items()}
+            views["scales"] = reshaped(arrays["scales"], count, 1)
+        kernel = by_tile(activation, dtype, False, 32, BLOCK)
+        kernel(**views, target=target, stream=stream)
 
-def _scales(x: Any, block: str) -> ArrayType:
-    if not x.shape and block != "tensor":
-        raise SpecError(
-            f'quantize: block="{block}" needs an array with rows, got shape (); fix: block="tensor"'
+    def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
+        whole, axis = arrays["scales"], None if block == "tensor" else len(x.shape) - 1
+        launch_reduction(op, "top", x, axis, whole, target, stream, finish=quantizer(dtype)[0])
+        kernel = functools.partial(by_tile, activation, dtype, True)
+        launch_over_tiles(
+            op,
+            kernel,
+            inputs,
+            {"y": y},
+            target,
+            stream,
+            scales=lambda rows: strided(whole, (rows,), (0 if axis is None else 4,)),
+            flat=axis is None,
         )
-    return ArrayType(scales_shape(tuple(x.shape), block), np.float32)
+
+    if block == "row" and (activation or x.shape[-1] <= IN_REGISTERS):
+        matrices = {name: (MATRIX, info) for name, info in inputs.items()}
+        results = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+        launch_over_rows(op, by_row(activation, dtype), matrices, results, target, stream)
+    elif block == "1x128":
+        fits = lambda info: dense(info) if info is scales else rows_of(info)
+        results_ = {"y": y, "scales": scales}
+        with_fitting(op, inputs, results_, fits, target, stream, in_blocks)
+    else:
+        with_fitting(op, {}, {"scales": scales}, dense, target, stream, in_two_passes)
 
 
 @op(
     operands={"x": ""},
     results={
-        "y": lambda x, dtype: ArrayType(x.shape, ELEMENTS[dtype].dtype),
-        "scales": _scales,
+        "values": lambda x, dtype: ArrayType(x.shape, ELEMENTS[dtype].dtype),
+        "scales": lambda x, block: scales_type(tuple(x.shape), block),
     },
     types=TYPES,
-    launch=_launch,
-    checks={"dtype": DTYPE, "block": word("tensor", "row", "1x128")},
+    launch=lambda x, values, scales, dtype, block, target, stream: launch_quantized(
+        "quantize", "", {"x": x}, values, scales, dtype, block, target, stream
+    ),
+    checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
 )
 def quantize(
     x: Any,
@@ -220,10 +228,10 @@ def quantize(
     target, stream
             as for any kernel
 
-    A scale is the largest absolute value of its elements divided by the largest number of the type,
-    448 or 127, and 1 if all of them are 0. ``values * scales`` approximates x. Values are rounded to
-    nearest, ties to even. A scale of elements with a NaN is NaN. Raises SpecError for other types
-    and blocks.
+    A scale is the largest absolute value of its elements divided by the largest number of the
+    type, 448 or 127, and 1 if all are below 1e-35. ``values * scales`` approximates x. Values are
+    rounded to nearest, ties to even. A NaN makes its scale NaN. There is no gradient. Raises
+    SpecError for other types and blocks.
 
     >>> values, scale = quantize(np.array([0, 1, -2], np.float32), "int8", target="sim")
     >>> values

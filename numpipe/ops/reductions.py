@@ -12,106 +12,87 @@ from ..diagnostics.argument_checks import NONE, a, whole
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType
 from .declaration import op
-from .reduce_axis import launch_indices, launch_totals
+from .reduce_axis import launch_reduction
 from .tiled import TYPES
 
 __all__ = ["argmax", "max", "mean", "sum"]
 
-CHECKS = {"axis": NONE | whole(), "keepdims": a(bool)}
+
+def _axes(x: Any, axis: int | None) -> tuple[int, ...]:
+    """Return the axes that are reduced, counted from 0."""
+    return tuple(range(len(x.shape))) if axis is None else (axis % len(x.shape),)
 
 
-def _axis(op: str, x: Any, axis: int | None) -> int | None:
-    """Return an axis as a number from 0. Raises SpecError if x does not have it."""
-    rank = len(x.shape)
-    if axis is None or (rank == 0 and axis in (0, -1)):
-        return None
-    if not -rank <= axis < rank:
-        raise SpecError(
-            f"{op}: axis must be an int of {-rank}…{rank - 1} or None for an array of shape "
-            f"{tuple(x.shape)}, got {axis}"
-        )
-    return axis % rank
-
-
-def _kept(op: str, x: Any, axis: int | None) -> tuple[Any, ...]:
+def _kept(x: Any, axis: int | None) -> tuple[Any, ...]:
     """Return the shape of x with 1 for each axis that is reduced."""
-    axis = _axis(op, x, axis)
-    return tuple(1 if axis in (None, k) else size for k, size in enumerate(x.shape))
+    return tuple(1 if k in _axes(x, axis) else size for k, size in enumerate(x.shape))
 
 
-def _result(op: str, x: Any, axis: int | None, keepdims: bool, dtype: Any) -> ArrayType:
-    kept = _kept(op, x, axis)
-    if keepdims:
-        return ArrayType(kept, dtype)
-    number = _axis(op, x, axis)
-    return ArrayType(
-        () if number is None else tuple(n for k, n in enumerate(kept) if k != number), dtype
-    )
-
-
-def _not_empty(op: str, x: Any, axis: int | None) -> None:
-    """Raise SpecError if there are no elements to choose from."""
-    number = _axis(op, x, axis)
-    if any(size == 0 for size in (x.shape if number is None else (x.shape[number],))):
-        raise SpecError(
-            f"{op}: an axis without elements has no maximum, got shape {tuple(x.shape)} and axis "
-            f"{axis}"
-        )
-
-
-def _expanded(op: str, x: Any, axis: int | None, y: Any) -> Any:
-    """Return y with the shape of x, but 1 along the reduced axis."""
-    return y.reshape(_kept(op, x, axis))
+def _count(x: Any, axis: int | None) -> Any:
+    return math.prod(x.shape[k] for k in _axes(x, axis))
 
 
 def _sum_gradient(xp: Any, x: Any, axis: Any, grad_y: Any) -> Any:
-    return xp.broadcast_to(_expanded("sum", x, axis, grad_y), tuple(x.shape))
+    return xp.broadcast_to(grad_y.reshape(_kept(x, axis)), tuple(x.shape))
 
 
 def _mean_gradient(xp: Any, x: Any, axis: Any, grad_y: Any) -> Any:
-    number = _axis("mean", x, axis)
-    count = math.prod(x.shape) if number is None else x.shape[number]
-    return xp.broadcast_to(_expanded("mean", x, axis, grad_y), tuple(x.shape)) / count
+    return _sum_gradient(xp, x, axis, grad_y / _count(x, axis))
 
 
 def _max_gradient(xp: Any, x: Any, axis: Any, y: Any, grad_y: Any) -> Any:
-    equal = xp.cast(x == _expanded("max", x, axis, y), np.float32)
-    number = _axis("max", x, axis)
-    count = equal.sum() if number is None else equal.sum(number)
-    share = xp.cast(grad_y, np.float32).reshape(count.shape) / count
-    return equal * _expanded("max", x, axis, share)
+    kept = _kept(x, axis)
+    equal = xp.cast(x == y.reshape(kept), np.float32)
+    share = xp.cast(grad_y, np.float32).reshape(kept) / equal.sum(_axes(x, axis)).reshape(kept)
+    return equal * share
 
 
-def _over_batch(op: Any) -> Any:
-    """Return the rule for `vmap`: the axis moves by the new leading dimension."""
+def _declared(name: str, kind: str, gradient: Any = None) -> Any:
+    """Return the declaration of an op."""
 
-    def rule(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
-        if axis is None:
-            made = xp(op(), x.reshape((x.shape[0], -1)), axis=1)
-            return made.reshape((x.shape[0], *[1] * (len(x.shape) - 1))) if keepdims else made
-        if len(x.shape) == 1:  # numbers: nothing to reduce
-            return x if op() is not argmax else xp.cast(x * 0, np.int32)
-        return xp(op(), x, axis=axis + 1 if axis >= 0 else axis, keepdims=keepdims)
+    def result(x: Any, axis: int | None, keepdims: bool) -> ArrayType:
+        shape, rank = tuple(x.shape), len(x.shape)
+        if axis is not None and not -rank <= axis < rank:
+            raise SpecError(
+                f"{name}: axis must be an int of {-rank}…{rank - 1} or None for shape {shape}, got "
+                f"{axis}" + ("" if rank else "; fix: pass axis=None")
+            )
+        if "max" in kind and 0 in [shape[k] for k in _axes(x, axis)]:
+            raise SpecError(
+                f"{name}: an axis without elements has no maximum, got shape {shape} and axis "
+                f"{axis}"
+            )
+        kept = _kept(x, axis)
+        if not keepdims:
+            kept = tuple(size for k, size in enumerate(kept) if k not in _axes(x, axis))
+        return ArrayType(kept, np.int32 if kind == "argmax" else x.dtype)
 
-    return rule
+    def launch(x: Any, y: Any, axis: int | None, target: str | None, stream: Any) -> None:
+        scale = 1.0
+        if name == "mean":
+            scale = 1.0 / count if (count := _count(x, axis)) else math.nan
+        axis = axis if axis is None else _axes(x, axis)[0]
+        launch_reduction(name, kind, x, axis, y, target, stream, scale)
+
+    def batching(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
+        of = globals()[name]
+        if axis is not None:
+            return xp(of, x, axis + 1 if axis >= 0 else axis, keepdims=keepdims)
+        y = xp(of, x.reshape((x.shape[0], -1)), 1)
+        return y.reshape((x.shape[0], *[1] * (len(x.shape) - 1))) if keepdims else y
+
+    return op(
+        operands={"x": ""},
+        results={"y": result},
+        types=TYPES,
+        launch=launch,
+        checks={"axis": NONE | whole(), "keepdims": a(bool)},
+        gradients={"x": gradient} if gradient else None,
+        batching=batching,
+    )
 
 
-def _number_of(x: Any, axis: int | None) -> int:
-    number = _axis("mean", x, axis)
-    return math.prod(x.shape) if number is None else x.shape[number]
-
-
-@op(
-    operands={"x": ""},
-    results={"y": lambda x, axis, keepdims: _result("sum", x, axis, keepdims, x.dtype)},
-    types=TYPES,
-    launch=lambda x, y, axis, target, stream: launch_totals(
-        "sum", "sum", x, _axis("sum", x, axis), y, target, stream
-    ),
-    checks=CHECKS,
-    gradients={"x": _sum_gradient},
-    batching=_over_batch(lambda: sum),
-)
+@_declared("sum", "sum", _sum_gradient)
 def sum(
     x: Any,
     axis: int | None = -1,
@@ -130,33 +111,16 @@ def sum(
     target, stream
               as for any kernel
 
-    Sums are float32, and the order of additions depends on the shape only, so that results are
-    reproducible. x is read once; if it would take a copy to make either the axis or the last
-    dimension contiguous, it is copied first. Raises SpecError for an axis that x does not have.
+    Sums are float32. The order of additions depends only on the shape, so results are reproducible.
+    x is read once; if its last dimension is not contiguous, it is copied first. Raises SpecError
+    for an axis that x does not have.
 
     >>> sum(np.ones((2, 3), np.float32), 0, target="sim")
     array([2., 2., 2.], dtype=float32)
     """
 
 
-@op(
-    operands={"x": ""},
-    results={"y": lambda x, axis, keepdims: _result("mean", x, axis, keepdims, x.dtype)},
-    types=TYPES,
-    launch=lambda x, y, axis, target, stream: launch_totals(
-        "mean",
-        "sum",
-        x,
-        _axis("mean", x, axis),
-        y,
-        target,
-        stream,
-        1.0 / _number_of(x, axis) if _number_of(x, axis) else math.nan,
-    ),
-    checks=CHECKS,
-    gradients={"x": _mean_gradient},
-    batching=_over_batch(lambda: mean),
-)
+@_declared("mean", "sum", _mean_gradient)
 def mean(
     x: Any,
     axis: int | None = -1,
@@ -174,22 +138,7 @@ def mean(
     """
 
 
-def _max_result(x: Any, axis: int | None, keepdims: bool) -> ArrayType:
-    _not_empty("max", x, axis)
-    return _result("max", x, axis, keepdims, x.dtype)
-
-
-@op(
-    operands={"x": ""},
-    results={"y": _max_result},
-    types=TYPES,
-    launch=lambda x, y, axis, target, stream: launch_totals(
-        "max", "max", x, _axis("max", x, axis), y, target, stream
-    ),
-    checks=CHECKS,
-    gradients={"x": _max_gradient},
-    batching=_over_batch(lambda: max),
-)
+@_declared("max", "max", _max_gradient)
 def max(
     x: Any,
     axis: int | None = -1,
@@ -208,21 +157,7 @@ def max(
     """
 
 
-def _argmax_result(x: Any, axis: int | None, keepdims: bool) -> ArrayType:
-    _not_empty("argmax", x, axis)
-    return _result("argmax", x, axis, keepdims, np.int32)
-
-
-@op(
-    operands={"x": ""},
-    results={"y": _argmax_result},
-    types=TYPES,
-    launch=lambda x, y, axis, target, stream: launch_indices(
-        "argmax", x, _axis("argmax", x, axis), y, target, stream
-    ),
-    checks=CHECKS,
-    batching=_over_batch(lambda: argmax),
-)
+@_declared("argmax", "argmax")
 def argmax(
     x: Any,
     axis: int | None = -1,

@@ -4,7 +4,7 @@ angles; the gradient is the rotation by the negative angles."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,10 @@ from ..launch.windows import broadcast, strided
 from ..plan.context import program_id
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
-from .op_outputs import allocated
-from .operands import move
-from .tiled import TYPES
+from .gated import part_of
+from .tiled import TYPES, dense, reshaped, with_fitting
 
 __all__ = ["rotary"]
-
-ELEMENTS_EACH = 1024
-"""elements of a tile of half rows"""
 
 
 @functools.cache
@@ -48,9 +44,10 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
         place = place // (across * down)
         groups = x1.shape[1] // repeats
         outer, first = place // groups, place % groups * repeats
-        c, s = cos[outer, i, j].astype(np.float32), sin[outer, i, j].astype(np.float32)
+        c, s = cos[outer, first, i, j], sin[outer, first, i, j]
+        c, s = c.astype(np.float32), s.astype(np.float32)
         if inverse:
-            s = -s
+            s = 0.0 - s
         for k in static_range(repeats):
             a, b = x1[outer, first + k, i, j], x2[outer, first + k, i, j]
             a, b = a.astype(np.float32), b.astype(np.float32)
@@ -58,67 +55,6 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
             y2[outer, first + k, i, j] = a * s + b * c
 
     return rotate  # type: ignore[no-any-return]
-
-
-# ---- views
-def pairs(x: ArrayInfo, interleaved: bool) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the first and the second elements of the pairs."""
-    n, step, array = x.shape[-1] // 2, x.strides[-1], x.array
-    offset = 1 if interleaved else n
-    shape, strides = (*x.shape[:-1], n), (*x.strides[:-1], step * (2 if interleaved else 1))
-    second = x._replace(
-        ptr=x.ptr + offset * step, array=None if array is None else array[..., offset:]
-    )
-    return strided(x, shape, strides), strided(second, shape, strides)
-
-
-def grouped(
-    arrays: Sequence[ArrayInfo], angles: Sequence[ArrayInfo]
-) -> tuple[list[ArrayInfo], list[ArrayInfo]] | None:
-    """Return views (outer, repeated, rows, pairs) of the arrays, and (outer, rows, pairs) of the
-    angles, which do not change along the repeated dimension; None if there are none. All have one
-    shape."""
-    *shape, columns = arrays[0].shape
-    every = [*arrays, *angles]
-    # dimensions as (size, strides, whether angles change), those that can be merged in one
-    dims: list[tuple[int, tuple[int, ...], bool]] = []
-    for k, size in enumerate(shape):
-        if size == 1:
-            continue
-        strides = tuple(info.strides[k] for info in every)
-        changes = any(strides[len(arrays) :])
-        if dims:
-            above, steps, changed = dims[-1]
-            follows = all(step == size * inner for step, inner in zip(steps, strides, strict=True))
-            if follows and changed == changes:
-                dims[-1] = above * size, strides, changes
-                continue
-        dims.append((size, strides, changes))
-    none = (1, (0,) * len(every))
-
-    def largest(changes: bool) -> tuple[int, tuple[int, ...]]:
-        known = [dim for dim in dims if dim[2] == changes]
-        if not known:
-            return none
-        chosen = max(known, key=lambda dim: dim[0])
-        dims.remove(chosen)
-        return chosen[:2]
-
-    rows, repeated = largest(True), largest(False)
-    if len(dims) > 1:
-        return None
-    outer = dims[0][:2] if dims else none
-    sizes = (outer[0], repeated[0], rows[0], columns)
-
-    def view(k: int, info: ArrayInfo, kept: Sequence[int]) -> ArrayInfo:
-        strides = (outer[1][k], repeated[1][k], rows[1][k], info.strides[-1])
-        return strided(info, [sizes[d] for d in kept], [strides[d] for d in kept])
-
-    count = len(arrays)
-    return (
-        [view(k, info, (0, 1, 2, 3)) for k, info in enumerate(arrays)],
-        [view(count + k, info, (0, 2, 3)) for k, info in enumerate(angles)],
-    )
 
 
 def _launch(
@@ -131,48 +67,41 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    shape = (*x.shape[:-1], x.shape[-1] // 2)
-    angles = [broadcast(info, shape) for info in (cos, sin)]
-    size = x.dtype.itemsize
-    result = y if y.strides[-1] == size else allocated("rotary", y, y.shape, stream)
-    if x.strides[-1] != size:
-        x = contiguous(x, target, stream)
-    found = grouped([*pairs(x, interleaved), *pairs(result, interleaved)], angles)
-    if found is None:
-        x = contiguous(x, target, stream)
-        result = y if result is y and dense(y) else allocated("rotary", y, y.shape, stream)
-        arrays = [*pairs(x, interleaved), *pairs(result, interleaved)]
-        found = grouped(arrays, angles)
-        if found is None:
-            angles = [contiguous(info, target, stream) for info in angles]
-            found = grouped(arrays, angles)
-    assert found is not None
-    (x1, x2, y1, y2), (c, s) = found
-    repeats = next(k for k in (4, 3, 2, 1) if x1.shape[1] % k == 0)
-    n = x1.shape[3]
-    width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
-    height = min(32, ELEMENTS_EACH // width)
-    kernel = rotated(repeats, height, width, inverse)
-    kernel(x1, x2, c, s, y1, y2, target=target, stream=stream)
-    if result is not y:
-        move(result, y, target, stream)
+    """Launch the kernel on arrays of four dimensions: the largest one along which the angles change
+    gives the rows, and the largest one along which they do not gives the repeated dimension."""
+    few = len(x.shape) <= 4
 
+    def in_four(info: ArrayInfo) -> ArrayInfo:
+        if few:
+            return broadcast(info, (*[1] * (4 - len(info.shape)), *info.shape))
+        return reshaped(info, math.prod(info.shape[:-3]), *info.shape[-3:])
 
-def dense(info: ArrayInfo) -> bool:
-    """Return whether an array is C-contiguous."""
-    step = info.dtype.itemsize
-    for size, stride in zip(info.shape[::-1], info.strides[::-1], strict=True):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
+    def run(arrays: dict[str, ArrayInfo]) -> None:
+        views = {name: in_four(info) for name, info in arrays.items()}
+        changes = [views["cos"].strides[k] or views["sin"].strides[k] for k in range(3)]
+        sizes = views["x"].shape
+        rows = max(range(3), key=lambda k: (bool(changes[k]), sizes[k]))
+        same = max({0, 1, 2} - {rows}, key=lambda k: (not changes[k], sizes[k]))
+        order = (3 - rows - same, same, rows, 3)
+        given = []
+        for name in ("x", "cos", "sin", "y"):
+            shape, strides = views[name].shape, views[name].strides
+            view = strided(views[name], [shape[k] for k in order], [strides[k] for k in order])
+            split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
+            pair = name in "xy"
+            given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
+        repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
+        n = given[0].shape[3]
+        width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
+        kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
+        kernel(*given, target=target, stream=stream)
 
+    def fits(info: ArrayInfo) -> bool:
+        return info.strides[-1] == info.dtype.itemsize if few else dense(info)
 
-def contiguous(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return a C-contiguous copy."""
-    fresh = allocated("rotary", info, info.shape, stream)
-    move(info, fresh, target, stream)
-    return fresh
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
+    with_fitting("rotary", inputs, {"y": y}, fits, target, stream, run)
 
 
 # ---- declaration
@@ -180,24 +109,18 @@ def _result(x: Any, cos: Any, sin: Any) -> ArrayType:
     shape = tuple(x.shape)
     if not shape or shape[-1] % 2:
         raise SpecError(
-            f"rotary: the last dimension of 'x' must be an even number of elements, got shape "
-            f"{shape}"
+            f"rotary: the last dimension of 'x' must have an even number of elements, got {shape}"
         )
     half = (*shape[:-1], shape[-1] // 2)
-    for name, angles in (("cos", cos), ("sin", sin)):
-        given = tuple(angles.shape)
-        if given and given[-1] == shape[-1] != 1:
+    for name, given in (("cos", tuple(cos.shape)), ("sin", tuple(sin.shape))):
+        sizes = zip(given[::-1], half[::-1], strict=False)
+        if given[-1:] != half[-1:] or len(given) > len(half) or any(
+            mine not in (1, size) for mine, size in sizes
+        ):  # fmt: skip
+            fix = f"[:, None] repeats it along a dimension of x, {name}[..., : {half[-1]}]"
             raise SpecError(
-                f"rotary: '{name}' has one element for each pair, {half[-1]} columns, got shape "
-                f"{given}; fix: pass {name}[..., : {half[-1]}] if its halves are equal"
-            )
-        fits = len(given) <= len(half) and all(
-            mine in (1, size) for mine, size in zip(given[::-1], half[::-1], strict=False)
-        )
-        if not fits or not given or given[-1] != half[-1]:
-            raise SpecError(
-                f"rotary: '{name}' must broadcast to {half}, with {half[-1]} columns, got shape "
-                f"{given}; fix: insert dimensions of size 1, as {name}[:, None] does"
+                f"rotary: '{name}' must broadcast to {half}, with one column for each pair, got "
+                f"shape {given}; fix: {name}{fix} takes one of two equal halves"
             )
     return ArrayType(shape, x.dtype)
 
@@ -244,7 +167,7 @@ def rotary(
 
     x            (…, d) of float16, bfloat16 or float32, with any strides
     cos, sin     (…, d / 2) of any of these types; broadcast, so (tokens, d / 2) suits x of shape
-                 (batch, heads, tokens, d), and ``cos[:, None]`` x of shape (batch, tokens, heads, d)
+                 (batch, heads, tokens, d), and ``cos[:, None]`` suits (batch, tokens, heads, d)
     interleaved  whether pairs are (x[2 k], x[2 k + 1]), as in GPT-J, rather than (x[k], x[k + d /
                  2]), as in Llama
     inverse      whether to rotate by the negative angles

@@ -1,8 +1,8 @@
-"""Launches of elementwise kernels on arrays of any dimensions and strides.
+"""Launches of kernels on tiles of arrays of any dimensions and strides.
 
-Arrays without gaps are read as one long row, so that all tiles but the last are whole; other arrays
-as matrices whose rows are contiguous. Such a kernel is made for a tile (height, width), and its
-grid is `tiles_of` the matrix.
+Elementwise kernels read arrays without gaps as one long row, so that all tiles but the last are
+whole, and other arrays as matrices with contiguous rows. Such a kernel is made for a tile (height,
+width), and its grid is `tiles_of` the matrix.
 """
 
 from __future__ import annotations
@@ -18,28 +18,22 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from .op_outputs import allocated
-from .operands import copied, move
+from .operands import move
 
 TYPES = ("float16", "bfloat16", "float32")
-LONGEST = 1 << 31
-"""elements of a row are numbered with 32 bits"""
 
 
 def tile_for(columns: int, elements: int) -> tuple[int, int]:
     """Return the (height, width) of tiles of up to about `elements` elements for rows of `columns`.
+    Tiles of 64 rows would be accumulators, whose rows are loaded in short pieces.
 
     >>> tile_for(1 << 20, 4096), tile_for(5000, 4096), tile_for(1000, 4096), tile_for(9, 4096)
     ((1, 4096), (1, 2560), (4, 1024), (32, 16))
     """
     if columns > elements // 4:
-        parts = -(-columns // elements)
-        return 1, -(-columns // (512 * parts)) * 512
+        return 1, -(-columns // (512 * -(-columns // elements))) * 512
     width = -(-columns // 64) * 64 if columns > 32 else 16 if columns <= 16 else 32
-    height = 4
-    # taller tiles would be accumulators, whose rows are loaded in short pieces
-    while height < 32 and 2 * height * width <= elements:
-        height *= 2
-    return height, width
+    return next(height for height in (32, 16, 8, 4) if height * width <= elements), width
 
 
 def tiles_of(x: Any, height: int, width: int) -> tuple[int]:
@@ -59,23 +53,53 @@ def tile_at(height: int, width: int) -> Function[..., Any]:
     return at
 
 
-def one_row(info: ArrayInfo) -> ArrayInfo | None:
-    """Return an array without gaps as a matrix of one row; None for other arrays."""
-    size = info.dtype.itemsize
-    view = merged(strided(info, (*info.shape, 1), (*info.strides, size)), 1)
-    if view is None or view.shape[0] >= LONGEST or (view.strides[0] != size and view.shape[0] > 1):
-        return None
-    count = view.shape[0]
-    # the step to the next row, which does not exist, keeps accesses of several elements aligned
-    return strided(view, (1, count), (-(-count * size // 16) * 16, size))
+def reshaped(info: ArrayInfo, *shape: int) -> ArrayInfo:
+    """Return an array without gaps in another shape."""
+    strides = [info.dtype.itemsize]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return strided(info, shape, strides)
 
 
-def rows(info: ArrayInfo) -> ArrayInfo | None:
+def dense(info: ArrayInfo) -> bool:
+    """Return whether an array has no gaps and is in row-major order."""
+    strides = reshaped(info, *info.shape).strides if info.shape else ()
+    return 0 in info.shape or all(
+        size == 1 or mine == step
+        for size, mine, step in zip(info.shape, info.strides, strides, strict=True)
+    )
+
+
+def rows_of(info: ArrayInfo) -> ArrayInfo | None:
     """Return an array as a matrix with contiguous rows; None if it has none, or if they are not
     evenly spaced."""
-    view = merged(info, 1) if info.shape else one_row(info)
+    view = merged(info, 1) if info.shape else reshaped(info, 1, 1)
     adjacent = view is not None and (view.strides[1] == info.dtype.itemsize or view.shape[1] == 1)
     return view if adjacent else None
+
+
+def with_fitting(
+    op: str,
+    inputs: Mapping[str, ArrayInfo],
+    results: Mapping[str, ArrayInfo],
+    fits: Callable[[ArrayInfo], Any],
+    target: str | None,
+    stream: Any,
+    run: Callable[[dict[str, ArrayInfo]], None],
+) -> None:
+    """Call ``run`` with arrays by name. Those that do not fit are replaced by arrays without gaps,
+    which inputs are copied to before, and results are copied from afterwards."""
+    arrays = {
+        name: info if fits(info) else allocated(op, info, info.shape, stream)
+        for name, info in {**inputs, **results}.items()
+    }
+    for name, info in inputs.items():
+        if arrays[name] is not info:
+            move(info, arrays[name], target, stream)
+    run(arrays)
+    for name, info in results.items():
+        if arrays[name] is not info:
+            move(arrays[name], info, target, stream)
 
 
 def launch_over_tiles(
@@ -86,39 +110,34 @@ def launch_over_tiles(
     target: str | None,
     stream: Any,
     nbytes: int = 8192,
-    rowwise: Mapping[str, ArrayInfo] | None = None,
     flat: bool = True,
-    **scalars: Any,
+    **others: Any,
 ) -> None:
     """Launch an elementwise kernel on arrays of one shape.
 
     kernel_for  returns the kernel for a tile (height, width)
     nbytes      bytes of a tile of the first input
-    rowwise     further arrays, passed as they are
     flat        whether arrays without gaps may be read as one long row
-
-    Inputs without contiguous rows are copied first; such results are computed in new arrays and
-    copied.
+    others      further arguments of the kernel; a function is called with the number of rows
     """
-    size = next(iter(inputs.values())).dtype.itemsize
-    every = {**inputs, **results}
-    long = [one_row(info) for info in every.values()] if flat else [None]
-    if None not in long:
-        views = dict(zip(every, long, strict=True))
-        late = []
-    else:
-        views = {
-            name: rows(info) or rows(copied(info, target, stream)) for name, info in inputs.items()
-        }
-        late = []
-        for name, info in results.items():
-            if (view := rows(info)) is None:
-                fresh = allocated(op, info, info.shape, stream)
-                late.append((fresh, info))
-                view = rows(fresh)
-            views[name] = view
-    columns = views[next(iter(views))].shape[1]  # type: ignore[union-attr]
-    kernel = kernel_for(*tile_for(columns, nbytes // size))
-    kernel(**views, **(rowwise or {}), **scalars, target=target, stream=stream)
-    for fresh, info in late:
-        move(fresh, info, target, stream)
+
+    def run(arrays: dict[str, ArrayInfo]) -> None:
+        first = next(iter(arrays.values()))
+        count = first.dtype.itemsize
+        for size in first.shape:
+            count *= size
+        # rows of a multiple of 16 bytes keep accesses of several elements aligned
+        views = {name: rows_of(info) for name, info in arrays.items()}
+        if flat and all(map(dense, arrays.values())) and count < 1 << 31:
+            count //= first.dtype.itemsize
+            views = {
+                name: strided(info, (1, count), (-(-count // 16) * 16 * size, size))
+                for name, info in arrays.items()
+                for size in [info.dtype.itemsize]
+            }
+        rows, columns = views[next(iter(views))].shape  # type: ignore[union-attr]
+        given = {name: other(rows) if callable(other) else other for name, other in others.items()}
+        kernel = kernel_for(*tile_for(columns, nbytes // first.dtype.itemsize))
+        kernel(**views, **given, target=target, stream=stream)
+
+    with_fitting(op, inputs, results, rows_of, target, stream, run)
