@@ -10,6 +10,11 @@
 `cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
                 `fused_linear_cross_entropy` takes the last layer's input and weight
 `copy`          a contiguous copy of an array with any strides
+`swiglu`        silu(gate) * up
+`geglu`         gelu(gate) * up
+`rotary`        rotary position embeddings
+`sum`           sums, means, maxima and their indices along an axis: also `mean`, `max`, `argmax`
+`quantize`      float8 or int8 numbers with a scale for each block
 ==============  ====================================================================================
 
 On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
@@ -44,28 +49,40 @@ from .attention import attention
 from .copy import copy
 from .cross_entropy import cross_entropy, cross_entropy_with_gradient
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
+from .gated import geglu, swiglu
 from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
+from .quantize import quantize
 from .reduce_scatter import reduce_scatter
+from .reductions import argmax, max, mean, sum
 from .rms_norm import rms_norm
+from .rotary import rotary
 from .softmax import softmax
 
 __all__ = [
     "all_gather",
     "all_gather_matmul",
     "all_to_all",
+    "argmax",
     "attention",
     "copy",
     "cross_entropy",
     "cross_entropy_with_gradient",
     "fused_linear_cross_entropy",
+    "geglu",
     "layer_norm",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
+    "max",
+    "mean",
+    "quantize",
     "reduce_scatter",
     "rms_norm",
+    "rotary",
     "softmax",
+    "sum",
+    "swiglu",
 ]
