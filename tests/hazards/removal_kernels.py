@@ -43,6 +43,7 @@ from tests.kernels import (
     wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
+from tests.kernels.rows_of_kernels import scaled
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -520,6 +521,14 @@ run(
     ints(1, 1024),
     out(1, 1024),
 )
+for row in (SHARED_ROW, Rows(1, 512, cluster=2, whole=512)):
+    run(
+        f"two sums over a row that {row.wgs} warpgroups and {row.cluster} CTAs share",
+        scaled.scheduled(row),
+        ints(1, 1024),
+        ints(1, dtype=F32),
+        out(1, 1024),
+    )
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",
