@@ -84,7 +84,7 @@ def reducer(
         grid=grid,
         warp_specialized=False,
         without=unused,
-        compiler_params=CompilerParams(ctas_per_sm=4 if index else 6),
+        compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
     )
     def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
         total = full((height, width), lowest, np.float32)
@@ -126,6 +126,8 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
         return (reshaped(x, 1, math.prod(x.shape)), False) if dense(x) else None
+    if 0 in x.shape:
+        x = reshaped(x, *x.shape)
     size, n, step = x.dtype.itemsize, x.shape[axis], x.strides[axis]
     after, steps = x.shape[axis + 1 :], x.strides[axis + 1 :]
     inner = merged(strided(x, (*after, 1), (*steps, size)), 1)
@@ -147,7 +149,8 @@ def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, in
     ((1, 4096, 1), (32, 128, 8))
     """
     if down:
-        height, width = 32, 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
+        height = 32 if itemsize <= 2 else 16
+        width = 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
         tiles, steps = shape[0] * -(-shape[2] // width), -(-shape[1] // height)
     else:
         height, width = tile_for(shape[1], 8192 // itemsize)
@@ -175,8 +178,10 @@ def launch_reduction(
             like = x._replace(dtype=np.dtype(dtype))
             return reshaped(y if last else allocated(op, like, shape, stream), *shape)
 
+        # a tile of indices takes as many registers as a tile of float32
+        size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
         way, more = kind, {}
-        height, width, parts = schedule(view.shape, down, x.dtype.itemsize)
+        height, width, parts = schedule(view.shape, down, size)
         while True:
             shape, last = (view.shape[0], parts, *view.shape[2:]), parts == 1
             kernel = reducer(way, down, height, width, finish if last else None, bool(more))
