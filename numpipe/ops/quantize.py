@@ -99,11 +99,11 @@ def by_row(activation: str, dtype: str) -> RowKernel:
 
     @rows(operands=2 if activation else 1, without=() if activation else ("up",))
     def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
-        i, j = row.block()
+        i, j = row.block()  # type: ignore[attr-defined]
         tile = number(x, up, i, j)
-        scale = scale_of(row.max(np.abs(tile), x.shape[1]))
+        scale = scale_of(row.max(np.abs(tile), x.shape[1]))  # type: ignore[attr-defined]
         y[i, j] = scaled(tile, scale)
-        row.put(scales, scale)
+        row.put(scales, scale)  # type: ignore[attr-defined]
 
     return quantize_row
 

@@ -60,6 +60,14 @@ def reducer(
         return (tiles * parts,)
 
     @function
+    def filled(number, dtype):  # type: ignore[no-untyped-def]
+        return full((height, width), number, dtype)
+
+    @function
+    def along_axis():  # type: ignore[no-untyped-def]
+        return iota((height, width), axis)
+
+    @function
     def place(x, parts):  # type: ignore[no-untyped-def]
         here = program_id(0) // parts
         across = cdiv(x.shape[2], width) if down else 1
@@ -87,14 +95,14 @@ def reducer(
         compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
     )
     def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        total = full((height, width), lowest, np.float32)
-        at = full((height, width), BEYOND, np.int32)
+        total = filled(lowest, np.float32)
+        at = filled(BEYOND, np.int32)
         n = x.shape[1]
         each = cdiv(cdiv(n, step), parts) * step
         start = program_id(0) % parts * each
         for k in range(start, min(start + each, n), step):
             tile = piece(x, parts, k).astype(np.float32)
-            along = iota((height, width), axis) + k
+            along = along_axis() + k
             if kind == "sum":
                 total = total + tile
             elif index:
@@ -180,12 +188,13 @@ def launch_reduction(
 
         # a tile of indices takes as many registers as a tile of float32
         size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
-        way, more = kind, {}
+        way = kind
+        more: dict[str, Any] = {}
         height, width, parts = schedule(view.shape, down, size)
         while True:
             shape, last = (view.shape[0], parts, *view.shape[2:]), parts == 1
             kernel = reducer(way, down, height, width, finish if last else None, bool(more))
-            results = {"y": result(shape, np.float32, last and kind != "argmax")}
+            results: dict[str, Any] = {"y": result(shape, np.float32, last and kind != "argmax")}
             if kind == "argmax":
                 results["found"] = result(shape, np.int32, last)
             factor = scale if last else 1.0
