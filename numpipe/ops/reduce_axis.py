@@ -41,19 +41,26 @@ BEYOND = 2**31 - 1
 
 @functools.cache
 def reducer(
-    kind: str, down: bool, height: int, width: int, finish: Function[..., Any] | None, again: bool
+    kind: str,
+    down: bool,
+    height: int,
+    width: int,
+    again: bool = False,
+    last: bool = True,
+    finish: Function[..., Any] | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
     indices of maxima ("argmax", the first, where NaN is largest).
 
-    finish  function of the reduced vector, applied before it is stored
     again   x has maxima, and `places` their indices in the original array
+    last    whether there is no further launch; the last one of "argmax" has no y
+    finish  function of the reduced vector, applied before it is stored
 
     Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     axis, step, index = (0, height, kind == "argmax") if down else (1, width, kind == "argmax")
     lowest = 0.0 if kind == "sum" else -np.inf
-    unused = () if again else ("places",) if index else ("places", "found")
+    unused = {"places": not again, "found": not index, "y": index and last}
 
     def grid(x: Any, parts: int) -> tuple[int]:
         tiles = x.shape[0] * cdiv(x.shape[2], width) if down else cdiv(x.shape[0], height)
@@ -91,7 +98,7 @@ def reducer(
     @numpipe_kernel(
         grid=grid,
         warp_specialized=False,
-        without=unused,
+        without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
     )
     def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
@@ -122,10 +129,11 @@ def reducer(
             top = result[None, :] if down else result[:, None]
             first = np.where((total == top) | (np.isnan(total) & np.isnan(top)), at, BEYOND)
             store(x, found, parts, first.min(axis=axis))
-        result = result * scale
-        if finish is not None:
-            result = finish(result)
-        store(x, y, parts, result)
+        if not (index and last):
+            result = result * scale
+            if finish is not None:
+                result = finish(result)
+            store(x, y, parts, result)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -181,30 +189,28 @@ def launch_reduction(
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
-
-        def result(shape: tuple[int, ...], dtype: Any, last: bool) -> ArrayInfo:
-            like = x._replace(dtype=np.dtype(dtype))
-            return reshaped(y if last else allocated(op, like, shape, stream), *shape)
-
         # a tile of indices takes as many registers as a tile of float32
         size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
-        way = kind
-        more: dict[str, Any] = {}
         height, width, parts = schedule(view.shape, down, size)
-        while True:
-            shape, last = (view.shape[0], parts, *view.shape[2:]), parts == 1
-            kernel = reducer(way, down, height, width, finish if last else None, bool(more))
-            results: dict[str, Any] = {"y": result(shape, np.float32, last and kind != "argmax")}
-            if kind == "argmax":
-                results["found"] = result(shape, np.int32, last)
-            factor = scale if last else 1.0
-            place = {"target": target, "stream": stream}
-            kernel(x=view, **more, **results, parts=parts, scale=factor, **place)
-            if last:
-                break
-            view, way = results["y"], "max" if kind == "top" else kind
-            more = {"places": results["found"]} if kind == "argmax" else {}
-            (height, width, _), parts = schedule(shape, down, 4), 1
+        way, place = kind, {"target": target, "stream": stream}
+        more: dict[str, Any] = {}
+        if parts > 1:
+            shape = (view.shape[0], parts, *view.shape[2:])
+            names = {"y": np.float32, "found": np.int32} if kind == "argmax" else {"y": np.float32}
+            made = {
+                name: reshaped(
+                    allocated(op, x._replace(dtype=np.dtype(dtype)), shape, stream), *shape
+                )
+                for name, dtype in names.items()
+            }
+            kernel = reducer(kind, down, height, width, last=False)
+            kernel(x=view, **made, parts=parts, scale=1.0, **place)
+            view, way = made["y"], "max" if kind == "top" else kind
+            more = {"places": made["found"]} if kind == "argmax" else {}
+            height, width, _ = schedule(shape, down, 4)
+        kernel = reducer(way, down, height, width, bool(more), True, finish)
+        more["found" if kind == "argmax" else "y"] = reshaped(y, view.shape[0], 1, *view.shape[2:])
+        kernel(x=view, **more, parts=1, scale=scale, **place)
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)
