@@ -22,7 +22,6 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.rows import RowKernel, rows
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import strided
 from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
 from .activations import ACTIVATIONS
@@ -100,18 +99,19 @@ def by_row(activation: str, dtype: str) -> RowKernel:
 
     @rows(operands=2 if activation else 1, without=() if activation else ("up",))
     def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
-        i, j = row.block()
+        i, j = row.block()  # type: ignore[attr-defined]
         tile = number(x, up, i, j)
-        scale = scale_of(row.max(np.abs(tile), x.shape[1]))
+        scale = scale_of(row.max(np.abs(tile), x.shape[1]))  # type: ignore[attr-defined]
         y[i, j] = scaled(tile, scale)
-        row.put(scales, scale)
+        row.put(scales, scale)  # type: ignore[attr-defined]
 
     return quantize_row
 
 
 @functools.cache
-def by_tile(activation: str, dtype: str, known: bool, height: int, width: int) -> Kernel:
-    """Return the kernel with a scale for each row of a tile, or with `known` scales of rows."""
+def by_tile(activation: str, dtype: str, known: str, height: int, width: int) -> Kernel:
+    """Return the kernel with a scale for each row of a tile, or with
+    known scales of the "tensor" or of each "row"."""
     (scale_of, scaled), number = quantizer(dtype), value(activation)
     at = tile_at(height, width)
 
@@ -124,7 +124,7 @@ def by_tile(activation: str, dtype: str, known: bool, height: int, width: int) -
         i, j = at(x)
         tile = number(x, up, i, j)
         if known:
-            y[i, j] = scaled(tile, scales[i][:, None])
+            y[i, j] = scaled(tile, scales[0] if known == "tensor" else scales[i][:, None])
         else:
             scale = scale_of(np.abs(tile).max(axis=1))
             y[i, j] = scaled(tile, scale[:, None])
@@ -167,13 +167,13 @@ def launch_quantized(
             # blocks follow each other in memory
             views = {name: reshaped(info, count, BLOCK) for name, info in arrays.items()}
             views["scales"] = reshaped(arrays["scales"], count, 1)
-        kernel = by_tile(activation, dtype, False, 32, BLOCK)
+        kernel = by_tile(activation, dtype, "", 32, BLOCK)
         kernel(**views, target=target, stream=stream)
 
     def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
         whole, axis = arrays["scales"], None if block == "tensor" else len(x.shape) - 1
         launch_reduction(op, "top", x, axis, whole, target, stream, finish=quantizer(dtype)[0])
-        kernel = functools.partial(by_tile, activation, dtype, True)
+        kernel = functools.partial(by_tile, activation, dtype, block)
         launch_over_tiles(
             op,
             kernel,
@@ -181,7 +181,7 @@ def launch_quantized(
             {"y": y},
             target,
             stream,
-            scales=lambda rows: strided(whole, (rows,), (0 if axis is None else 4,)),
+            scales=reshaped(whole, count),
             flat=axis is None,
         )
 

@@ -41,23 +41,38 @@ BEYOND = 2**31 - 1
 
 @functools.cache
 def reducer(
-    kind: str, down: bool, height: int, width: int, finish: Function[..., Any] | None, again: bool
+    kind: str,
+    down: bool,
+    height: int,
+    width: int,
+    again: bool = False,
+    last: bool = True,
+    finish: Function[..., Any] | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
     indices of maxima ("argmax", the first, where NaN is largest).
 
-    finish  function of the reduced vector, applied before it is stored
     again   x has maxima, and `places` their indices in the original array
+    last    whether there is no further launch; the last one of "argmax" has no y
+    finish  function of the reduced vector, applied before it is stored
 
     Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     axis, step, index = (0, height, kind == "argmax") if down else (1, width, kind == "argmax")
     lowest = 0.0 if kind == "sum" else -np.inf
-    unused = () if again else ("places",) if index else ("places", "found")
+    unused = {"places": not again, "found": not index, "y": index and last}
 
     def grid(x: Any, parts: int) -> tuple[int]:
         tiles = x.shape[0] * cdiv(x.shape[2], width) if down else cdiv(x.shape[0], height)
         return (tiles * parts,)
+
+    @function
+    def filled(number, dtype):  # type: ignore[no-untyped-def]
+        return full((height, width), number, dtype)
+
+    @function
+    def along_axis():  # type: ignore[no-untyped-def]
+        return iota((height, width), axis)
 
     @function
     def place(x, parts):  # type: ignore[no-untyped-def]
@@ -83,18 +98,18 @@ def reducer(
     @numpipe_kernel(
         grid=grid,
         warp_specialized=False,
-        without=unused,
-        compiler_params=CompilerParams(ctas_per_sm=4 if index else 6),
+        without=tuple(name for name, off in unused.items() if off),
+        compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
     )
     def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        total = full((height, width), lowest, np.float32)
-        at = full((height, width), BEYOND, np.int32)
+        total = filled(lowest, np.float32)
+        at = filled(BEYOND, np.int32)
         n = x.shape[1]
         each = cdiv(cdiv(n, step), parts) * step
         start = program_id(0) % parts * each
         for k in range(start, min(start + each, n), step):
             tile = piece(x, parts, k).astype(np.float32)
-            along = iota((height, width), axis) + k
+            along = along_axis() + k
             if kind == "sum":
                 total = total + tile
             elif index:
@@ -114,10 +129,11 @@ def reducer(
             top = result[None, :] if down else result[:, None]
             first = np.where((total == top) | (np.isnan(total) & np.isnan(top)), at, BEYOND)
             store(x, found, parts, first.min(axis=axis))
-        result = result * scale
-        if finish is not None:
-            result = finish(result)
-        store(x, y, parts, result)
+        if not (index and last):
+            result = result * scale
+            if finish is not None:
+                result = finish(result)
+            store(x, y, parts, result)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -126,6 +142,8 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
         return (reshaped(x, 1, math.prod(x.shape)), False) if dense(x) else None
+    if 0 in x.shape:
+        x = reshaped(x, *x.shape)
     size, n, step = x.dtype.itemsize, x.shape[axis], x.strides[axis]
     after, steps = x.shape[axis + 1 :], x.strides[axis + 1 :]
     inner = merged(strided(x, (*after, 1), (*steps, size)), 1)
@@ -147,7 +165,8 @@ def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, in
     ((1, 4096, 1), (32, 128, 8))
     """
     if down:
-        height, width = 32, 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
+        height = 32 if itemsize <= 2 else 16
+        width = 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
         tiles, steps = shape[0] * -(-shape[2] // width), -(-shape[1] // height)
     else:
         height, width = tile_for(shape[1], 8192 // itemsize)
@@ -170,27 +189,28 @@ def launch_reduction(
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
-
-        def result(shape: tuple[int, ...], dtype: Any, last: bool) -> ArrayInfo:
-            like = x._replace(dtype=np.dtype(dtype))
-            return reshaped(y if last else allocated(op, like, shape, stream), *shape)
-
-        way, more = kind, {}
-        height, width, parts = schedule(view.shape, down, x.dtype.itemsize)
-        while True:
-            shape, last = (view.shape[0], parts, *view.shape[2:]), parts == 1
-            kernel = reducer(way, down, height, width, finish if last else None, bool(more))
-            results = {"y": result(shape, np.float32, last and kind != "argmax")}
-            if kind == "argmax":
-                results["found"] = result(shape, np.int32, last)
-            factor = scale if last else 1.0
-            place = {"target": target, "stream": stream}
-            kernel(x=view, **more, **results, parts=parts, scale=factor, **place)
-            if last:
-                break
-            view, way = results["y"], "max" if kind == "top" else kind
-            more = {"places": results["found"]} if kind == "argmax" else {}
-            (height, width, _), parts = schedule(shape, down, 4), 1
+        # a tile of indices takes as many registers as a tile of float32
+        size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
+        height, width, parts = schedule(view.shape, down, size)
+        way, place = kind, {"target": target, "stream": stream}
+        more: dict[str, Any] = {}
+        if parts > 1:
+            shape = (view.shape[0], parts, *view.shape[2:])
+            names = {"y": np.float32, "found": np.int32} if kind == "argmax" else {"y": np.float32}
+            made = {
+                name: reshaped(
+                    allocated(op, x._replace(dtype=np.dtype(dtype)), shape, stream), *shape
+                )
+                for name, dtype in names.items()
+            }
+            kernel = reducer(kind, down, height, width, last=False)
+            kernel(x=view, **made, parts=parts, scale=1.0, **place)
+            view, way = made["y"], "max" if kind == "top" else kind
+            more = {"places": made["found"]} if kind == "argmax" else {}
+            height, width, _ = schedule(shape, down, 4)
+        kernel = reducer(way, down, height, width, bool(more), True, finish)
+        more["found" if kind == "argmax" else "y"] = reshaped(y, view.shape[0], 1, *view.shape[2:])
+        kernel(x=view, **more, parts=1, scale=scale, **place)
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)

@@ -57,7 +57,7 @@ def reshaped(info: ArrayInfo, *shape: int) -> ArrayInfo:
     """Return an array without gaps in another shape."""
     strides = [info.dtype.itemsize]
     for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * size)
+        strides.insert(0, strides[0] * max(size, 1))
     return strided(info, shape, strides)
 
 
@@ -118,7 +118,7 @@ def launch_over_tiles(
     kernel_for  returns the kernel for a tile (height, width)
     nbytes      bytes of a tile of the first input
     flat        whether arrays without gaps may be read as one long row
-    others      further arguments of the kernel; a function is called with the number of rows
+    others      further arguments of the kernel
     """
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
@@ -135,9 +135,8 @@ def launch_over_tiles(
                 for name, info in arrays.items()
                 for size in [info.dtype.itemsize]
             }
-        rows, columns = views[next(iter(views))].shape  # type: ignore[union-attr]
-        given = {name: other(rows) if callable(other) else other for name, other in others.items()}
+        columns = views[next(iter(views))].shape[1]  # type: ignore[union-attr]
         kernel = kernel_for(*tile_for(columns, nbytes // first.dtype.itemsize))
-        kernel(**views, **given, target=target, stream=stream)
+        kernel(**views, **others, target=target, stream=stream)
 
     with_fitting(op, inputs, results, rows_of, target, stream, run)

@@ -351,6 +351,8 @@ def product_and_scale(x: Any, y: Any, scale: float, target: Any, stream: Any) ->
 def test_frameworks_name_no_op() -> None:
     """Bindings are made from declarations; only examples in docstrings name ops."""
     folder = Path(numpipe.__file__).parent / "frameworks"
+    # array libraries have functions of these names
+    own = set(ops.__all__) - {"sum", "mean", "max", "argmax"}
     found = set()
     for path in folder.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf8"))
@@ -358,5 +360,5 @@ def test_frameworks_name_no_op() -> None:
         for node in ast.walk(tree):
             name = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
             if isinstance(name, str) and id(node) not in docs:
-                found |= {op for op in ops.__all__ if op in name}
+                found |= {op for op in own if op in name}
     assert not found

@@ -1,0 +1,247 @@
+"""ops.swiglu, geglu, rotary and quantize, for arrays of any layout, in PyTorch and in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SpecError, ops
+from numpipe.ops.gated import gated_backward
+
+F32 = np.float32
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def numbers(*shape: int, dtype: Any = F32, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "contiguous": lambda x: x,
+    "a vector": lambda x: x[0, 0],
+    "rows apart": lambda x: x[:, ::2, 1:],
+    "columns apart": lambda x: x[..., ::2],
+    "every other": lambda x: x[1, 1, ::2],
+    "transposed": lambda x: x.T,
+    "nothing": lambda x: x[:0],
+}
+
+
+# ---- gated units
+def activated(name: str, x: Any) -> Any:
+    if name == "swiglu":
+        return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("name", ["swiglu", "geglu"])
+def test_gated_units_of_any_layout(name: str) -> None:
+    gate, up = numbers(2, 3, 4, 70)
+    for layout in LAYOUTS.values():
+        g, u = layout(gate), layout(up)
+        np.testing.assert_allclose(
+            getattr(ops, name)(g, u), activated(name, g.astype(float)) * u, rtol=1e-5, atol=1e-6
+        )
+    both, out = np.concatenate((gate, up), -1), np.empty((70, 4, 3), F32).T
+    assert getattr(ops, name)(both, out=out) is out
+    np.testing.assert_array_equal(out, getattr(ops, name)(gate, up))
+
+
+@pytest.mark.parametrize("activation, name", [("silu", "swiglu"), ("gelu", "geglu")])
+@pytest.mark.parametrize("dtype, columns", [(F32, 9), (ml_dtypes.bfloat16, 2100)])
+def test_gradients_of_gated_units(activation: str, name: str, dtype: Any, columns: int) -> None:
+    grad, gate, up = numbers(3, 3, columns, dtype=dtype)
+    d, g, u = (x.astype(np.float64) for x in (grad, gate, up))
+    h = 1e-5
+    slope = (activated(name, g + h) - activated(name, g - h)) / (2 * h)
+    wanted = d * u * slope, d * activated(name, g)
+    made = gated_backward(grad, gate, up, activation=activation)
+    one = gated_backward(grad, np.concatenate((gate, up), -1), activation=activation)
+    tolerance = 1e-5 if dtype is F32 else 1e-2
+    for got, right in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(got.astype(float), right, rtol=tolerance, atol=tolerance)
+    assert (one == np.concatenate(made, -1)).all()
+
+
+# ---- rotary
+def turned(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    first, second = np.s_[..., ::2], np.s_[..., 1::2]
+    if not interleaved:
+        half = x.shape[-1] // 2
+        first, second = np.s_[..., :half], np.s_[..., half:]
+    y, wide = np.empty(x.shape), x.astype(float)
+    y[first] = wide[first] * cos - wide[second] * sin
+    y[second] = wide[first] * sin + wide[second] * cos
+    return y
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    "shape, angles",
+    [
+        ((2, 4, 5, 32), (5, 16)),
+        ((2, 4, 5, 32), (4, 1, 16)),
+        ((2, 4, 5, 6), (2, 1, 5, 3)),
+        ((6,), (3,)),
+        ((3, 700), (1, 350)),
+        ((2, 2, 2, 3, 8), (2, 1, 2, 1, 4)),
+    ],
+)
+def test_rotary_matches_float64_and_turns_back(shape: Any, angles: Any, interleaved: bool) -> None:
+    x, (cos, sin) = numbers(*shape), numbers(2, *angles)
+    y = ops.rotary(x, cos, sin, interleaved=interleaved)
+    np.testing.assert_allclose(y, turned(x, cos, sin, interleaved), rtol=1e-5, atol=1e-5)
+    back = ops.rotary(x, cos, sin, interleaved=interleaved, inverse=True)
+    np.testing.assert_allclose(back, turned(x, cos, -sin, interleaved), rtol=1e-5, atol=1e-5)
+
+
+def test_rotary_of_any_layout_and_in_place() -> None:
+    x, angle = numbers(3, 4, 44), numbers(1)
+    for name, layout in LAYOUTS.items():
+        view = layout(x)
+        view = view[..., :2] if name in ("rows apart", "transposed") else view
+        cos, sin = np.cos(numbers(view.shape[-1] // 2)), np.sin(numbers(view.shape[-1] // 2))
+        made = ops.rotary(view, cos, sin)
+        np.testing.assert_allclose(made, turned(view, cos, sin, False), rtol=1e-5, atol=1e-5)
+    cos, sin = np.cos(angle + numbers(22)), np.sin(angle + numbers(22))
+    right = turned(x, cos, sin, True)
+    assert ops.rotary(x, cos, sin, interleaved=True, out=x) is x
+    np.testing.assert_allclose(x, right, rtol=1e-5, atol=1e-5)
+
+
+# ---- quantize
+def spread(scales: Any, block: str, columns: int) -> Any:
+    if block == "1x128":
+        return np.repeat(scales, 128, -1)[..., :columns]
+    return scales[..., None] if block == "row" else scales
+
+
+@pytest.mark.parametrize("block", ["tensor", "row", "1x128"])
+@pytest.mark.parametrize("dtype, top", [("float8_e4m3fn", 448), ("int8", 127)])
+def test_quantized_numbers_are_the_nearest(dtype: str, top: int, block: str) -> None:
+    matrix = numbers(4, 256)
+    matrix[1] = 0
+    for x in (matrix, matrix[:, 1:200], matrix[:3, :6].T, matrix[0], matrix[2, ::2]):
+        values, scales = ops.quantize(x, dtype, block)
+        assert values.shape == x.shape and scales.dtype == F32
+        each = spread(scales, block, x.shape[-1])
+        divided = np.divide(x, each)
+        assert (abs(divided).max() <= top * 1.00001) and (each > 0).all()
+        step = 0.5001 if dtype == "int8" else np.maximum(abs(divided) / 16, 2**-10) * 1.001
+        assert (abs(values.astype(F32) - divided) <= step).all()
+        largest = abs(x.astype(float)).max(None if block == "tensor" else -1)
+        if block != "1x128":
+            wanted = np.where(largest == 0, 1, largest / top)
+            np.testing.assert_allclose(scales, wanted, rtol=1e-6)
+
+
+def test_rows_too_long_for_registers_are_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    module = importlib.import_module("numpipe.ops.quantize")
+    x = numbers(3, 300, dtype=np.float16)
+    once = ops.quantize(x, "int8", "row")
+    monkeypatch.setattr(module, "IN_REGISTERS", 100)
+    for a, b in zip(once, ops.quantize(x, "int8", "row"), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("block", ["row", "1x128"])
+def test_gated_units_are_quantized(block: str) -> None:
+    gate, up = numbers(2, 3, 300)
+    for g, u in ((gate, up), (gate[:, :256].copy(), up[:, :256].copy())):
+        values, scales = ops.swiglu(g, u, out_scales=block, out_dtype="int8")
+        right, wanted = ops.quantize(ops.swiglu(g, u), "int8", block)
+        np.testing.assert_allclose(scales, wanted, rtol=1e-5)
+        assert (abs(values.astype(int) - right) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ops.swiglu(numbers(2, 3)), "swiglu: without 'up'.*got shape \\(2, 3\\); fix"),
+        (lambda: ops.geglu(numbers(2, 3), numbers(2, 4)), "geglu: 'gate' and 'up' must have one"),
+        (lambda: ops.swiglu(np.zeros((2, 4), int)), "'gate' is int64, expected float16"),
+        (lambda: ops.rotary(numbers(2, 3), *numbers(2, 1)), "even number of elements, got"),
+        (lambda: ops.rotary(numbers(2, 4), *numbers(2, 4)), r"'cos' must broadcast to \(2, 2\)"),
+        (lambda: ops.quantize(numbers(2, 4), "int4"), "dtype must be 'float8_e4m3fn' or 'int8'"),
+        (lambda: ops.quantize(numbers(2, 4), block="column"), "block must be 'tensor', 'row' or"),
+        (lambda: ops.quantize(np.array(1, F32), block="row"), 'fix: block="tensor"'),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        call()
+
+
+# ---- frameworks
+def test_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    gate, up, grad = (torch.tensor(numbers(2, 3, 32, seed=k)) for k in range(3))
+    cos, sin = torch.tensor(numbers(2, 3, 16))
+    functional = torch.nn.functional
+    cases = [
+        (numpipe.torch.swiglu, lambda g, u: functional.silu(g) * u, (gate, up)),
+        (numpipe.torch.geglu, lambda g, u: functional.gelu(g, approximate="tanh") * u, (gate, up)),
+        (
+            lambda x: numpipe.torch.rotary(x, cos, sin),
+            lambda x: torch.cat(
+                (
+                    x[..., :16] * cos - x[..., 16:] * sin,
+                    x[..., :16] * sin + x[..., 16:] * cos,
+                ),
+                -1,
+            ),
+            (gate,),
+        ),
+    ]
+    for ours, theirs, arrays in cases:
+        found = []
+        for function in (ours, theirs, torch.compile(ours, fullgraph=True, backend="aot_eager")):
+            given = [x.clone().requires_grad_() for x in arrays]
+            y = function(*given)
+            found.append([y, *torch.autograd.grad(y, given, grad)])
+        for got, wanted, compiled in zip(*found, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(compiled, got)
+    both = torch.cat((gate, up), -1).requires_grad_()
+    numpipe.torch.swiglu(both).backward(grad)
+    assert both.grad.shape == both.shape
+    for name, arrays in (
+        ("swiglu", (gate.requires_grad_(), up.requires_grad_())),
+        ("rotary", (gate, cos, sin)),
+        ("quantize", (grad,)),
+    ):
+        torch.library.opcheck(getattr(torch.ops.numpipe, name).default, arrays)
+
+
+def test_in_jax() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        gate, up = (jax.numpy.asarray(numbers(2, 3, 32, seed=k)) for k in range(2))
+        cos, sin = (jax.numpy.asarray(x) for x in numbers(2, 3, 16))
+
+        def theirs(x: Any) -> Any:
+            a, b = x[..., :16], x[..., 16:]
+            return jax.numpy.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
+
+        for ours, right in (
+            (lambda x: numpipe.jax.swiglu(x, up), lambda x: jax.nn.silu(x) * up),
+            (lambda x: numpipe.jax.rotary(x, cos, sin), theirs),
+        ):
+            for of in (lambda f: f, lambda f: jax.grad(lambda x: (f(x) ** 2).sum())):
+                np.testing.assert_allclose(
+                    jax.jit(of(ours))(gate), of(right)(gate), rtol=1e-4, atol=1e-5
+                )
+        turned = jax.vmap(lambda x: numpipe.jax.rotary(x, cos, sin))(gate)
+        np.testing.assert_allclose(turned, theirs(gate), rtol=1e-5, atol=1e-5)

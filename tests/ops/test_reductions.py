@@ -1,0 +1,131 @@
+"""ops.sum, mean, max and argmax along any axis of arrays of any layout, in PyTorch and in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SpecError, ops
+from numpipe.ops import reduce_axis
+
+NAMES = ["sum", "mean", "max", "argmax"]
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def check(name: str, x: Any, axis: int | None, tolerance: float = 1e-5) -> None:
+    made = getattr(ops, name)(x, axis)
+    wanted = getattr(np, name)(x.astype(np.float64), axis=axis)
+    assert made.shape == wanted.shape and made.dtype == (np.int32 if name == "argmax" else x.dtype)
+    scale = max(1.0, float(abs(wanted).max(initial=0)))
+    np.testing.assert_allclose(made.astype(np.float64), wanted, rtol=tolerance, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_axis_of_any_layout(name: str) -> None:
+    x = numbers(3, 5, 40)
+    for view in (x, x.T, x[..., ::2], x[:, 1:4, 3:], x[0, 0]):
+        for axis in (*range(view.ndim), None):
+            check(name, view, axis)
+    assert getattr(ops, name)(x, 1, keepdims=True).shape == (3, 1, 40)
+    out = np.zeros((40, 3), np.int32 if name == "argmax" else np.float32).T
+    assert getattr(ops, name)(x, 1, out=out) is out
+    np.testing.assert_array_equal(out, getattr(ops, name)(x, 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape, axis", [((2, 4000), 1), ((900, 20), 0), ((33, 130), None)])
+def test_an_axis_is_shared_by_several_ctas(
+    name: str, shape: Any, axis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = reduce_axis.schedule
+
+    def shared(sizes: Any, down: bool, itemsize: int) -> Any:
+        height, width, _ = schedule(sizes, down, itemsize)
+        return height, min(width, 512), 3
+
+    monkeypatch.setattr(reduce_axis, "schedule", shared)
+    x = numbers(*shape, dtype=ml_dtypes.bfloat16)
+    check(name, x, axis, 1e-2)
+    x[:] = -np.inf if "max" in name else 1
+    check(name, x, axis, 1e-2)
+
+
+def test_nan_and_ties_are_as_in_torch() -> None:
+    x = numbers(3, 300)
+    x[0, 7] = x[0, 90] = np.nan
+    x[1, 5] = x[1, 200] = 9
+    x[2] = -np.inf
+    np.testing.assert_array_equal(ops.argmax(x), [7, 5, 0])
+    np.testing.assert_array_equal(ops.max(x), [np.nan, 9, -np.inf])
+    np.testing.assert_array_equal(ops.argmax(x, 0), np.argmax(x, 0))
+    assert np.isnan(ops.max(x, None)) and ops.argmax(x, None) == 7
+    assert ops.argmax(np.array([-0.0, 0.0], np.float32)) == 0
+
+
+def test_axes_without_elements() -> None:
+    x = np.zeros((0, 3), np.float32)
+    np.testing.assert_array_equal(ops.sum(x, 0), np.zeros(3))
+    assert np.isnan(ops.mean(x, 0)).all() and ops.max(x, 1).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ops.sum(numbers(2, 3), 2), r"sum: axis must be an int of -2…1 or None for shape"),
+        (lambda: ops.sum(np.array(1, np.float32)), "axis must be.*fix: pass axis=None"),
+        (lambda: ops.max(np.zeros((0, 3), np.float32), 0), "max: an axis without elements has no"),
+        (lambda: ops.argmax(np.zeros((0,), np.float32)), "argmax: an axis without elements"),
+        (lambda: ops.mean(numbers(2, 3), 0.5), "mean: axis must be None or an int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        call()
+    assert ops.sum(np.array(3, np.float32), None) == 3
+
+
+def test_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(numbers(3, 4, 24))
+    for name, theirs in (("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax)):
+        ours = getattr(numpipe.torch, name)
+        for axis in (0, -1, None):
+            where = {} if axis is None and name == "max" else {"dim": axis}
+            a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+            made, wanted = ours(a, axis), theirs(b, **where)
+            torch.testing.assert_close(made, wanted)
+            made.square().sum().backward()
+            wanted.square().sum().backward()
+            torch.testing.assert_close(a.grad, b.grad)
+        torch.testing.assert_close(torch.vmap(lambda v, f=ours: f(v, -1))(x), ours(x, -1))
+        op = getattr(torch.ops.numpipe, name).default
+        torch.library.opcheck(op, (x.clone().requires_grad_(), 1))
+    assert torch.equal(numpipe.torch.argmax(x, 1).long(), torch.argmax(x, 1))
+
+
+def test_in_jax() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        x = jax.numpy.asarray(numbers(3, 4, 24))
+        for name in ("sum", "mean", "max"):
+            ours, theirs = getattr(numpipe.jax, name), getattr(jax.numpy, name)
+            for axis in (0, -1, None):
+                first = jax.jit(jax.grad(lambda v, f=ours, k=axis: (f(v, k) ** 2).sum()))
+                right = jax.grad(lambda v, f=theirs, k=axis: (f(v, k) ** 2).sum())
+                np.testing.assert_allclose(first(x), right(x), rtol=1e-5, atol=1e-6)
+            mapped = jax.vmap(lambda v, f=ours: f(v, -1))(x)
+            np.testing.assert_allclose(mapped, theirs(x, -1), rtol=1e-5, atol=1e-6)
