@@ -15,6 +15,7 @@ longest     the CTAs of a cluster       the same, then shared memory of all CTAs
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
 from ..diagnostics.errors import SpecError
@@ -34,7 +36,7 @@ from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, STEP, join_row, split_row
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from .decorator import kernel
 
@@ -46,11 +48,15 @@ __all__ = ["Rows", "rows"]
 PART = 8192
 """columns of a warpgroup's part of a row, up to which a lane has registers for its 64 elements while
 an SM has several CTAs (measured on an H200)"""
-MOST_WARPGROUPS, MOST_CTAS = 2, 8
+MOST_WARPGROUPS, MOST_CTAS = 4, 8
 """that share a row: warpgroups of a CTA, and CTAs of a cluster"""
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
 rather than NaN"""
+AGAIN, SOFTMAX, MOMENTS = range(3)
+PLACES = 3
+"""places in shared memory for what warps and CTAs exchange: one for functions that may be called
+again, and one each for two that are called once, which saves a barrier"""
 SENT = 64
 """elements of the smallest vector that a CTA can send to another"""
 
@@ -65,6 +71,7 @@ class Rows:
     cluster  CTAs that share a row
     whole    leading columns of the tile that are inside the row in every CTA
     ctas     CTAs that an SM has registers for, at least
+    loops    whether a CTA computes several blocks of rows
 
     A kernel over rows calls its functions; a row has n columns:
 
@@ -75,6 +82,7 @@ class Rows:
     ``row.moments(tile, n)``         (tile minus the mean of its row, variance of its row)
     ``row.normalizer(tile, n)``      (e, top, total): e = exp(tile - shift) and total = sum(e) for
                                      some shift of each row, with top = max(tile)
+    ``row.sums(a, b, n)``            the sums of two tiles, exchanged once
     ``row.column()``                 the column of each element, (1, columns), int32
     ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
     values)``
@@ -90,6 +98,7 @@ class Rows:
     cluster: int = 1
     whole: int = 0
     ctas: int = 1
+    loops: bool = False
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         try:
@@ -103,6 +112,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, by name."""
     height, columns, wgs, cluster = rows.height, rows.columns, rows.wgs, rows.cluster
     shared, ranks, whole = height == 1, wgs * cluster, rows.whole
+    loops = rows.loops
 
     @function
     def rank():  # type: ignore[no-untyped-def]
@@ -115,11 +125,29 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return number
 
     @function
-    def block():  # type: ignore[no-untyped-def]
+    def start():  # type: ignore[no-untyped-def]
+        return program_id(0) // cluster
+
+    @function
+    def step():  # type: ignore[no-untyped-def]
+        return num_programs(0) // cluster
+
+    @function
+    def blocks(rows):  # type: ignore[no-untyped-def]
+        return cdiv(rows, height)
+
+    @function
+    def block(number=None):  # type: ignore[no-untyped-def]
+        if number is None:
+            number = program_id(0) // cluster
         return (
-            ds(program_id(0) // cluster * height, height),
+            ds(number * height, height),
             ds(rank() * columns, columns, most=(ranks - 1) * columns),
         )
+
+    @function
+    def zeros():  # type: ignore[no-untyped-def]
+        return full((height, columns), 0.0, np.float32)
 
     @function
     def column():  # type: ignore[no-untyped-def]
@@ -146,85 +174,118 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return tile
 
     @function
-    def send(values, landed, first, second):  # type: ignore[no-untyped-def]
-        """Send two numbers to the CTAs that share the row, and wait for theirs: `values` then has
-        SENT times each, in the order of the CTAs."""
-        pair = full(SENT, first, np.float32), full(SENT, second, np.float32)
-        if wgs == 1 or axis_index("wg") == 0:
-            for to in range(cluster):
-                for number in static_range(2):
-                    place = values.at[ds(SENT * (2 * axis_index("part") + number), SENT)]
-                    async_store_smem(
-                        pair[number], place, landed, cluster_idx=to, cluster_dim="part"
-                    )
-        barrier_wait(landed)
-
-    @function
-    def from_warps(first, second):  # type: ignore[no-untyped-def]
+    def from_warps(first, second, place):  # type: ignore[no-untyped-def]
         """Return two vectors (PARTS x wgs,), of which each warp of the CTA has two elements, in all
-        lanes."""
-        firsts, seconds, written = scratch(
+        lanes. Calls with the same place may follow each other only if it is AGAIN."""
+        size = PARTS * wgs
+        firsts, seconds, written, read = scratch(
             (
-                SMEM((PARTS * wgs,), np.float32),
-                SMEM((PARTS * wgs,), np.float32),
+                SMEM((PLACES * size,), np.float32),
+                SMEM((PLACES * size,), np.float32),
+                Barrier(num_arrivals=wgs),
                 Barrier(num_arrivals=wgs),
             )
         )
-        own = ds(axis_index("wg") * PARTS, PARTS)
+        own = ds(place * size + axis_index("wg") * PARTS, PARTS)
         firsts[own], seconds[own] = first, second
         barrier_arrive(written)
         barrier_wait(written)
-        return firsts[...], seconds[...]
-
-    @function
-    def of_all(parts, top):  # type: ignore[no-untyped-def]
-        """Return the sum of the numbers (PARTS,) of all warpgroups that share the row, or with
-        `top` the largest, as a tile (1, 1)."""
-        firsts, written, done = scratch(
-            (
-                SMEM((PARTS * wgs,), np.float32),
-                Barrier(num_arrivals=wgs),
-                Barrier(num_arrivals=wgs),
-            )
-        )
-        firsts[ds(axis_index("wg") * PARTS, PARTS)] = parts
-        barrier_arrive(written)
-        barrier_wait(written)
-        found = firsts[...].max() if top else firsts[...].sum()
-        # the next call writes to the same place
-        barrier_arrive(done)
-        barrier_wait(done)
-        if cluster > 1:
-            values, landed, read = scratch(
-                (
-                    SMEM((2 * SENT * cluster,), np.float32),
-                    Barrier(num_arrivals=2 * cluster),
-                    ClusterBarrier("part", num_arrivals=wgs),
-                )
-            )
-            send(values, landed, found, 0.0)
-            each = values[ds(0, SENT)]
-            for number in range(1, cluster):
-                other = values[ds(2 * SENT * number, SENT)]
-                each = np.maximum(each, other) if top else each + other
+        found = firsts[ds(place * size, size)], seconds[ds(place * size, size)]
+        if loops or place == AGAIN:
             barrier_arrive(read)
             barrier_wait(read)
-            found = each.max()
-        return full((1, 1), found, np.float32)
+        return found
+
+    @function
+    def from_ctas(first, second, n, place, top):  # type: ignore[no-untyped-def]
+        """Combine two numbers of each CTA: for AGAIN to their sums, or with `top` to the largest
+        first; for SOFTMAX (maximum, sum of exponentials) and for MOMENTS (mean, sum of squares
+        about it) to those of the whole row."""
+        values, landed, read = scratch(
+            (
+                SMEM((PLACES * 2 * SENT * cluster,), np.float32),
+                Barrier(num_arrivals=2 * cluster),
+                ClusterBarrier("part", num_arrivals=wgs),
+            )
+        )
+        begin = place * 2 * SENT * cluster
+        pair = full(SENT, first, np.float32), full(SENT, second, np.float32)
+        if wgs == 1 or axis_index("wg") == 0:
+            for to in range(cluster):
+                for which in static_range(2):
+                    at = begin + SENT * (2 * axis_index("part") + which)
+                    async_store_smem(
+                        pair[which],
+                        values.at[ds(at, SENT)],
+                        landed,
+                        cluster_idx=to,
+                        cluster_dim="part",
+                    )
+        barrier_wait(landed)
+        a, b = values[ds(begin, SENT)], values[ds(begin + SENT, SENT)]
+        if place == MOMENTS:
+            size = wgs * columns
+            a = a * min(n, size)
+            for number in range(1, cluster):
+                own = float(min(max(n - number * size, 0), size))
+                a = a + values[ds(begin + 2 * SENT * number, SENT)] * own
+            a = a / n
+            b = full(SENT, 0.0, np.float32)
+            for number in range(cluster):
+                own = float(min(max(n - number * size, 0), size))
+                off = values[ds(begin + 2 * SENT * number, SENT)] - a
+                b = b + values[ds(begin + SENT * (2 * number + 1), SENT)] + off * off * own
+        elif place == SOFTMAX:
+            for number in range(1, cluster):
+                a = np.maximum(a, values[ds(begin + 2 * SENT * number, SENT)])
+            b = b * np.exp(values[ds(begin, SENT)] - a)
+            for number in range(1, cluster):
+                own = values[ds(begin + SENT * (2 * number + 1), SENT)]
+                b = b + own * np.exp(values[ds(begin + 2 * SENT * number, SENT)] - a)
+        else:
+            for number in range(1, cluster):
+                other = values[ds(begin + 2 * SENT * number, SENT)]
+                a = np.maximum(a, other) if top else a + other
+                b = b + values[ds(begin + SENT * (2 * number + 1), SENT)]
+        if loops or place == AGAIN:
+            barrier_arrive(read)
+            barrier_wait(read)
+        return a.max(), b.max()
+
+    @function
+    def together(first, second, n, top):  # type: ignore[no-untyped-def]
+        """Return the sums over a row of two tiles, or with `top` the maximum of the first, as tiles
+        (rows, 1)."""
+        if not shared:
+            if top:
+                return first.max(axis=1)[:, None], 0.0
+            return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
+        one, two = split_row(first), split_row(second)
+        if top:
+            firsts, seconds = from_warps(one.max(axis=1), two.max(axis=1), AGAIN)
+            a, b = firsts.max(), 0.0
+        else:
+            firsts, seconds = from_warps(one.sum(axis=1), two.sum(axis=1), AGAIN)
+            a, b = firsts.sum(), seconds.sum()
+        if cluster > 1:
+            a, b = from_ctas(a, b, n, AGAIN, top)
+        return full((1, 1), a, np.float32), full((1, 1), b, np.float32)
+
+    @function
+    def sums(first, second, n):  # type: ignore[no-untyped-def]
+        return together(kept(first, n, 0.0), kept(second, n, 0.0), n, False)
 
     @function
     def added(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, 0.0)
-        if not shared:
-            return tile.sum(axis=1)[:, None]
-        return of_all(split_row(tile).sum(axis=1), False)
+        total, _ = together(tile, tile, n, False)
+        return total
 
     @function
     def largest(tile, n):  # type: ignore[no-untyped-def]
         tile = kept(tile, n, -np.inf)
-        if not shared:
-            return tile.max(axis=1)[:, None]
-        return of_all(split_row(tile).max(axis=1), True)
+        top, _ = together(tile, tile, n, True)
+        return top
 
     @function
     def softmax(tile, n):  # type: ignore[no-untyped-def]
@@ -235,27 +296,15 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             total = e.sum(axis=1)[:, None]
             return e * (1.0 / total), top + np.log(total)
         parts = split_row(tile)
-        top = np.maximum(parts.max(axis=1), LOWEST)
-        e = np.exp(parts - top[:, None])
-        tops, totals = from_warps(top, e.sum(axis=1))
-        peak = tops.max()
-        total = (totals * np.exp(tops - peak)).sum()
+        own = np.maximum(parts.max(axis=1), LOWEST)
+        e = np.exp(parts - own[:, None])
+        tops, totals = from_warps(own, e.sum(axis=1), SOFTMAX)
+        top = tops.max()
+        total = (totals * np.exp(tops - top)).sum()
         if cluster > 1:
-            values, landed = scratch(
-                (SMEM((2 * SENT * cluster,), np.float32), Barrier(num_arrivals=2 * cluster))
-            )
-            send(values, landed, peak, total)
-            peaks = values[ds(0, SENT)]
-            for number in range(1, cluster):
-                peaks = np.maximum(peaks, values[ds(2 * SENT * number, SENT)])
-            sums = values[ds(SENT, SENT)] * np.exp(values[ds(0, SENT)] - peaks)
-            for number in range(1, cluster):
-                sums = sums + values[ds(SENT * (2 * number + 1), SENT)] * np.exp(
-                    values[ds(2 * SENT * number, SENT)] - peaks
-                )
-            peak, total = peaks.max(), sums.max()
-        scale = np.exp(top - peak) * (1.0 / total)
-        lse = full((1, 1), peak, np.float32) + np.log(full((1, 1), total, np.float32))
+            top, total = from_ctas(top, total, n, SOFTMAX, False)
+        scale = np.exp(own - top) * (1.0 / total)
+        lse = full((1, 1), top, np.float32) + np.log(full((1, 1), total, np.float32))
         return join_row(e * scale[:, None]), lse
 
     @function
@@ -265,10 +314,10 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             return full(parts, columns / PARTS, np.float32)
         half = columns // 2
         part = iota(parts) + first
-        start = (part >> 2) * half
+        begin = (part >> 2) * half
         if cluster > 1:
-            start = start + axis_index("part") * (wgs * columns)
-        left = np.clip(n - start, 0, half)
+            begin = begin + axis_index("part") * (wgs * columns)
+        left = np.clip(n - begin, 0, half)
         last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
         return ((left >> 8) * 64 + last).astype(np.float32)
 
@@ -283,34 +332,26 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         apart = split_row(tile) - own[:, None]
         if whole < columns:
             apart = split_row(kept(join_row(apart), n, 0.0))
-        means, spreads = from_warps(own, (apart * apart).sum(axis=1))
+        means, spreads = from_warps(own, (apart * apart).sum(axis=1), MOMENTS)
         sizes = counts(n, 0, PARTS * wgs)
         mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
         off = means - mean
         spread = (spreads + sizes * off * off).sum()
         if cluster > 1:
-            values, landed = scratch(
-                (SMEM((2 * SENT * cluster,), np.float32), Barrier(num_arrivals=2 * cluster))
-            )
-            send(values, landed, mean, spread)
-            sums, squares = full(SENT, 0.0, np.float32), full(SENT, 0.0, np.float32)
-            for number in range(cluster):
-                size = float(min(max(n - number * (wgs * columns), 0), wgs * columns))
-                sums = sums + values[ds(2 * SENT * number, SENT)] * size
-            mean = sums.max() / n
-            for number in range(cluster):
-                size = float(min(max(n - number * (wgs * columns), 0), wgs * columns))
-                off = values[ds(2 * SENT * number, SENT)] - mean
-                squares = squares + (values[ds(SENT * (2 * number + 1), SENT)] + off * off * size)
-            spread = squares.max()
+            mean, spread = from_ctas(mean, spread, n, MOMENTS, False)
         return tile - mean, full((1, 1), spread / n, np.float32)
 
     return {
+        "start": start,
+        "step": step,
+        "blocks": blocks,
         "block": block,
+        "zeros": zeros,
         "column": column,
         "get": get,
         "put": put,
         "sum": added,
+        "sums": sums,
         "max": largest,
         "moments": moments,
         "softmax": softmax,
@@ -337,12 +378,13 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
         height = 8
         while height * columns < 2048 and height < 32:
             height *= 2
-        wide = columns + columns % 2
-        # rows that end at an odd column: all columns of a group of lanes but the last are inside
-        whole = columns if wide == columns else columns // 64 * 64
-        if whole < columns:
-            wide = -(-columns // 64) * 64 if columns > 64 else max(8, 1 << columns.bit_length())
-            whole = whole if columns > 64 else 0
+        # Lanes have pairs of columns, of which all but the last group of lanes are inside. The lanes
+        # of a row are 8 if its columns are an odd multiple of 16, which suits narrow rows; else 32.
+        group = 16 if columns <= 80 else 64
+        wide = columns + columns % 2 if columns > 80 else 16 * (-(-columns // 16) | 1)
+        whole = columns if wide == columns else columns // group * group
+        if 80 < columns < wide:
+            wide = -(-columns // 64) * 64
         live = height * wide * operands // 128
         return Rows(height, wide, whole=whole, ctas=max(1, 512 // (live + 40)))
     part, ranks = PART // operands, 1
@@ -365,9 +407,16 @@ class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
     the shape and type of the first array."""
 
-    def __init__(self, body: Callable[..., Any], operands: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        operands: int,
+        programs: str,
+        options: Mapping[str, Any],
+    ) -> None:
         functools.update_wrapper(self, body)
         self.body, self.operands, self.options = body, operands, options
+        self.programs = programs
         parameters = inspect.signature(body).parameters
         if "row" not in parameters or not parameters:
             raise SpecError(
@@ -380,7 +429,7 @@ class RowKernel:
 
     def _scheduled(self, row: Rows) -> Kernel:
         """Return the kernel for a schedule."""
-        body, first = self.body, self.first
+        body = self.body
         function = types.FunctionType(
             body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__
         )
@@ -389,9 +438,12 @@ class RowKernel:
             setattr(function, name, getattr(body, name))
 
         def grid(**arguments: Any) -> tuple[int]:
-            return (-(-arguments[first].shape[0] // row.height) * row.cluster,)
+            (array,) = arguments.values()
+            height = 1 if row.loops else row.height
+            return (-(-array.shape[0] // height) * row.cluster,)
 
-        parameter = inspect.Parameter(first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        name = self.programs or self.first
+        parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         grid.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         shared = {"cluster": row.cluster, "cluster_names": "part"} if row.cluster > 1 else {}
         params = CompilerParams(
@@ -411,14 +463,17 @@ class RowKernel:
         ``inspect`` and others. Raises SpecError for rows that are too long."""
         rows, columns = x.shape
         size = np.dtype(x.dtype).itemsize
-        return self.scheduled(choose(int(rows), int(columns), size, self.operands))
+        row = choose(int(rows), int(columns), size, self.operands)
+        return self.scheduled(dataclasses.replace(row, loops=bool(self.programs)))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix x and other arrays."""
         return self.kernel(x)(x, *args, **named)
 
 
-def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]], RowKernel]:
+def rows(
+    *, operands: int = 1, programs: str = "", **options: Any
+) -> Callable[[Callable[..., Any]], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
@@ -430,6 +485,9 @@ def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]],
         y = layer_norm(x, gamma, beta)
 
     operands  matrices whose rows the kernel has in registers at the same time, 1 or more
+    programs  "": a program computes one block of rows. Or the name of an array with a row for each
+              program, which then loops over blocks, ``for k in range(row.start(), row.blocks(rows),
+              row.step())``, and has the index ``row.block(k)``: for sums along the columns
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; its shape and type select the schedule, which the function
@@ -444,4 +502,4 @@ def rows(*, operands: int = 1, **options: Any) -> Callable[[Callable[..., Any]],
     Raises SpecError for a function without a parameter `row`, and, when it is called, for rows that
     do not fit in the registers of a cluster of 8 CTAs.
     """
-    return lambda body: RowKernel(body, operands, options)
+    return lambda body: RowKernel(body, operands, programs, options)

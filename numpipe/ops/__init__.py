@@ -7,6 +7,8 @@
 `log_softmax`   its logarithm
 `cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
                 `fused_linear_cross_entropy` takes the last layer's input and weight
+`layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
+`rms_norm`      rows whose squares have the mean 1, with weight and residual
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
@@ -42,10 +44,12 @@ from .attention import attention
 from .copy import copy
 from .cross_entropy import cross_entropy, cross_entropy_with_gradient
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
+from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
+from .rms_norm import rms_norm
 from .softmax import softmax
 
 __all__ = [
@@ -57,9 +61,11 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_with_gradient",
     "fused_linear_cross_entropy",
+    "layer_norm",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
     "reduce_scatter",
+    "rms_norm",
     "softmax",
 ]

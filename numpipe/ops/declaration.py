@@ -546,7 +546,8 @@ class Op(Generic[P]):
         for names, function in self.gradients.items():
             if not any(name in wanted for name in names):
                 continue
-            made = by_name(function, {**values, "xp": xp})
+            absent = dict.fromkeys([*self.results, *[f"grad_{name}" for name in self.results]])
+            made = by_name(function, {**absent, **values, "xp": xp})
             several = isinstance(made, tuple) or (len(names) > 1 and isinstance(made, list))
             grads = made if several else (made,)
             if len(grads) != len(names):

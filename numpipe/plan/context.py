@@ -40,6 +40,8 @@ class ContextFacts:
     role: Role
     state: Any
     """The words of the warpgroup's state (`plans.STATE`), by index."""
+    counted = False
+    """Whether its work is counted, and nothing is moved."""
 
     @property
     def turn(self) -> Any:
@@ -127,6 +129,10 @@ class Context(ContextFacts, Hidden):
         (`tile_scheduler`)."""
         self.dynamic_loop: str | None = None
         """The source position of the loop that takes work indices now."""
+
+    @property
+    def counted(self) -> bool:  # type: ignore[override]
+        return not current().moves
 
     @property
     def number(self) -> Any:

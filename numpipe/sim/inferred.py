@@ -12,8 +12,11 @@ that differ and are not on a line with a third::
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 Work = collections.Counter[tuple[Any, ...]]
@@ -37,27 +40,63 @@ Work = collections.Counter[tuple[Any, ...]]
 """
 
 MOVED = "load", "store", "reduce", "fetch", "send"
-ALL = 12
-"""of at most this many positions, all are counted"""
-EVEN = 0.02
-"""how far work may be from a line, as a fraction of the largest of the three positions"""
+EVEN = 0.05
+"""how far work may be from a line, as a fraction of the most at any position"""
 
 
-def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator[int]:
+@dataclass(frozen=True)
+class Loop:
+    """The work of a loop: at its first position, its last, and all between; `even`: whether it was
+    equal wherever it was counted."""
+
+    count: int
+    first: Work
+    last: Work
+    between: Work
+    even: bool
+
+
+def inferred(
+    total: Work,
+    count: int,
+    most: int = 0,
+    alike: bool = True,
+    loops: dict[Any, Loop] | None = None,
+    site: Any = None,
+) -> Iterator[int]:
     """Yield some of the positions 0 … count - 1, at most `most`.
 
     What is added to `total` at these positions is their work; finally the work at all others is
-    added. If the positions are not `alike`, equal work at two says nothing about those between.
+    added.
+
+    most         default: few, as many as find two places where the work changes by halving the
+                 distance of their neighbors: 3 + 2 log2 count. All of up to that many are counted
+    alike        whether equal work at two positions says that those between do the same
+    loops, site  earlier loops, by what distinguishes them. A loop that does the same as an earlier
+                 one of the same length at its first and its last position does the same between
+                 them. If an earlier one was even, so is one with equal ends
     """
-    known: dict[int, Work] = {}
-    chosen = [0, count * 3 // 7, count - 1] if most > 4 else [0, 1, count - 2, count - 1]
+    loops = {} if loops is None else loops
+    like = loops.get(site)
+    start, known, chosen = Work(total), dict[int, Work](), [0, count - 1]
+    few = 3 + 2 * count.bit_length()
+    most = most or few
     while chosen:
-        for position in dict.fromkeys(chosen):
+        for position in chosen:
             if 0 <= position < count and position not in known and len(known) < most:
                 before = Work(total)
                 yield position
                 known[position] = total - before
-        nodes = sorted(known)
+        if count < 3:
+            return
+        first, last = known[0], known[count - 1]
+        if like and len(known) == 2:
+            same = like.count == count and (like.first, like.last) == (first, last)
+            if same or (like.even and first == last):
+                for key, n in (like.between if same else first).items():
+                    total[key] += n if same else n * (count - 2)
+                return
+        nodes, peak = sorted(known), functools.reduce(operator.or_, known.values())
         chosen = [
             # not the middle: loops have periods of 2, 4 and 8
             low + max(1, (high - low) * 3 // 7)
@@ -65,19 +104,42 @@ def inferred(total: Work, count: int, most: int, alike: bool = True) -> Iterator
             if high - low > 1
             and len(known) < most
             and not (
-                alike and count > ALL and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high)
+                alike
+                and count > few
+                and len(known) > 2
+                and _certain(known, nodes[max(at - 1, 0) : at + 3], low, high, peak)
             )
         ]
-    for low, high in itertools.pairwise(sorted(known)):
+    for low, high in itertools.pairwise(nodes):
         for key in known[low].keys() | known[high].keys():
             total[key] += round((high - low - 1) * (known[low][key] + known[high][key]) / 2)
+    even = all(work == first for work in known.values())
+    loops[site] = Loop(count, first, last, total - start - first - last, even)
 
 
-def _certain(known: dict[int, Work], near: list[int], low: int, high: int) -> bool:
+def places(
+    total: Work,
+    counts: tuple[int, ...],
+    most: int = 0,
+    alike: bool = True,
+    rows: dict[Any, Loop] | None = None,
+    first: int = 0,
+) -> Iterator[int]:
+    """Yield some of the positions of a grid in row-major order, and infer the work of the others
+    along each dimension (`inferred`)."""
+    if not counts:
+        yield first
+        return
+    rows = {} if rows is None else rows
+    for at in inferred(total, counts[0], most, alike, rows, len(counts)):
+        yield from places(total, counts[1:], most, alike, rows, first * counts[0] + at)
+
+
+def _certain(known: dict[int, Work], near: list[int], low: int, high: int, peak: Work) -> bool:
     """Return whether the work at two neighbors is equal, or on a line with that of one `near`."""
     return known[low] == known[high] or any(
-        _on_line(*((position, known[position]) for position in near[at : at + 3]))
-        for at in range(len(near) - 2)
+        _on_line((a, known[a]), (b, known[b]), (c, known[c]), peak)
+        for a, b, c in zip(near, near[1:], near[2:], strict=False)
     )
 
 
@@ -87,15 +149,18 @@ def _structure(work: Work) -> frozenset[Any]:
     return frozenset(item for item in work.items() if item[0][0] not in MOVED)
 
 
-def _on_line(low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work]) -> bool:
-    """Return whether the work at a position is on the line between two others."""
+def _on_line(
+    low: tuple[int, Work], between: tuple[int, Work], high: tuple[int, Work], peak: Work
+) -> bool:
+    """Return whether the work at a position is on the line between two others, or off it by less
+    than the line rises in one position, because work comes in whole steps."""
     (start, one), (at, work), (end, other) = low, between, high
     inner, left, right = map(_structure, (work, one, other))
     if left != right and inner in (left, right):
         return False  # a step, not a slope
-    share = (at - start) / (end - start)
+    rise = {key: other[key] - one[key] for key in one.keys() | work.keys() | other.keys()}
     return all(
-        abs(work[key] - one[key] - share * (other[key] - one[key]))
-        <= EVEN * max(work[key], one[key], other[key])
-        for key in one.keys() | work.keys() | other.keys()
+        off == 0 or off < max(abs(rise[key]), EVEN * (end - start) * peak[key])
+        for key in rise
+        for off in [abs((work[key] - one[key]) * (end - start) - (at - start) * rise[key])]
     )

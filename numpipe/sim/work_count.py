@@ -28,13 +28,9 @@ from ..plan.cluster_ranks import place_of, rank_of
 from ..plan.protocol import COMPUTING
 from ..plan.roles import COMPUTE
 from ..plan.unit import Unit
-from .inferred import Work, inferred
+from .inferred import Loop, Work, inferred, places
 from .schedule import WorkCounter
 
-MOST = 12
-"""tiles of a loop that run at most, and half of the steps"""
-STEPS = 4
-"""steps of a loop whose accesses are recorded"""
 _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 """An array's name and its GPU, at the end of the name of an access."""
 
@@ -101,10 +97,21 @@ class Counter:
         self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
         """by current tile, stride and end"""
         self._asked: tuple[int, ...] = ()
-        self.sites: set[Any] = set()
-        """loops of pipelines of which enough steps have run"""
-        self.events = 0
-        """what was counted, one by one; determines the time that counting takes"""
+        self.tile = 0
+        self.dealt: dict[str, Work] = {}
+        """a CTA's share of the tiles of loops that take them from a counter"""
+        self._dealt: Iterator[int] | None = None
+        self._begun = Work()
+        """the work before the first tile of such a loop"""
+        self._counts: dict[int, int] = {}
+        """the numbers of tiles of the last loop, by dimension"""
+        self.loops: dict[Any, Loop] = {}
+        """the last loop of each pipeline"""
+        self.events = 4
+        """what was counted, one by one, which takes 0.1 to 0.3 ms each; entering a kernel takes as
+        long as four"""
+        self.fills = 0
+        """slots that were filled in the steps that ran"""
         self.live = self.accumulators = 0
         """Accumulator registers per lane, now and at most."""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
@@ -133,11 +140,8 @@ class Counter:
         return bool(values.any() if operation == "any" else values.all())
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
-        """Run those steps of a loop that determine the others' work, and infer it. When a loop is
-        run again, its first two and last two steps do."""
-        yield from inferred(self.work, count, 4 if site in self.sites else 2 * MOST)
-        if count > MOST:
-            self.sites.add(site)
+        """Run those steps of a loop that determine the others' work, and infer it."""
+        yield from inferred(self.work, count, loops=self.loops, site=site)
         yield count
 
     def next_tile(self, tile: int, stride: int, end: int) -> int:
@@ -145,18 +149,41 @@ class Counter:
         asked, self._asked = self._asked, ()
         if asked[:3] == (tile, stride, end):  # the second time
             return asked[3]
-        loop = self._loops.pop((tile, stride, end), None)
-        if tile < 0 and not self.every_tile:
-            tiles = range(tile + stride, end, stride)
-            # tiles of several GPUs change with the GPU that they are for
-            most = MOST * (6 if self.unit.gpus else 1)
-            loop = map(tiles.__getitem__, inferred(self.work, len(tiles), most))
-        if loop is None:
+        if self.every_tile:
             return tile + stride
+        tiles = range(tile + stride, end, stride)
+        # tiles of several GPUs change with the GPU that they are for
+        most = 3 * len(tiles).bit_length() if self.unit.gpus else 0
+        loop = self._loops.pop((tile, stride, end), None) or map(
+            tiles.__getitem__, inferred(self.work, len(tiles), most)
+        )
         following = next(loop, end)
         self._loops[following, stride, end] = loop
         self._asked = (tile, stride, end, following)
         return following
+
+    def dealt_tile(self, site: str, end: int) -> int:
+        """Return the tile to run next in a loop that takes `end` tiles from a counter, whose first
+        tile has run. Each CTA counts as having the same share of all tiles."""
+        stride = math.prod(self.grid) * (self.unit.turns if self.role.computes else 1)
+        if self.every_tile:
+            return self.tile + stride
+        self._dealt = self._dealt or self._deal(site, end, stride)
+        tile = next(self._dealt, end)
+        if tile == end:
+            self._dealt = None
+        return tile
+
+    def _deal(self, site: str, end: int, shares: int) -> Iterator[int]:
+        start = self._begun
+        self.work.clear()
+        if site not in self.dealt:
+            counts = tuple(self._counts.values())
+            yield from places(self.work, counts if math.prod(counts) == end else (end,))
+            self.dealt[site] = Work({key: n / shares for key, n in self.work.items()})
+            self.work.clear()
+        self.work.update(start)
+        self.work.update(self.dealt[site])
 
     # ---- operations that are counted
     def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
@@ -313,12 +340,22 @@ class Counter:
         self.events += 1
         if event == COMPUTING:
             self.work["steps", self.warpgroup] += 1
+        elif event == "tiles":
+            if not details["dimension"]:
+                self._counts.clear()
+            self._counts[details["dimension"]] = details["count"]
         elif event == "fill":
+            self.fills += 1
             self.work["fills", details["ring"]] += 1
-        elif event == "tile begin" and (
-            self.role.computes if self.unit.turns > 1 else self.warpgroup == self.unit.first_compute
-        ):
-            self.work["tiles",] += 1
+        elif event == "tile begin":
+            self.tile = details["number"]
+            if not self._dealt:
+                self._begun = Work(self.work)
+            self.work["tiles",] += (
+                self.role.computes
+                if self.unit.turns > 1
+                else self.warpgroup == self.unit.first_compute
+            )
 
 
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
@@ -403,8 +440,9 @@ class Tracer(Counter):
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
         outer, self.accesses = self.accesses, []
-        ran = min(count, STEPS)
-        yield from range(ran)
+        places = {0, 1, count - 2, count - 1} & {*range(count)}
+        ran = len(places)
+        yield from sorted(places)
         for access, times in collections.Counter(self.accesses).items():
             moves = 1 if times == ran else count / ran
             outer.append(
@@ -421,6 +459,7 @@ class Tracer(Counter):
             raise Enough
 
     def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+        self.events += 1
         self.accesses.append(Access(kind, what, place, nbytes, nbytes))
 
 

@@ -97,8 +97,8 @@ def test_schedules_are_chosen_by_length_and_by_matrices_in_registers() -> None:
 
 
 def test_rows_that_are_too_long_and_a_missing_schedule_are_named() -> None:
-    with pytest.raises(SpecError, match=r"at most 131072 elements.*got 131073"):
-        softmax(np.zeros((1, 131073), np.float16), target="sim")
+    with pytest.raises(SpecError, match=r"at most 262144 elements.*got 262145"):
+        softmax(np.zeros((1, 262145), np.float16), target="sim")
     with pytest.raises(SpecError, match=r"takes its schedule as a parameter 'row'.*fix: "):
 
         @numpipe.rows()

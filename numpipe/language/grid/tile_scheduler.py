@@ -251,7 +251,15 @@ def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """Return the next tile, at the end of a tile."""
     only_if(np_, "in_turns", take, ring)
     only_if(np_, "in_turns", pass_over, ring)
+    only_if(np_, "counted", skip_tiles)
     return tile_of(np_)
+
+
+@helper
+def skip_tiles(np_: Context) -> None:
+    """Continue with the next tile that a count of the work runs. It is never compiled."""
+    tile = current().dealt_tile(np_.dynamic_loop, np_.state[END])  # type: ignore[attr-defined]
+    np_.state[INDEX] = np_.state[BASE] + tile
 
 
 @helper(context=True)

@@ -112,6 +112,8 @@ class Explanation:
                         count as zeros
     given               NumPy arrays whose contents may control the kernel, and are used
     counted_ctas        CTAs that were run; the work of the others is inferred from theirs
+    counted_steps       steps that were run in them, by the role that fills the slots. A step that
+                        differs from all of these, such as one ``if k == 37:``, is missed
     sampled             whether these are a sample, because CTAs differ irregularly
     """
 
@@ -146,6 +148,7 @@ class Explanation:
     fetched: dict[str, int] = dataclasses.field(default_factory=dict)
     sent: dict[str, int] = dataclasses.field(default_factory=dict)
     counted_ctas: int = 0
+    counted_steps: int = 0
     sampled: bool = False
 
     @property
@@ -233,12 +236,6 @@ class Explanation:
                     "copied to shared memory"
                 ),
             ),
-            (
-                "",
-                f"CTAs differ irregularly: a sample of {self.counted_ctas} was counted"
-                if self.sampled
-                else "",
-            ),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             (
                 "",
@@ -267,6 +264,11 @@ class Explanation:
                 f"{self.ctas_per_sm} an SM"
                 + ", persistent" * self.persistent
                 + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves",
+            ),
+            (
+                "",
+                f"counted in {self.counted_ctas} CTAs and {self.counted_steps} steps; the others "
+                + ("are estimated" if self.sampled else "do what lies between"),
             ),
             (
                 "registers",
@@ -491,6 +493,7 @@ def explain(
         sent=dict(sent),
         measured=run,
         counted_ctas=len(work.counted),
+        counted_steps=work.fills,
         sampled=work.sampled,
     )
 

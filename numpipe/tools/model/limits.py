@@ -8,7 +8,7 @@ and from the same with each cost removed.
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  overlaps only with another CTA on its SM
     SM        = its CTAs, one after another              the busiest SM makes the wave tail
-    kernel    = launch + max(SM, L2, HBM, link)
+    kernel    = launch + max(SM, start + max(L2, HBM, link))
 
 A *loss* is how much the prediction falls if a cost is removed: a ring with unlimited slots, SMs
 with equal work, a start only for the first CTA of an SM, and so on. The limiter is the largest loss
@@ -19,6 +19,7 @@ hide each other's losses, and the limiter is the part that takes longest by itse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -302,7 +303,9 @@ class Model:
         CTA."""
         if self.waves > 1 and len(self.work.counted) > 1:
             return self.waves * of(self.average) / self.hertz
-        return self.waves * max(map(of, self.work.counted.values())) / self.hertz
+        return (
+            self.waves * max(of(_whole(work)) for work in self.work.counted.values()) / self.hertz
+        )
 
     def hbm_loads(self) -> dict[str, float]:
         """Return each array's bytes that are loaded from HBM: see `missed`."""
@@ -358,10 +361,19 @@ class Model:
     def seconds(self, without: str = "") -> float:
         """Return the seconds of the whole kernel, with the cost named by `without` removed."""
         l2 = 0.0 if without == "tile size" else self.limit("L2")
-        launch = 0.0 if without == "launch" else self.device.launch
+        launch = 0.0 if without == "launch" else self.launch()
+        # nothing is transferred before the first load arrives and after the last store begins
+        ends = self.start(self.average) / self.hertz
         return launch + max(
-            self.sm(without), l2, self.limit("memory bandwidth"), self.limit("link")
+            self.sm(without),
+            ends + max(l2, self.limit("memory bandwidth"), self.limit("link")),
         )
+
+    def launch(self) -> float:
+        """Return the seconds between two kernels. SMs without work begin the next one meanwhile
+        (programmatic dependent launch)."""
+        active = min(self.work.ctas, self.work.total["tiles",] or self.work.ctas)
+        return self.device.launch * min(1.0, active / self.device.sms)
 
     def limit(self, name: str, without: str = "") -> float:
         """Return the seconds that one unit takes if it never waits for others; for "computing",
@@ -382,8 +394,15 @@ class Model:
                 return self.over(lambda cta: self.together * self.compute(cta, without))
             case "CTA start":
                 return self.over(self.start)
-        return self.sm() if name == "longest SM" else self.device.launch
+        return self.sm() if name == "longest SM" else self.launch()
 
 
 def _sum(work: Work, kind: str) -> int:
     return sum(n for key, n in work.items() if key[0] == kind)
+
+
+def _whole(work: Work) -> Work:
+    """Return a CTA's work with its number of tiles, an average if a counter deals them, rounded
+    up."""
+    tiles = work["tiles",]
+    return Work({key: n * math.ceil(tiles) / tiles for key, n in work.items()}) if tiles else work

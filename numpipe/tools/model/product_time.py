@@ -23,7 +23,7 @@ from ...plan.layout import ATOM
 from ...sim.inferred import Work
 from .gpu_figures import H200, Clock, DeviceModel
 from .limits import Facts, Prediction, RingFacts, predict
-from .work import NEIGHBOURS, SAMPLES, KernelWork
+from .work import NEIGHBOURS, KernelWork
 
 RING = "a, b"
 CLUSTER = "cluster"
@@ -208,8 +208,7 @@ def _work(
     work.total["store", "c"] = batches * m * n * itemsize
 
     places = [
-        (order.coordinates(t // within, grid), t % within)
-        for t in range(min(tiles * within, sms, SAMPLES))
+        (order.coordinates(t // within, grid), t % within) for t in range(min(tiles * within, sms))
     ]
     for axis, array in enumerate("ab", 1):
         panels = [(place[0], place[axis], part) for place, part in places]

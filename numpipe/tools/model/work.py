@@ -11,17 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...plan.unit import Unit
-from ...sim.inferred import Work, inferred
+from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
 
 Place = tuple[int, int, int]
 Body = Callable[[Any], None]
 EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
-SAMPLES = 264
-"""CTAs whose accesses are compared, if they have a memory role"""
-LOADERS = 32
-"""warpgroups whose accesses are compared otherwise: recording what they compute takes longer"""
 NEIGHBOURS = 2
 """SMs of a TPC, which fetch a box from L2 once if they request it at the same time"""
 
@@ -46,6 +42,8 @@ class KernelWork:
     """how often a warpgroup comes by the same bytes, other than in successive steps"""
     wave_bytes: float = math.inf
     """distinct bytes that these CTAs access"""
+    fills: int = 0
+    """slots that were filled in the CTAs that were counted"""
     rate: float = 1.0
     """see `numpipe.sim.work_count.Counter`"""
     sampled: bool = False
@@ -80,7 +78,7 @@ def count(
     work = KernelWork(ctas)
     events = 0
     movers: set[int] = set()
-    sites: dict[int, set[Any]] = collections.defaultdict(set)
+    loops, dealt = (collections.defaultdict[int, dict[Any, Any]](dict) for _ in range(2))
 
     def at(number: int) -> Work:
         if number not in work.counted:
@@ -92,29 +90,16 @@ def count(
     def counted(warpgroup: int, cta: Place) -> Work:
         nonlocal events
         machine = Counter(Work(), unit, warpgroup, cta, grid)
-        machine.every_tile, machine.sites = steered(), sites[warpgroup]
+        machine.every_tile = steered()
+        machine.loops, machine.dealt = loops[warpgroup], dealt[warpgroup]
         run(machine, body)
         events += machine.events
+        work.fills += machine.fills
         work.accumulators = max(work.accumulators, machine.accumulators)
         work.rate = min(work.rate, machine.rate)
         if any(key[0] in ("load", "reduce") for key in machine.work):
             movers.add(warpgroup)
         return machine.work
-
-    def add(sizes: tuple[int, ...], *outer: int) -> None:
-        """Add the work of all clusters, given their numbers of clusters in the inner dimensions,
-        and the places in the outer ones."""
-        if not sizes:
-            first = place(outer[0], clusters) if len(outer) == 1 else outer[::-1]
-            for member in itertools.product(*map(range, unit.cluster)):
-                x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
-                work.total.update(at(x + grid[0] * (y + grid[1] * z)))
-            return
-        visited = 0
-        for number in inferred(work.total, sizes[0], most, alike):
-            visited += 1
-            add(sizes[1:], *outer, number)
-        work.sampled |= most <= visited < sizes[0]
 
     ends = 0, ctas - 1
     sum(map(at, ends), Work())
@@ -124,12 +109,20 @@ def count(
         sum(map(at, ends), Work())
     width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
     clusters = width, height, depth
-    sizes = (math.prod(clusters),) if steered() else clusters[::-1]
-    most = EVENTS * (4 if steered() else 1) * len(work.counted) // max(1, events)
-    alike = not steered() and most < ctas
+    sizes = (math.prod(clusters),) if steered() else (depth, height, width)
+    irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
+    most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
     # CTAs of several GPUs have different jobs
-    most = max(24 if unit.gpus else 3, most // math.prod(unit.cluster))
-    add(sizes)
+    most = max(8 if unit.gpus else 3, most)
+    visited = 0
+    for number in places(work.total, sizes, most, not steered() and most < ctas):
+        visited += 1
+        first = place(number, clusters)
+        for member in itertools.product(*map(range, unit.cluster)):
+            x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
+            work.total.update(at(x + grid[0] * (y + grid[1] * z)))
+    work.total = Work({key: round(n) for key, n in work.total.items()})
+    work.sampled = most <= visited < math.prod(clusters)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
             work.footprint[key[1]] = min(n, nbytes.get(key[1], n))
@@ -158,14 +151,15 @@ def _trace(
     )
     known: set[Any] = set()
     here: set[Any] = set()
-    most = SAMPLES if unit.warp_specialized else max(NEIGHBOURS, LOADERS // max(1, len(movers)))
-    samples = min(resident, most)
-    for number in range(samples):
+    samples = events = 0
+    while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
+        number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
             mine: set[Any] = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
+            events += machine.events
             for access in machine.accesses:
                 key, what = (access.kind, access.array), access[:3]
                 moved[key] += access.nbytes

@@ -125,7 +125,7 @@ def test_a_softmax_by_a_warp_a_row() -> None:
 def test_addresses_in_shared_memory_match_the_elements(
     shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(LaneInts))
+    monkeypatch.setattr(nb, "lane_index", lambda builder: LANES.view(LaneInts))
     for dtype in (F32, np.dtype(np.float16), np.dtype(np.int8)):
         width = min(128, 128 * dtype.itemsize)
         whole = Layout((128, 128), dtype.itemsize, inner, width, 128 * width)

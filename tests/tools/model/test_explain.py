@@ -513,7 +513,7 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
     if slots > 3:
         assert str(told).endswith(
             f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: "
-            "move fewer bytes; next launch (2.0 us): more work in one call"
+            "move fewer bytes; next launch (1.9 us): more work in one call"
         )
 
 

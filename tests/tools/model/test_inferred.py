@@ -75,3 +75,22 @@ def test_ctas_with_more_and_more_steps_are_inferred_exactly() -> None:
     )
     assert told.steps == pytest.approx(blocks * (blocks + 1) / 2, rel=0.01)
     assert told.counted_ctas < 40
+
+
+def test_tiles_that_a_counter_deals_are_inferred_by_dimension() -> None:
+    """A causal mask: of 2048 tiles, a tile of block i has i + 1 steps and a last product."""
+    q = ArrayType((4, 16, 4096, 128), np.float16)
+    [told] = numpipe.explain(numpipe.ops.attention, q, q, q, causal=True, compiled=False).kernels
+    products = 64 * sum(block + 1 for block in range(32))
+    assert told.flop == pytest.approx(products * 2 * 2 * 128**3, rel=0.01)
+    assert told.tiles == pytest.approx(2048, rel=0.01)
+    assert told.counted_steps < 500 < told.steps / 100
+    assert f"counted in {told.counted_ctas} CTAs and {told.counted_steps} steps" in str(told)
+
+
+def test_rings_that_each_warpgroup_fills_are_counted() -> None:
+    """Without a memory role, a step fills the slot of a later one, so the last steps fill none."""
+    total = Work()
+    for step in inferred(total, 17):
+        total["load", "k"] += 0 if step == 16 else 3
+    assert total["load", "k"] == 16 * 3

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,6 +18,8 @@ from numpipe.model import H200, product
 from numpipe.orders import Column, Grouped
 from numpipe.tools.model import explaining, product_time
 from tests.kernels import split_kernels
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
 
 FEW = dataclasses.replace(H200, sms=5)
 CASES = {
@@ -231,3 +234,18 @@ def test_a_split_that_is_none_is_refused() -> None:
     for split in (0, "k", 1.5):
         with pytest.raises(SpecError, match="product: split="):
             product((128, 128, 128), tile=(128, 128), depth=64, slots=3, split=split)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "shape, microseconds",
+    [((2, 96, 96), 1.55), ((5, 192, 240), 1.97), ((97, 64, 928), 2.75), ((3024, 1008, 72), 4.95)],
+)
+def test_a_product_of_microseconds_takes_as_long_as_measured(
+    shape: tuple[int, int, int], microseconds: float
+) -> None:
+    """docs/results/products_h200_2026-11-27.json.gz and products_random_bf16_h200_2026-11-28*,
+    back to back: launches overlap on SMs without work."""
+    m, n, k = shape
+    b = np.zeros((n, k), BF16).T
+    told = numpipe.explain(numpipe.ops.matmul, ArrayType((m, k), BF16), b, compiled=False)
+    assert 1e6 * told.predicted_seconds == pytest.approx(microseconds, rel=0.3)

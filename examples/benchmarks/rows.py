@@ -1,0 +1,253 @@
+"""Measure ops over rows in TB/s moved, against PyTorch and a copy of as many bytes.
+
+    cd examples/benchmarks
+    python rows.py --out result.json
+    python rows.py --of layer_norm,softmax --shapes 131072,1024 8192,5001 --dtype bf16,f32
+
+Each operand and each result of the size of the matrix counts once: a forward pass moves as much as a
+copy, a gradient 1.5 times as much. Outputs are allocated beforehand. Buffers rotate over twice the
+size of the L2 cache. The first results are compared with float64 in sampled rows; all later ones must
+have the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench, ops
+from numpipe.ops.layer_norm import layer_norm_backward
+from numpipe.ops.rms_norm import rms_norm_backward
+from numpipe.ops.softmax import softmax_backward
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import harness
+
+SHAPES = ("16384,16384", "65536,4096", "131072,1024", "8192,65536", "4096,50257")
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+ERRORS = {"bf16": 8e-3, "f16": 1e-3, "f32": 4e-6}
+"""largest relative errors (Frobenius norm) of sampled rows, by element type"""
+SAMPLED_ROWS = 64
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Contest:
+    """An op and what it is compared with.
+
+    matrices  matrices that it reads
+    results   matrices that it writes
+    vectors   vectors along the columns that it reads
+    sums      vectors along the columns that it writes
+    ours      function of (matrices, vectors, results and sums) that runs the op
+    theirs    function of (matrices, vectors) that runs PyTorch's
+    exact     function of (matrices, vectors) in float64 that returns the first result
+    """
+
+    matrices: int
+    ours: Callable[..., object]
+    theirs: Callable[..., object]
+    exact: Callable[..., Any]
+    vectors: int = 0
+    results: int = 1
+    sums: int = 0
+
+
+def _norm(layer: bool, x: Any, weight: Any, bias: Any = 0.0) -> Any:
+    x = x - x.mean(1, keepdim=True) if layer else x
+    return x * (x.square().mean(1, keepdim=True) + EPS).rsqrt() * weight + bias
+
+
+def _gradient_of(function: Callable[..., Any], x: Any, grad: Any) -> Any:
+    import torch
+
+    x = x.clone().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(function(x), x, grad)[0]
+
+
+def _aten(name: str, *args: Any) -> Any:
+    import torch
+
+    return getattr(torch.ops.aten, name)(*args)
+
+
+def _norm_backward(layer: bool, x: Any, grad: Any, weight: Any, bias: Any = None) -> Any:
+    """Run PyTorch's gradient on statistics that were computed before."""
+    n = list(weight.shape)
+    if layer:
+        y, mean, inverse = _aten("native_layer_norm", x, n, weight, bias, EPS)
+        return lambda: _aten(
+            "native_layer_norm_backward", grad, x, n, mean, inverse, weight, bias, [True] * 3
+        )
+    _, inverse = _aten("_fused_rms_norm", x, n, weight, EPS)
+    return lambda: _aten("_fused_rms_norm_backward", grad, x, n, inverse, weight, [True] * 2)
+
+
+def _functional(name: str) -> Any:
+    import torch
+
+    return getattr(torch.nn.functional, name)
+
+
+CONTESTS = {
+    "softmax": Contest(
+        1,
+        lambda x, out: lambda: ops.softmax(x, out=out),
+        lambda x: lambda: _aten("softmax", x, 1),
+        lambda x: x.softmax(1),
+    ),
+    "softmax_backward": Contest(
+        2,
+        lambda y, grad, out: lambda: softmax_backward(y, grad, out=out),
+        lambda y, grad: lambda: _aten("_softmax_backward_data", grad, y, 1, y.dtype),
+        lambda y, grad: y * (grad - (y * grad).sum(1, keepdim=True)),
+    ),
+    "layer_norm": Contest(
+        1,
+        lambda x, w, b, out: lambda: ops.layer_norm(x, w, b, eps=EPS, out=out),
+        lambda x, w, b: lambda: _functional("layer_norm")(x, w.shape, w, b, EPS),
+        lambda x, w, b: _norm(True, x, w, b),
+        vectors=2,
+    ),
+    "rms_norm": Contest(
+        1,
+        lambda x, w, out: lambda: ops.rms_norm(x, w, eps=EPS, out=out),
+        lambda x, w: lambda: _functional("rms_norm")(x, w.shape, w, EPS),
+        lambda x, w: _norm(False, x, w),
+        vectors=1,
+    ),
+    "residual_rms_norm": Contest(
+        2,
+        lambda x, r, w, *out: lambda: ops.rms_norm(x, w, r, eps=EPS, out=out),
+        lambda x, r, w: (
+            lambda: (
+                total := x + r,
+                _functional("rms_norm")(total, w.shape, w, EPS),
+            )
+        ),
+        lambda x, r, w: _norm(False, x + r, w),
+        vectors=1,
+        results=2,
+    ),
+    "layer_norm_backward": Contest(
+        2,
+        lambda x, g, w, b, *out: lambda: layer_norm_backward(x, g, w, bias=True, eps=EPS, out=out),
+        lambda x, g, w, b: _norm_backward(True, x, g, w, b),
+        lambda x, g, w, b: _gradient_of(lambda x: _norm(True, x, w, b), x, g),
+        vectors=2,
+        sums=2,
+    ),
+    "rms_norm_backward": Contest(
+        2,
+        lambda x, g, w, *out: lambda: rms_norm_backward(x, g, w, eps=EPS, out=out),
+        lambda x, g, w: _norm_backward(False, x, g, w),
+        lambda x, g, w: _gradient_of(lambda x: _norm(False, x, w), x, g),
+        vectors=1,
+        sums=1,
+    ),
+}
+
+
+class Allocating:
+    """A competitor that returns new arrays: ``function(i)``, of which the first is kept."""
+
+    def __init__(self, count: int, function: Callable[[int], Any]) -> None:
+        self.count, self.function = count, function
+        self.poison()
+
+    def __call__(self, i: int) -> object:
+        made = self.function(i % self.count)
+        self.outs[i % self.count] = made[0] if isinstance(made, tuple) else made
+        return made
+
+    def poison(self) -> None:
+        self.outs: list[Any] = [None] * self.count
+
+
+def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one case in this process; return its entry of the result file."""
+    import torch
+
+    torch.manual_seed(process)
+    rows, columns = (int(size) for size in case["shape"].split(","))
+    dtype, contest = getattr(torch, DTYPES[case["dtype"]]), CONTESTS[case["of"]]
+    nbytes = (contest.matrices + contest.results) * rows * columns * dtype.itemsize
+    cached = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = range(bench.rotation_sets(nbytes, cached))
+
+    def numbers(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda").to(dtype)
+
+    def inputs() -> list[Any]:
+        made = [numbers(rows, columns) for _ in range(contest.matrices)]
+        if case["of"] == "softmax_backward":
+            made[0] = made[0].softmax(1)
+        return made + [numbers(columns) for _ in range(contest.vectors)]
+
+    arrays = [inputs() for _ in sets]
+    outs = [
+        [torch.empty_like(each[0]) for _ in range(contest.results)]
+        + [torch.empty(columns, device="cuda") for _ in range(contest.sums)]
+        for each in arrays
+    ]
+    ours = [contest.ours(*each, *out) for each, out in zip(arrays, outs, strict=True)]
+    theirs = [contest.theirs(*each) for each in arrays]
+    sources = [numbers(nbytes // 2 // dtype.itemsize) for _ in sets]
+    calls = {
+        "numpipe": harness.InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
+        "PyTorch": Allocating(len(sets), lambda i: theirs[i]()),
+        "copy": harness.InPlace(
+            [torch.empty_like(each) for each in sources], lambda i, out: out.copy_(sources[i])
+        ),
+    }
+    harness.run_all(calls, len(sets))
+    some, errors = torch.randperm(rows, device="cuda")[:SAMPLED_ROWS], {}
+    for name in ("numpipe", "PyTorch"):
+        errors[name] = 0.0
+        for each, out in zip(arrays, calls[name].outs, strict=True):
+            exact = contest.exact(
+                *[(array[some] if array.ndim > 1 else array).double() for array in each]
+            )
+            errors[name] = max(errors[name], harness.relative_error(out[some], exact))
+    unwritten = any(bool(torch.isnan(out).any()) for each in outs for out in each)
+    if unwritten or not errors["numpipe"] <= ERRORS[case["dtype"]]:
+        raise AssertionError(f"numpipe: errors {errors}, elements unwritten: {unwritten}, {case}")
+    samples = harness.compare_checked(calls, "copy", options, str(case))
+    return bench.run_entry(
+        process, case, 1e-12 * nbytes, samples, errors=errors, rotation_sets=len(sets)
+    )
+
+
+def main() -> int:
+    parser = harness.script(__doc__)
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="ROWS,COLUMNS")
+    for option, default, known in (
+        ("--dtype", ["bf16"], DTYPES),
+        ("--of", list(CONTESTS), CONTESTS),
+    ):
+        what = "comma-separated, of: " + ", ".join(known)
+        parser.add_argument(option, default=default, type=harness.listed, help=what)
+    options = harness.parse(parser, None, dtype=DTYPES, of=CONTESTS)
+    cases: list[dict[str, Any]] = [
+        {"shape": shape, "of": of, "dtype": dtype}
+        for shape in options.shapes
+        for dtype in options.dtype
+        for of in options.of
+    ]
+    return harness.main(
+        "rows",
+        cases,
+        lambda process, case: measure(process, dict(case), options),
+        unit="TB/s",
+        **harness.main_options(options),
+    )
+
+
+if __name__ == "__main__":
+    harness.run(main)

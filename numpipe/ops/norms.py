@@ -1,0 +1,202 @@
+"""Kernels of rms_norm and layer_norm, and of their gradients.
+
+A row is read once and stays in registers. The gradient kernel computes mean and variance again from
+x rather than read them. Its programs each take many rows, add up the gradients of weight and bias in
+registers, and store one row of sums each; a second kernel adds these rows, always in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..kernels.decorator import kernel
+from ..kernels.rows import RowKernel, choose, rows
+from ..language.tiles.mathematics import rsqrt
+from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
+from ..plan.context import program_id
+from ..plan.specs import ArrayType, Static
+from .op_outputs import allocated
+from .over_rows import COLUMNS, MATRIX, launch_over_rows
+
+TYPES = ("float16", "bfloat16", "float32")
+SMS = 132
+"""programs of the gradient kernel per CTA that an SM has room for"""
+
+
+@functools.cache
+def forward(centered: bool, *present: str) -> RowKernel:
+    """Return the kernel of y = norm(x + residual) * weight + bias, and total = x + residual, with
+    the operands that are `present`."""
+    absent = [name for name in ("residual", "weight", "bias") if name not in present]
+    absent += ["total"] * ("residual" in absent)
+
+    @rows(without=absent)
+    def norm(x, residual, weight, bias, y, total, *, eps, row: Static):  # type: ignore[no-untyped-def]
+        i, j = row.block()
+        tile, n = x[i, j].astype(np.float32), x.shape[1]
+        if residual is not None:
+            tile = tile + residual[i, j].astype(np.float32)
+            total[i, j] = tile
+        if centered:
+            tile, square = row.moments(tile, n)
+        else:
+            square = row.sum(tile * tile, n) / n
+        tile = tile * rsqrt(square + eps)
+        if weight is not None:
+            tile = tile * weight[j].astype(np.float32)
+        if bias is not None:
+            tile = tile + bias[j].astype(np.float32)
+        y[i, j] = tile
+
+    return norm
+
+
+@functools.cache
+def backward(centered: bool, *present: str) -> RowKernel:
+    """Return the kernel of the gradients of x, weight and bias, given those of y and of the total."""
+    absent = [name for name in ("weight", "grad_total") if name not in present]
+    absent += ["dweight"] * ("weight" in absent) + ["dbias"] * ("bias" not in present)
+    programs = "dweight" if "weight" in present else "dbias" if "bias" in present else ""
+
+    @rows(operands=3 if programs else 2, programs=programs, without=absent)
+    def norm_gradient(  # type: ignore[no-untyped-def]
+        x, grad, weight, grad_total, dx, dweight, dbias, *, eps, row: Static
+    ):
+        n = x.shape[1]
+        if weight is not None:
+            _, j = row.block()
+            scale = weight[j].astype(np.float32)
+            of_weight = row.zeros()
+        if dbias is not None:
+            of_bias = row.zeros()
+        i, j = row.block(row.start())
+        next_tile, next_grad = x[i, j], grad[i, j]
+        for k in range(row.start(), row.blocks(x.shape[0]), row.step()):
+            i, j = row.block(k)
+            tile, own = next_tile.astype(np.float32), next_grad.astype(np.float32)
+            # the loads of the next block overlap the arithmetic of this one
+            after, _ = row.block(k + row.step())
+            next_tile, next_grad = x[after, j], grad[after, j]
+            if centered:
+                tile, square = row.moments(tile, n)
+            else:
+                square = row.sum(tile * tile, n) / n
+            inverse = rsqrt(square + eps)
+            tile = tile * inverse
+            if dbias is not None:
+                of_bias = of_bias + own
+            if weight is not None:
+                of_weight = of_weight + own * tile
+                own = own * scale
+            along, mean = row.sums(own * tile, own, n)
+            own = own - tile * (along / n)
+            if centered:
+                own = own - mean / n
+            own = own * inverse
+            if grad_total is not None:
+                own = own + grad_total[i, j].astype(np.float32)
+            dx[i, j] = own
+        at = row.start()
+        if weight is not None:
+            dweight[ds(at, 1), j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[ds(at, 1), j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient
+
+
+@kernel(
+    grid=lambda parts: (cdiv(parts.shape[1], 64),),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
+def add_rows(parts, total):  # type: ignore[no-untyped-def]
+    """total = the sum over the rows of a float32 matrix"""
+    j = ds(program_id(0) * 64, 64)
+    added = parts[ds(0, 64), j]
+    for block in range(1, cdiv(parts.shape[0], 64)):
+        added = added + parts[ds(block * 64, 64), j]
+    total[j] = added.sum(axis=0)
+
+
+Given = Mapping[str, ArrayInfo | None]
+
+
+def launch_forward(
+    centered: bool, inputs: Given, results: Given, eps: float, target: str | None, stream: Any
+) -> None:
+    """Launch rms_norm, or layer_norm if `centered`, on the arrays that are not None."""
+    given, made = _known(inputs), _known(results)
+    run = forward(centered, *[name for name in given if name != "x"])
+    launch_over_rows("norm", run, given, made, target, stream, eps=eps)
+
+
+def _known(arrays: Given) -> dict[str, tuple[str, ArrayInfo]]:
+    """Return (kind, array) of the arrays that are not None."""
+    return {
+        name: (COLUMNS if name in ("weight", "bias") else MATRIX, info)
+        for name, info in arrays.items()
+        if info is not None
+    }
+
+
+def launch_backward(
+    centered: bool, inputs: Given, results: Given, eps: float, target: str | None, stream: Any
+) -> None:
+    """Launch the gradient of rms_norm, or of layer_norm if `centered`: inputs x, grad, weight and
+    grad_total, and results dx, dweight and dbias, each an array or None."""
+    given, made = _known(inputs), _known(results)
+    _, x = given["x"]
+    count = math.prod(x.shape[:-1])
+    row = choose(count, x.shape[-1], x.dtype.itemsize, 3)
+    programs = max(1, min(-(-count // row.height), SMS * row.ctas // row.cluster))
+    like = x._replace(dtype=np.dtype(np.float32))
+    sums = {name: info for name, (_, info) in made.items() if name != "dx"}
+    for name in sums:
+        made[name] = MATRIX, allocated("norm", like, (programs, x.shape[-1]), stream)
+    present = [name for name in given if name in ("weight", "grad_total")]
+    run = backward(centered, *present, *["bias"] * ("dbias" in made))
+    launch_over_rows("norm", run, given, made, target, stream, eps=eps)
+    for name, total in sums.items():
+        add_rows(made[name][1], total, target=target, stream=stream)
+
+
+def total_type(x: Any, residual: Any) -> ArrayType | None:
+    """Return the type of x + residual, a result if there is a residual."""
+    return None if residual is None else ArrayType(x.shape, x.dtype)
+
+
+def batched_norm(
+    xp: Any,
+    op: Any,
+    size: Any,
+    batched: Mapping[str, bool],
+    operands: Mapping[str, Any],
+    eps: float,
+) -> Any:
+    """Apply the vmap rule of a norm: vectors that are batched are applied after it."""
+    arrays = dict(operands)
+    for name in ("x", "residual"):
+        if arrays[name] is not None and not batched[name] and (batched["x"] or batched["residual"]):
+            arrays[name] = xp.broadcast_to(arrays[name], (size, *arrays[name].shape))
+    apart = [name for name in ("weight", "bias") if batched.get(name)]
+    if not apart:
+        return xp(op, **arrays, eps=eps)
+    made = xp(op, x=arrays["x"], residual=arrays["residual"], eps=eps)
+    y, *rest = made if isinstance(made, tuple) else (made,)
+    if not (batched["x"] or batched["residual"]):
+        y, *rest = (xp.broadcast_to(each, (size, *each.shape)) for each in (y, *rest))
+    for name in ("weight", "bias"):
+        if (vector := operands.get(name)) is not None:
+            outer = vector.shape[:-1]
+            between = [1] * (y.ndim - 1 - len(outer))
+            wide = xp.cast(vector, y.dtype).reshape(*outer, *between, vector.shape[-1])
+            y = y * wide if name == "weight" else y + wide
+    return (y, *rest) if rest else y

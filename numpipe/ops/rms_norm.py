@@ -1,0 +1,140 @@
+"""``rms_norm(x, weight)``: rows whose squares have the mean 1, and the gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.argument_checks import finite
+from ..launch.array_info import ArrayInfo
+from ..plan.specs import ArrayType
+from .declaration import Operand, op
+from .norms import TYPES, batched_norm, launch_backward, launch_forward, total_type
+
+__all__ = ["rms_norm"]
+
+VECTOR = Operand("n", types=TYPES)
+
+
+def _launch_backward(
+    x: ArrayInfo,
+    grad: ArrayInfo,
+    weight: ArrayInfo | None,
+    grad_total: ArrayInfo | None,
+    dx: ArrayInfo,
+    dweight: ArrayInfo | None,
+    eps: float,
+    target: str | None,
+    stream: Any,
+) -> None:
+    inputs = {"x": x, "grad": grad, "weight": weight, "grad_total": grad_total}
+    results = {"dx": dx, "dweight": dweight}
+    launch_backward(False, inputs, results, eps, target, stream)
+
+
+@op(
+    operands={"x": "... n", "grad": "... n", "weight": VECTOR, "grad_total": "... n"},
+    results={
+        "dx": "... n",
+        "dweight": lambda weight: None if weight is None else ArrayType(weight.shape, np.float32),
+    },
+    types=TYPES,
+    launch=_launch_backward,
+)
+def rms_norm_backward(
+    x: Any,
+    grad: Any,
+    weight: Any = None,
+    grad_total: Any = None,
+    *,
+    eps: float = 1e-6,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the gradients of x and of weight, given those of y and of the total."""
+
+
+def _launch(
+    x: ArrayInfo,
+    weight: ArrayInfo | None,
+    residual: ArrayInfo | None,
+    y: ArrayInfo,
+    total: ArrayInfo | None,
+    eps: float,
+    target: str | None,
+    stream: Any,
+) -> None:
+    inputs = {"x": x, "residual": residual, "weight": weight}
+    launch_forward(False, inputs, {"y": y, "total": total}, eps, target, stream)
+
+
+def _gradients(
+    xp: Any,
+    x: Any,
+    weight: Any,
+    residual: Any,
+    total: Any,
+    grad_y: Any,
+    grad_total: Any,
+    eps: float,
+) -> tuple[Any, ...]:
+    summed = x if residual is None else total
+    more = () if residual is None else (grad_total,)
+    made = xp(rms_norm_backward, summed, grad_y, weight, *more, eps=eps)
+    dx, *sums = made if isinstance(made, tuple) else (made,)
+    dweight = None if weight is None else sums[0]
+    return dx, dweight, None if residual is None else dx
+
+
+def _batched(
+    xp: Any,
+    size: Any,
+    batched: dict[str, bool],
+    x: Any,
+    weight: Any,
+    residual: Any,
+    eps: float,
+) -> Any:
+    operands = {"x": x, "weight": weight, "residual": residual}
+    return batched_norm(xp, rms_norm, size, batched, operands, eps)
+
+
+@op(
+    operands={"x": "... n", "weight": VECTOR, "residual": "... n"},
+    results={"y": "... n", "total": total_type},
+    types=TYPES,
+    launch=_launch,
+    checks={"eps": finite(0.0)},
+    gradients={"x weight residual": _gradients},
+    batching=_batched,
+)
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    residual: Any = None,
+    *,
+    eps: float = 1e-6,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return ``x / sqrt(mean(x * x) + eps) * weight`` along the last dimension; with a residual,
+    ``(y, total)``, where total = x + residual is what y is the norm of.
+
+    x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
+    weight    (n,) of any of these types, or None
+    residual  like x, or None
+    eps       at least 0
+    out       an array of x's shape and type to write to, or a pair of them with a residual;
+              allocated by default
+    target, stream
+              as for any kernel
+
+    Sums are float32. Each row is read once. The gradient of weight is added in a fixed order. Raises
+    SpecError for longer rows, other types or shapes, and an `out` of another shape or type.
+
+    >>> rms_norm(np.array([[1, 2, 3, 4]], np.float32), target="sim").round(2)
+    array([[0.37, 0.73, 1.1 , 1.46]], dtype=float32)
+    """
