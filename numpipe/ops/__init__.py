@@ -5,11 +5,16 @@
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
-`cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
-                `fused_linear_cross_entropy` takes the last layer's input and weight
+`cross_entropy` of logits and labels; `fused_linear_cross_entropy` takes the last layer's input
+                and weight
 `layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
 `rms_norm`      rows whose squares have the mean 1, with weight and residual
 `copy`          a contiguous copy of an array with any strides
+`swiglu`        silu(gate) * up
+`geglu`         gelu(gate) * up
+`rotary`        rotary position embeddings
+`sum`           sums, means, maxima and their indices along an axis: also `mean`, `max`, `argmax`
+`quantize`      float8 or int8 numbers with a scale for each block
 ==============  ====================================================================================
 
 On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
@@ -42,30 +47,41 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
-from .cross_entropy import cross_entropy, cross_entropy_with_gradient
+from .cross_entropy import cross_entropy
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
+from .gated import geglu, swiglu
 from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
+from .quantize import quantize
 from .reduce_scatter import reduce_scatter
+from .reductions import argmax, max, mean, sum
 from .rms_norm import rms_norm
+from .rotary import rotary
 from .softmax import softmax
 
 __all__ = [
     "all_gather",
     "all_gather_matmul",
     "all_to_all",
+    "argmax",
     "attention",
     "copy",
     "cross_entropy",
-    "cross_entropy_with_gradient",
     "fused_linear_cross_entropy",
+    "geglu",
     "layer_norm",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
+    "max",
+    "mean",
+    "quantize",
     "reduce_scatter",
     "rms_norm",
+    "rotary",
     "softmax",
+    "sum",
+    "swiglu",
 ]

@@ -1,0 +1,238 @@
+"""``swiglu(gate, up)`` and ``geglu(gate, up)``: the gated units of feed-forward layers, each with
+its gradient in one pass over memory, and with a quantized result on request."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..arch.dtypes import ELEMENTS
+from ..core.functions import function
+from ..diagnostics.argument_checks import NONE, word
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.tiles.mathematics import sigmoid
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import strided
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType
+from .activations import ACTIVATIONS
+from .declaration import op
+from .quantize import TOP, launch_quantized, scales_type
+from .tiled import TYPES, launch_over_tiles, tile_at, tiles_of
+
+__all__ = ["geglu", "swiglu"]
+
+FORWARD, BACKWARD = (CompilerParams(approx_math=True, ctas_per_sm=ctas) for ctas in (5, 6))
+
+
+@function
+def silu_slope(x):  # type: ignore[no-untyped-def]
+    """Return (silu(x), its derivative)."""
+    s = sigmoid(x)
+    return x * s, s * (1.0 + x * (1.0 - s))
+
+
+@function
+def gelu_slope(x):  # type: ignore[no-untyped-def]
+    """Return (gelu(x), its derivative), for the tanh approximation."""
+    t = 0.5 + 0.5 * np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x))
+    return x * t, t + x * t * (1.0 - t) * (1.5957691216 + 0.2140644488 * x * x)
+
+
+SLOPES: dict[str, Any] = {"silu": silu_slope, "gelu": gelu_slope}
+
+
+@functools.cache
+def forward(activation: str, height: int, width: int) -> Kernel:
+    """Return the kernel of ``y = activation(x) * up``."""
+    act, at = ACTIVATIONS[activation], tile_at(height, width)
+
+    @numpipe_kernel(
+        grid=lambda x: tiles_of(x, height, width), warp_specialized=False, compiler_params=FORWARD
+    )
+    def gated(x, up, y):  # type: ignore[no-untyped-def]
+        i, j = at(x)
+        g, u = x[i, j], up[i, j]
+        y[i, j] = act(g.astype(np.float32)) * u.astype(np.float32)
+
+    return gated  # type: ignore[no-any-return]
+
+
+@functools.cache
+def backward(activation: str, height: int, width: int) -> Kernel:
+    """Return the kernel of the gradients of gate and up."""
+    slope, at = SLOPES[activation], tile_at(height, width)
+
+    @numpipe_kernel(
+        grid=lambda gate: tiles_of(gate, height, width),
+        warp_specialized=False,
+        compiler_params=BACKWARD,
+    )
+    def gated_gradient(grad, gate, up, dgate, dup):  # type: ignore[no-untyped-def]
+        i, j = at(gate)
+        d, g, u = grad[i, j], gate[i, j], up[i, j]
+        d = d.astype(np.float32)
+        value, derivative = slope(g.astype(np.float32))
+        dgate[i, j] = d * u.astype(np.float32) * derivative
+        dup[i, j] = d * value
+
+    return gated_gradient  # type: ignore[no-any-return]
+
+
+def halves(x: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return the two halves of an array's last dimension."""
+    return part_of(x, 0, 1), part_of(x, x.shape[-1] // 2, 1)
+
+
+def part_of(x: ArrayInfo, first: int, step: int) -> ArrayInfo:
+    """Return half as many elements of the last dimension, `step` apart."""
+    *outer, last = x.strides
+    array = None if x.array is None else x.array[..., first:]
+    moved = x._replace(ptr=x.ptr + first * last, array=array)
+    return strided(moved, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last))
+
+
+def _shape(name: str, gate: Any, up: Any) -> tuple[Any, ...]:
+    """Return the shape of the result. Raises SpecError for operands that do not match."""
+    shape = tuple(gate.shape)
+    if up is None:
+        if not shape or shape[-1] % 2:
+            raise SpecError(
+                f"{name}: without 'up', the last dimension of 'gate' has both halves, an even "
+                f"number of elements, got shape {shape}; fix: pass gate and up"
+            )
+        return (*shape[:-1], shape[-1] // 2)
+    if shape != tuple(up.shape):
+        raise SpecError(
+            f"{name}: 'gate' and 'up' must have one shape, got {shape} and {tuple(up.shape)}"
+        )
+    return shape
+
+
+def _launch_gradient(
+    grad: Any, gate: Any, up: Any, dgate: Any, dup: Any, activation: str, target: Any, stream: Any
+) -> None:
+    if up is None:
+        (gate, up), (dgate, dup) = halves(gate), halves(dgate)
+    inputs, results = {"grad": grad, "gate": gate, "up": up}, {"dgate": dgate, "dup": dup}
+    of = functools.partial(backward, activation)
+    launch_over_tiles("gated_backward", of, inputs, results, target, stream, nbytes=4096)
+
+
+@op(
+    operands={"grad": "", "gate": "", "up": ""},
+    results={
+        "dgate": lambda gate: ArrayType(gate.shape, gate.dtype),
+        "dup": lambda up: None if up is None else ArrayType(up.shape, up.dtype),
+    },
+    types=TYPES,
+    launch=_launch_gradient,
+    checks={"activation": word(*SLOPES)},
+    batching="leading",
+)
+def gated_backward(
+    grad: Any,
+    gate: Any,
+    up: Any = None,
+    *,
+    activation: str = "silu",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the gradients of gate and up, where grad is the gradient of activation(gate) * up."""
+
+
+def _declared(name: str, activation: str) -> Any:
+    """Return the declaration of an op."""
+
+    def y(gate: Any, up: Any, out_scales: Any, out_dtype: Any) -> ArrayType:
+        kind = gate.dtype if out_scales is None else ELEMENTS[out_dtype].dtype
+        return ArrayType(_shape(name, gate, up), kind)
+
+    def launch(
+        gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any, target: Any,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
+        if out_scales is None:
+            of = functools.partial(forward, activation)
+            launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
+        else:
+            how = out_dtype, out_scales, target, stream
+            launch_quantized(name, activation, inputs, y, scales, *how)
+
+    def gradient(xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: Any) -> Any:
+        if out_scales is not None:
+            raise SpecError(f"{name}: quantized results have no gradient; fix: omit out_scales")
+        made = xp(gated_backward, grad_y, gate, up, activation=activation)
+        return (made, None) if up is None else made
+
+    return op(
+        operands={"gate": "", "up": ""},
+        results={
+            "y": y,
+            "scales": lambda gate, up, out_scales: (
+                None if out_scales is None else scales_type(_shape(name, gate, up), out_scales)
+            ),
+        },
+        types=TYPES,
+        launch=launch,
+        checks={"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)},
+        gradients={"gate up": gradient},
+        batching="leading",
+    )
+
+
+@_declared("swiglu", "silu")
+def swiglu(
+    gate: Any,
+    up: Any = None,
+    *,
+    out_scales: str | None = None,
+    out_dtype: str = "float8_e4m3fn",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return ``gate * sigmoid(gate) * up``.
+
+    gate, up    arrays of one shape, of float16, bfloat16 or float32, with any strides; without up,
+                gate is (…, 2 n), with gate and up as the halves of its last dimension
+    out_scales  "row" or "1x128": return (y, scales), with y quantized to `out_dtype` as by
+                `quantize` with this block; without gradient
+    out_dtype   "float8_e4m3fn" or "int8", for quantized results
+    out         an array to write to, or a tuple of two; allocated by default
+    target, stream
+                as for any kernel
+
+    The operands are read once, in the gradient too, and all arithmetic is float32. Raises SpecError
+    for operands that do not match, and for quantized rows that do not fit in the registers of a
+    cluster.
+
+    >>> swiglu(np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), target="sim")[0]
+    array([0., 0., 0.], dtype=float32)
+    """
+
+
+@_declared("geglu", "gelu")
+def geglu(
+    gate: Any,
+    up: Any = None,
+    *,
+    out_scales: str | None = None,
+    out_dtype: str = "float8_e4m3fn",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return ``gelu(gate) * up``, with the tanh approximation of gelu, as in Gemma. Parameters and
+    errors are those of `swiglu`.
+
+    >>> geglu(np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), target="sim")[0]
+    array([0., 0., 0.], dtype=float32)
+    """

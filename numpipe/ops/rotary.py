@@ -1,0 +1,189 @@
+"""``rotary(x, cos, sin)``: rotary position embeddings. Pairs of elements of each row are rotated by
+angles; the gradient is the rotation by the negative angles."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.static_range import static_range
+from ..diagnostics.argument_checks import a
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import broadcast, strided
+from ..plan.context import program_id
+from ..plan.specs import ArrayType
+from .declaration import Operand, op
+from .gated import part_of
+from .tiled import TYPES, dense, reshaped, with_fitting
+
+__all__ = ["rotary"]
+
+
+@functools.cache
+def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
+    """Return the kernel for tiles of `height` rows of `width` pairs, with the same angles for
+    `repeats` tiles. x1 and x2 are the elements of the pairs, (outer, repeated, rows, pairs)."""
+
+    def grid(x1: Any) -> tuple[int]:
+        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
+        return (x1.shape[0] * (x1.shape[1] // repeats) * down * across,)
+
+    @numpipe_kernel(grid=grid, warp_specialized=False)
+    def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
+        place = program_id(0)
+        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
+        i, j = ds(place // across % down * height, height), ds(place % across * width, width)
+        place = place // (across * down)
+        groups = x1.shape[1] // repeats
+        outer, first = place // groups, place % groups * repeats
+        c, s = cos[outer, first, i, j], sin[outer, first, i, j]
+        c, s = c.astype(np.float32), s.astype(np.float32)
+        if inverse:
+            s = 0.0 - s
+        for k in static_range(repeats):
+            a, b = x1[outer, first + k, i, j], x2[outer, first + k, i, j]
+            a, b = a.astype(np.float32), b.astype(np.float32)
+            y1[outer, first + k, i, j] = a * c - b * s
+            y2[outer, first + k, i, j] = a * s + b * c
+
+    return rotate  # type: ignore[no-any-return]
+
+
+def _launch(
+    x: ArrayInfo,
+    cos: ArrayInfo,
+    sin: ArrayInfo,
+    y: ArrayInfo,
+    interleaved: bool,
+    inverse: bool,
+    target: str | None,
+    stream: Any,
+) -> None:
+    """Launch the kernel on arrays of four dimensions: the largest one along which the angles change
+    gives the rows, and the largest one along which they do not gives the repeated dimension."""
+    few = len(x.shape) <= 4
+
+    def in_four(info: ArrayInfo) -> ArrayInfo:
+        if few:
+            return broadcast(info, (*[1] * (4 - len(info.shape)), *info.shape))
+        return reshaped(info, math.prod(info.shape[:-3]), *info.shape[-3:])
+
+    def run(arrays: dict[str, ArrayInfo]) -> None:
+        views = {name: in_four(info) for name, info in arrays.items()}
+        changes = [views["cos"].strides[k] or views["sin"].strides[k] for k in range(3)]
+        sizes = views["x"].shape
+        rows = max(range(3), key=lambda k: (bool(changes[k]), sizes[k]))
+        same = max({0, 1, 2} - {rows}, key=lambda k: (not changes[k], sizes[k]))
+        order = (3 - rows - same, same, rows, 3)
+        given = []
+        for name in ("x", "cos", "sin", "y"):
+            shape, strides = views[name].shape, views[name].strides
+            view = strided(views[name], [shape[k] for k in order], [strides[k] for k in order])
+            split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
+            pair = name in "xy"
+            given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
+        repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
+        n = given[0].shape[3]
+        width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
+        kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
+        kernel(*given, target=target, stream=stream)
+
+    def fits(info: ArrayInfo) -> bool:
+        return info.strides[-1] == info.dtype.itemsize if few else dense(info)
+
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
+    with_fitting("rotary", inputs, {"y": y}, fits, target, stream, run)
+
+
+# ---- declaration
+def _result(x: Any, cos: Any, sin: Any) -> ArrayType:
+    shape = tuple(x.shape)
+    if not shape or shape[-1] % 2:
+        raise SpecError(
+            f"rotary: the last dimension of 'x' must have an even number of elements, got {shape}"
+        )
+    half = (*shape[:-1], shape[-1] // 2)
+    for name, given in (("cos", tuple(cos.shape)), ("sin", tuple(sin.shape))):
+        sizes = zip(given[::-1], half[::-1], strict=False)
+        if given[-1:] != half[-1:] or len(given) > len(half) or any(
+            mine not in (1, size) for mine, size in sizes
+        ):  # fmt: skip
+            fix = f"[:, None] repeats it along a dimension of x, {name}[..., : {half[-1]}]"
+            raise SpecError(
+                f"rotary: '{name}' must broadcast to {half}, with one column for each pair, got "
+                f"shape {given}; fix: {name}{fix} takes one of two equal halves"
+            )
+    return ArrayType(shape, x.dtype)
+
+
+def _gradient(xp: Any, cos: Any, sin: Any, grad_y: Any, interleaved: bool, inverse: bool) -> Any:
+    return xp(rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse)
+
+
+def _over_batch(
+    xp: Any, size: Any, batched: Any, x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool
+) -> Any:
+    if not batched["x"]:
+        x = xp.broadcast_to(x, (size, *x.shape))
+    angles = []
+    for name, given in (("cos", cos), ("sin", sin)):
+        if batched[name]:
+            lacking = len(x.shape) - len(given.shape)
+            given = given.reshape((size, *[1] * lacking, *given.shape[1:]))
+        angles.append(given)
+    return xp(rotary, x, *angles, interleaved=interleaved, inverse=inverse)
+
+
+@op(
+    operands={"x": "", "cos": Operand(types=TYPES), "sin": Operand(types=TYPES)},
+    results={"y": _result},
+    types=TYPES,
+    launch=_launch,
+    checks={"interleaved": a(bool), "inverse": a(bool)},
+    gradients={"x": _gradient},
+    batching=_over_batch,
+)
+def rotary(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    interleaved: bool = False,
+    inverse: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return x with pairs of elements (a, b) rotated to ``(a cos - b sin, a sin + b cos)``.
+
+    x            (…, d) of float16, bfloat16 or float32, with any strides
+    cos, sin     (…, d / 2) of any of these types; broadcast, so (tokens, d / 2) suits x of shape
+                 (batch, heads, tokens, d), and ``cos[:, None]`` suits (batch, tokens, heads, d)
+    interleaved  whether pairs are (x[2 k], x[2 k + 1]), as in GPT-J, rather than (x[k], x[k + d /
+                 2]), as in Llama
+    inverse      whether to rotate by the negative angles
+    out          an array of x's shape and type to write to, which may be x; allocated by default
+    target, stream
+                 as for any kernel
+
+    Arithmetic is float32. x is read once; cos and sin are read once for up to 4 rows that share
+    them. There is a gradient of x, the rotation by the negative angles, and none of cos and sin.
+    Raises SpecError for an odd d and for angles that do not broadcast.
+
+    >>> rotary(
+    ...     np.ones((1, 4), np.float32),
+    ...     np.zeros(2, np.float32),
+    ...     np.ones(2, np.float32),
+    ...     target="sim",
+    ... )
+    array([[-1., -1.,  1.,  1.]], dtype=float32)
+    """

@@ -1,0 +1,143 @@
+"""Launches of kernels on tiles of arrays of any dimensions and strides.
+
+Elementwise kernels read arrays without gaps as one long row, so that all tiles but the last are
+whole, and other arrays as matrices with contiguous rows. Such a kernel is made for a tile (height,
+width), and its grid is `tiles_of` the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.arith import cdiv
+from ..core.functions import Function, function
+from ..kernels.kernel import Kernel
+from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import merged, strided
+from ..plan.context import program_id
+from .op_outputs import allocated
+from .operands import move
+
+TYPES = ("float16", "bfloat16", "float32")
+
+
+def tile_for(columns: int, elements: int) -> tuple[int, int]:
+    """Return the (height, width) of tiles of up to about `elements` elements for rows of `columns`.
+    Tiles of 64 rows would be accumulators, whose rows are loaded in short pieces.
+
+    >>> tile_for(1 << 20, 4096), tile_for(5000, 4096), tile_for(1000, 4096), tile_for(9, 4096)
+    ((1, 4096), (1, 2560), (4, 1024), (32, 16))
+    """
+    if columns > elements // 4:
+        return 1, -(-columns // (512 * -(-columns // elements))) * 512
+    width = -(-columns // 64) * 64 if columns > 32 else 16 if columns <= 16 else 32
+    return next(height for height in (32, 16, 8, 4) if height * width <= elements), width
+
+
+def tiles_of(x: Any, height: int, width: int) -> tuple[int]:
+    """Return the grid of a kernel with a CTA for each tile of a matrix."""
+    return (cdiv(x.shape[0], height) * cdiv(x.shape[1], width),)
+
+
+def tile_at(height: int, width: int) -> Function[..., Any]:
+    """Return the function ``at(x)`` that returns the rows and columns of a CTA's tile of x."""
+
+    @function
+    def at(x):  # type: ignore[no-untyped-def]
+        across = cdiv(x.shape[1], width)
+        place = program_id(0)
+        return ds(place // across * height, height), ds(place % across * width, width)
+
+    return at
+
+
+def reshaped(info: ArrayInfo, *shape: int) -> ArrayInfo:
+    """Return an array without gaps in another shape."""
+    strides = [info.dtype.itemsize]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return strided(info, shape, strides)
+
+
+def dense(info: ArrayInfo) -> bool:
+    """Return whether an array has no gaps and is in row-major order."""
+    strides = reshaped(info, *info.shape).strides if info.shape else ()
+    return 0 in info.shape or all(
+        size == 1 or mine == step
+        for size, mine, step in zip(info.shape, info.strides, strides, strict=True)
+    )
+
+
+def rows_of(info: ArrayInfo) -> ArrayInfo | None:
+    """Return an array as a matrix with contiguous rows; None if it has none, or if they are not
+    evenly spaced."""
+    view = merged(info, 1) if info.shape else reshaped(info, 1, 1)
+    adjacent = view is not None and (view.strides[1] == info.dtype.itemsize or view.shape[1] == 1)
+    return view if adjacent else None
+
+
+def with_fitting(
+    op: str,
+    inputs: Mapping[str, ArrayInfo],
+    results: Mapping[str, ArrayInfo],
+    fits: Callable[[ArrayInfo], Any],
+    target: str | None,
+    stream: Any,
+    run: Callable[[dict[str, ArrayInfo]], None],
+) -> None:
+    """Call ``run`` with arrays by name. Those that do not fit are replaced by arrays without gaps,
+    which inputs are copied to before, and results are copied from afterwards."""
+    arrays = {
+        name: info if fits(info) else allocated(op, info, info.shape, stream)
+        for name, info in {**inputs, **results}.items()
+    }
+    for name, info in inputs.items():
+        if arrays[name] is not info:
+            move(info, arrays[name], target, stream)
+    run(arrays)
+    for name, info in results.items():
+        if arrays[name] is not info:
+            move(arrays[name], info, target, stream)
+
+
+def launch_over_tiles(
+    op: str,
+    kernel_for: Callable[[int, int], Kernel],
+    inputs: Mapping[str, ArrayInfo],
+    results: Mapping[str, ArrayInfo],
+    target: str | None,
+    stream: Any,
+    nbytes: int = 8192,
+    flat: bool = True,
+    **others: Any,
+) -> None:
+    """Launch an elementwise kernel on arrays of one shape.
+
+    kernel_for  returns the kernel for a tile (height, width)
+    nbytes      bytes of a tile of the first input
+    flat        whether arrays without gaps may be read as one long row
+    others      further arguments of the kernel; a function is called with the number of rows
+    """
+
+    def run(arrays: dict[str, ArrayInfo]) -> None:
+        first = next(iter(arrays.values()))
+        count = first.dtype.itemsize
+        for size in first.shape:
+            count *= size
+        # rows of a multiple of 16 bytes keep accesses of several elements aligned
+        views = {name: rows_of(info) for name, info in arrays.items()}
+        if flat and all(map(dense, arrays.values())) and count < 1 << 31:
+            count //= first.dtype.itemsize
+            views = {
+                name: strided(info, (1, count), (-(-count // 16) * 16 * size, size))
+                for name, info in arrays.items()
+                for size in [info.dtype.itemsize]
+            }
+        rows, columns = views[next(iter(views))].shape  # type: ignore[union-attr]
+        given = {name: other(rows) if callable(other) else other for name, other in others.items()}
+        kernel = kernel_for(*tile_for(columns, nbytes // first.dtype.itemsize))
+        kernel(**views, **given, target=target, stream=stream)
+
+    with_fitting(op, inputs, results, rows_of, target, stream, run)
