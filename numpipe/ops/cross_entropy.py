@@ -79,17 +79,18 @@ def launch_rows(
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss."""
     n, smooth = logits.shape[-1], label_smoothing > 0
-    inputs = {"x": (MATRIX, logits), "labels": (ROWS, as_int32(labels)), "grad": (ROWS, grad)}
-    results = {"loss": (ROWS, loss), "lse": (ROWS, lse), "dx": (MATRIX, dlogits)}
-    given = {name: info for name, (_, info) in (inputs | results).items()}
-    lacking = tuple(name for name, info in given.items() if info is None)
+    optional = {"grad": (ROWS, grad), "lse": (ROWS, lse), "dx": (MATRIX, dlogits)}
+    lacking = tuple(name for name, (_, info) in optional.items() if info is None)
+    given = {name: (kind, info) for name, (kind, info) in optional.items() if info is not None}
+    inputs = {"x": (MATRIX, logits), "labels": (ROWS, as_int32(labels))}
+    inputs |= {"grad": given.pop("grad")} if grad is not None else {}
     launch_over_rows(
         "cross_entropy",
         forward_short(lacking, smooth, debug)
         if n <= (SHORT if dlogits is None else HELD)
         else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth, debug),
-        {name: pair for name, pair in inputs.items() if pair[1] is not None},
-        {name: pair for name, pair in results.items() if pair[1] is not None},
+        inputs,
+        {"loss": (ROWS, loss), **given},
         target,
         stream,
         smoothing=float(label_smoothing),
@@ -182,7 +183,7 @@ def _launch_backward(
     )
 
 
-LOGITS = {"logits": "... n", "labels": Operand("...", LABELS)}
+LOGITS: dict[str, str | Operand] = {"logits": "... n", "labels": Operand("...", LABELS)}
 OF_ROWS = Operand("...", ("float32",))
 
 

@@ -605,8 +605,9 @@ class Op(Generic[P]):
                 xp(self, **{name: x[number] for name, x in arrays.items()}, **options)
                 for number in range(size)
             ]
-            several = isinstance(calls[0], tuple)
-            return tuple(map(xp.stack, zip(*calls, strict=True))) if several else xp.stack(calls)
+            if not isinstance(calls[0], tuple):
+                return xp.stack(calls)
+            return tuple(map(xp.stack, zip(*calls, strict=True)))
         count = next(iter(arrays.values())).shape[1]
         merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
         made = xp(self, **merged, **options)

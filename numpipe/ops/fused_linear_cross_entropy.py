@@ -154,10 +154,18 @@ def _composed(
     debug: bool,
     reduction: str,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
-    operands = x, weight, labels
-    options |= {"reduction": reduction, "with_gradients": True}
-    return xp(fused_linear_cross_entropy, *operands, **options)[0]
+    made = xp(
+        fused_linear_cross_entropy,
+        x,
+        weight,
+        labels,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+        debug=debug,
+        reduction=reduction,
+        with_gradients=True,
+    )
+    return made[0]
 
 
 def _like(operand: str) -> Callable[..., ArrayType | None]:
