@@ -20,7 +20,7 @@ from .cross_entropy_kernels import (
     forward_long,
     forward_short,
     inverse_count,
-    scaled_sum,
+    reduced,
 )
 from .declaration import Operand, op
 from .long_rows import cut
@@ -121,12 +121,26 @@ def inverse_of(
     return made
 
 
-def launch_sum(
-    losses: ArrayInfo, scale: ArrayInfo, loss: ArrayInfo, target: Any, stream: Any
+def launch_reduced(
+    losses: ArrayInfo,
+    labels: ArrayInfo,
+    loss: ArrayInfo,
+    mean: bool,
+    ignore_index: int,
+    target: Any,
+    stream: Any,
 ) -> None:
-    """Store scale times the sum of losses."""
-    inputs = {"losses": (ROWS, losses), "scale": (ROWS, scale)}
-    launch_over_rows("cross_entropy", scaled_sum, inputs, {"result": (ROWS, loss)}, target, stream)
+    """Store the sum or mean of losses."""
+    launch_over_rows(
+        "cross_entropy",
+        reduced,
+        {"losses": (ROWS, losses), "labels": (ROWS, as_int32(labels))},
+        {"result": (ROWS, loss)},
+        target,
+        stream,
+        ignored=int(ignore_index),
+        mean=bool(mean),
+    )
 
 
 def repeated(number: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
@@ -147,15 +161,15 @@ def _launch(
     stream: Any,
 ) -> None:
     none, shape, losses = reduction == "none", tuple(labels.shape), loss
-    scale = inverse_of(labels, logits, reduction == "mean", ignore_index, target, stream)
+    place = reduction == "mean", ignore_index, target, stream
     if not none:
         losses = floats("cross_entropy", logits, shape, stream)
     if math.prod(shape):
-        grad = dlogits and repeated(scale, shape)
+        grad = dlogits and repeated(inverse_of(labels, logits, *place), shape)
         options = label_smoothing, ignore_index, debug, target, stream
         launch_rows(logits, labels, grad, losses, None, dlogits, *options)
     if not none:
-        launch_sum(losses, scale, loss, target, stream)
+        launch_reduced(losses, labels, loss, *place)
 
 
 def _launch_backward(
@@ -230,7 +244,9 @@ def _gradient_of_logits(
         "lse": lambda logits, labels, grad: (
             loss_type(logits, labels, "none") if grad is None else None
         ),
-        "dlogits": lambda logits, grad: grad and ArrayType(logits.shape, logits.dtype),
+        "dlogits": lambda logits, grad: (
+            None if grad is None else ArrayType(logits.shape, logits.dtype)
+        ),
     },
     types=TYPES,
     launch=launch_rows,

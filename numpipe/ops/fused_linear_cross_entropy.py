@@ -26,8 +26,8 @@ from .cross_entropy import (
     as_int32,
     floats,
     inverse_of,
+    launch_reduced,
     launch_rows,
-    launch_sum,
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
@@ -93,7 +93,6 @@ def _launch(
     assert flat_labels is not None and matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
     one = inverse_of(flat_labels, x, False, ignore_index, target, stream) if dx else None
     losses = floats(NAME, x, (rows,), stream)
     # rows that TMA can address
@@ -130,10 +129,11 @@ def _launch(
             product(transposed(logits), x_rows, dweight, added=first > 0)
     if dweight and not rows:
         product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
-    launch_sum(losses, inverse, loss, target, stream)
+    launch_reduced(losses, flat_labels, loss, mean, ignore_index, target, stream)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
             move(strided(made, dx.shape, _dense(dx)), dx, target, stream)
+        inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
         move(inverse, strided(scale, (1,), (4,)), target, stream)
 
 
