@@ -16,6 +16,7 @@ from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
+from ..launch.array_info import ArrayInfo
 from ..launch.arrays import READERS
 from ..launch.mesh import Mesh
 from ..plan import folded_grids

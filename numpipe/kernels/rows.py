@@ -1,7 +1,7 @@
 """`numpipe.rows`: kernels over the rows of matrices, with a schedule that is chosen for each call.
 
-Such a kernel reads each row once, computes in registers, and writes each row once. Its source is the
-same for all schedules, which it receives as a Static:
+Such a kernel reads each row once, computes in registers, and writes each row once. Its source is
+the same for all schedules, and it takes its schedule as a Static:
 
 ==========  ==========================  ==========================================================
 rows are    a row belongs to            sums over a row
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "rows"]
 
 PART = 8192
-"""columns of a warpgroup's part of a row, up to which a lane has registers for its 64 elements while
-an SM has several CTAs (measured on an H200)"""
+"""most columns of a warpgroup's part of a row: 64 elements per lane leave an SM room for several
+CTAs (measured on an H200)"""
 MOST_WARPGROUPS, MOST_CTAS = 4, 8
 """that share a row: warpgroups of a CTA, and CTAs of a cluster"""
 LOWEST = float(np.finfo(np.float32).min)
@@ -378,8 +378,8 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
         height = 8
         while height * columns < 2048 and height < 32:
             height *= 2
-        # Lanes have pairs of columns, of which all but the last group of lanes are inside. The lanes
-        # of a row are 8 if its columns are an odd multiple of 16, which suits narrow rows; else 32.
+        # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
+        # lanes share a row whose columns are an odd multiple of 16, which suits narrow rows.
         group = 16 if columns <= 80 else 64
         wide = columns + columns % 2 if columns > 80 else 16 * (-(-columns // 16) | 1)
         whole = columns if wide == columns else columns // group * group

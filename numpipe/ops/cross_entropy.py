@@ -26,8 +26,7 @@ from .declaration import Operand, op
 from .long_rows import cut
 from .op_outputs import allocated
 from .operands import dense
-from .over_rows import MATRIX, ROWS, launch_over_rows
-from .row_softmax import TYPES
+from .over_rows import MATRIX, ROWS, TYPES, launch_over_rows
 
 __all__ = ["cross_entropy"]
 

@@ -10,7 +10,8 @@ from ..diagnostics.argument_checks import finite
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
-from .norms import TYPES, batched_norm, launch_backward, launch_forward, total_type
+from .norms import batched_norm, launch_backward, launch_forward, total_type
+from .over_rows import TYPES
 
 __all__ = ["layer_norm"]
 
@@ -141,9 +142,9 @@ def layer_norm(
     target, stream
               as for any kernel
 
-    Sums are float32, and the variance is computed from the differences to the mean. Each row is read
-    once. The gradients of weight and bias are added in a fixed order. Raises SpecError for longer
-    rows, other types or shapes, and an `out` of another shape or type.
+    Sums are float32, and the variance is computed from the differences to the mean. Each row is
+    read once. The gradients of weight and bias are added in a fixed order. Raises SpecError for
+    longer rows, other types or shapes, and an `out` of another shape or type.
 
     >>> layer_norm(np.array([[1, 2, 3, 4]], np.float32), target="sim").round(2)
     array([[-1.34, -0.45,  0.45,  1.34]], dtype=float32)

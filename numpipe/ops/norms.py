@@ -1,8 +1,8 @@
 """Kernels of rms_norm and layer_norm, and of their gradients.
 
-A row is read once and stays in registers. The gradient kernel computes mean and variance again from
-x rather than read them. Its programs each take many rows, add up the gradients of weight and bias in
-registers, and store one row of sums each; a second kernel adds these rows, always in the same order.
+A row is read once and stays in registers. The gradient kernel computes mean and variance again
+from x. Each of its programs takes many rows, adds up the gradients of weight and bias in registers,
+and stores one row of sums; a second kernel adds these rows, always in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ..plan.specs import ArrayType, Static
 from .op_outputs import allocated
 from .over_rows import COLUMNS, MATRIX, launch_over_rows
 
-TYPES = ("float16", "bfloat16", "float32")
 SMS = 132
 """programs of the gradient kernel per CTA that an SM has room for"""
 
@@ -60,7 +59,8 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
 @functools.cache
 def backward(centered: bool, *present: str) -> RowKernel:
-    """Return the kernel of the gradients of x, weight and bias, given those of y and of the total."""
+    """Return the kernel of the gradients of x, weight and bias, with the operands and results that
+    are `present`."""
     absent = [name for name in ("weight", "grad_total") if name not in present]
     absent += ["dweight"] * ("weight" in absent) + ["dbias"] * ("bias" not in present)
     programs = "dweight" if "weight" in present else "dbias" if "bias" in present else ""

@@ -13,6 +13,8 @@ from ..launch.windows import merged, strided
 from .op_outputs import allocated
 from .operands import copied, move
 
+TYPES = ("float16", "bfloat16", "float32")
+"""element types of ops over rows"""
 MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 

@@ -10,7 +10,8 @@ from ..diagnostics.argument_checks import finite
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
-from .norms import TYPES, batched_norm, launch_backward, launch_forward, total_type
+from .norms import batched_norm, launch_backward, launch_forward, total_type
+from .over_rows import TYPES
 
 __all__ = ["rms_norm"]
 
@@ -132,8 +133,8 @@ def rms_norm(
     target, stream
               as for any kernel
 
-    Sums are float32. Each row is read once. The gradient of weight is added in a fixed order. Raises
-    SpecError for longer rows, other types or shapes, and an `out` of another shape or type.
+    Sums are float32. Each row is read once. The gradient of weight is added in a fixed order.
+    Raises SpecError for longer rows, other types or shapes, and an `out` of another shape or type.
 
     >>> rms_norm(np.array([[1, 2, 3, 4]], np.float32), target="sim").round(2)
     array([[0.37, 0.73, 1.1 , 1.46]], dtype=float32)

@@ -1,5 +1,5 @@
 """``softmax(x)``: exp(x) / sum(exp(x)) along the last dimension, and its gradient, each in one pass
-over memory (`row_softmax`)."""
+over memory (`softmax_kernels`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .declaration import op
-from .row_softmax import TYPES, launch_backward, launch_forward
+from .over_rows import TYPES
+from .softmax_kernels import launch_backward, launch_forward
 
 __all__ = ["softmax"]
 

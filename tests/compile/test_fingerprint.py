@@ -400,9 +400,10 @@ modules = {
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
-from numpipe.ops import row_softmax
-row_softmax.forward(row_softmax.choose(64, 5001, 2), True)
-row_softmax.backward(row_softmax.choose(64, 50, 2, True), False)
+from numpipe.kernels.rows import choose
+from numpipe.ops import softmax_kernels
+softmax_kernels.forward_rows(True).scheduled(choose(64, 5001, 2))
+softmax_kernels.backward_rows(False).scheduled(choose(64, 50, 2, 2))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())

@@ -31,7 +31,6 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
-from numpipe.ops import row_softmax
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
 from tests.kernels.product_configs import fuses
@@ -72,12 +71,6 @@ ATTENTION = [
     (attention(cfg, Form(64, causal, layout, sums)), {})
     for cfg, causal, layout, sums in itertools.product(
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
-    )
-]
-SOFTMAX = [
-    (of(row_softmax.choose(64, columns, 2), log), {})
-    for of, log, columns in itertools.product(
-        (row_softmax.forward, row_softmax.backward), (False, True), (50, 5001)
     )
 ]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
@@ -150,8 +143,8 @@ STORES = [(store_role.reductions(True), {})]
 
 @pytest.mark.parametrize(
     "kernels",
-    [LADDERS, TUNED, ATTENTION, SOFTMAX, OF_MODULES, [(over_tiles, {})], STORES],
-    ids=["ladders", "tuned", "attention", "softmax", "modules", "tiles", "stores"],
+    [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})], STORES],
+    ids=["ladders", "tuned", "attention", "modules", "tiles", "stores"],
 )
 def test_a_file_can_hold_all_functions_of_shapes(
     kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
@@ -178,7 +171,6 @@ def test_all_kernels_are_among_them() -> None:
         "attention.py",
         "attention_short.py",
         "copy.py",
-        "row_softmax.py",
         "by_rows.py",
         "w4a16.py",
     }

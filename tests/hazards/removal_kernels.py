@@ -18,7 +18,8 @@ import gemm
 import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
-from numpipe.ops import row_softmax
+from numpipe.kernels.rows import Rows
+from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from tests.kernels import (
@@ -505,19 +506,19 @@ for groups in (1, 2):
         ints(16, 512),
     )
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
-SHARED_ROW = row_softmax.long(1024, 2)
+SHARED_ROW = Rows(1, 512, wgs=2, whole=512)
 run(
     "a row that warpgroups share",
-    row_softmax.forward(SHARED_ROW, False),
-    ints(1, 16, 64),
-    out(1, 16, 64),
+    softmax_kernels.forward_rows(False).scheduled(SHARED_ROW),
+    ints(1, 1024),
+    out(1, 1024),
 )
 run(
     "the gradient of such a row",
-    row_softmax.backward(SHARED_ROW, False),
-    ints(1, 16, 64),
-    ints(1, 16, 64),
-    out(1, 16, 64),
+    softmax_kernels.backward_rows(False).scheduled(SHARED_ROW),
+    ints(1, 1024),
+    ints(1, 1024),
+    out(1, 1024),
 )
 for consumed in (False, True):
     run(

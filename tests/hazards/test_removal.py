@@ -135,7 +135,7 @@ def test_every_removal_is_reported(survey: Survey) -> None:
     assert sorted(
         name for name in silent if not name.startswith(tuple(REDUNDANT))
     ) == [] and rules == set(REDUNDANT)
-    # row_softmax arrives on its own lines, as users' kernels do
+    # numpipe.rows arrives on its own lines, as users' kernels do
     twice = "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive"
     counts = Counter(rule for rule in REDUNDANT for name in silent if name.startswith(rule))
     assert len(REDUNDANT) <= 5 and counts == Counter([*REDUNDANT, twice])

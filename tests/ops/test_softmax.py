@@ -1,7 +1,7 @@
 """ops.softmax and ops.log_softmax for arrays of any layout, in PyTorch and in JAX, with second
 gradients.
 
-test_row_softmax tests their kernels.
+tests/calls/test_rows.py tests the kernels of shorter rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
-from numpipe.ops import long_softmax
+from numpipe.ops import softmax_kernels
 from numpipe.ops.log_softmax import log_softmax_backward
 from numpipe.ops.long_rows import cut
 from numpipe.ops.softmax import softmax_backward
@@ -62,7 +62,7 @@ def test_rows_of_any_layout(name: str, layout: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_of_any_length(name: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """17001 columns end in a narrow block."""
-    monkeypatch.setattr(long_softmax, "HELD", held)
+    monkeypatch.setattr(softmax_kernels, "HELD", held)
     x, grad = numbers(2, 17001), numbers(2, 1, 17001)[:, 0]
     y, right = getattr(ops, name)(x), expected(name, x)
     assert np.linalg.norm(y - right) < 1e-6 * np.linalg.norm(right)
@@ -75,10 +75,10 @@ def test_rows_of_any_length(name: str, held: int, monkeypatch: pytest.MonkeyPatc
     assert np.linalg.norm(backward(y, grad) - right) < 1e-6 * np.linalg.norm(right)
 
 
-@pytest.mark.parametrize("kernel", [long_softmax.forward, long_softmax.backward])
+@pytest.mark.parametrize("kernel", [softmax_kernels.forward, softmax_kernels.backward])
 def test_blocks_of_a_row_show_no_hazard(kernel: Any) -> None:
     x = numbers(2, 3001)
-    arrays = [x] * (1 if kernel is long_softmax.forward else 2)
+    arrays = [x] * (1 if kernel is softmax_kernels.forward else 2)
     found = numpipe.verify(
         kernel(cut(3001, 4, 2, 2048, 512), False), *arrays, x.copy(), schedules=5
     )

@@ -19,6 +19,7 @@ groups, reports a wait that leaves too many in flight::
 from __future__ import annotations
 
 import ast
+from typing import Any
 from collections.abc import Callable, Iterable
 
 from ...core.op import does

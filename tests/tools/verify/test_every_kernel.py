@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import launch, ops
+from numpipe import ops
 from tests.kernels.attention_cases import CASES
 from tests.kernels.product_configs import KINDS
 from tests.kernels.recorded_calls import recorded
@@ -136,14 +136,11 @@ def copies() -> None:
 
 
 def rows() -> None:
-    module = importlib.import_module("numpipe.ops.row_softmax")
-    for config, columns in ((module.short(203, 8, 32), 203), (module.long(1101, 2), 1101)):
-        x, y, g, dx = (
-            module.windows(launch.describe(halves(3, columns), "array", "test"), config)
-            for _ in range(4)
-        )
-        module.forward(config, False)(*x, *y, target="sim")
-        module.backward(config, True)(*g, *y, *dx, target="sim")
+    module = importlib.import_module("numpipe.ops.softmax_kernels")
+    for columns in (203, 3001):
+        x, y, g, dx = (halves(3, columns) for _ in range(4))
+        module.forward_rows(False)(x, y, target="sim")
+        module.backward_rows(True)(g, y, dx, target="sim")
 
 
 def many_gpus() -> None:
@@ -171,7 +168,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks"}),
-    "ops.row_softmax": (rows, {"softmax_rows", "softmax_rows_gradient"}),
+    "ops.softmax": (rows, {"softmax_rows", "softmax_rows_gradient"}),
     "ops of many GPUs": (
         many_gpus,
         {

@@ -1,9 +1,9 @@
-"""Softmax, log_softmax and their gradients for rows that are too long for `row_softmax`.
+"""Kernels of softmax and log_softmax along the rows of a matrix, and of their gradients.
 
 ==========================  ========================================================================
 columns                     a row is
 ==========================  ========================================================================
-up to `HELD`                in the registers of a cluster (`numpipe.rows`), read once
+up to `HELD`                in registers (`numpipe.rows`), read once
 more                        read in blocks, twice (`long_rows`)
 ==========================  ========================================================================
 """
@@ -14,6 +14,7 @@ more                        read in blocks, twice (`long_rows`)
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,35 +29,35 @@ from .long_rows import Blocks, blocks_kernel, cut, functions
 from .over_rows import MATRIX, launch_over_rows
 
 HELD = 131072
-"""most columns in the registers of a cluster, of all matrices that a kernel reads"""
+"""most columns in registers, of all matrices that a kernel reads"""
 
 
 @functools.cache
-def forward_held(log: bool) -> RowKernel:
+def forward_rows(log: bool) -> RowKernel:
     """Return the kernel ``(x, y)`` of `forward` for rows in registers."""
 
     @rows()
-    def softmax_held(x, y, *, row: Static):
+    def softmax_rows(x, y, *, row: Static):
         i, j = row.block()
         tile = x[i, j].astype(np.float32)
         p, lse = row.softmax(tile, x.shape[1])
         y[i, j] = tile - lse if log else p
 
-    return softmax_held
+    return softmax_rows
 
 
 @functools.cache
-def backward_held(log: bool) -> RowKernel:
+def backward_rows(log: bool) -> RowKernel:
     """Return the kernel ``(g, y, dx)`` of `backward` for rows in registers."""
 
     @rows(operands=2)
-    def softmax_held_gradient(g, y, dx, *, row: Static):
+    def softmax_rows_gradient(g, y, dx, *, row: Static):
         i, j = row.block()
         a, b = g[i, j].astype(np.float32), y[i, j].astype(np.float32)
         total = row.sum(a if log else a * b, g.shape[1])
         dx[i, j] = a - np.exp(b) * total if log else (a - total) * b
 
-    return softmax_held_gradient
+    return softmax_rows_gradient
 
 
 @functools.cache
@@ -115,17 +116,41 @@ def backward(blocks: Blocks, log: bool) -> Kernel:
     return softmax_blocks_gradient
 
 
-def launch_long(
-    arrays: dict[str, ArrayInfo], result: ArrayInfo, log: bool, target: str | None, stream: Any
+def launch_forward(log: bool) -> Callable[..., None]:
+    """Return the launch function of the op y(x)."""
+
+    def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+        _launch({"x": x}, {"y": y}, log, target, stream)
+
+    return launch
+
+
+def launch_backward(log: bool) -> Callable[..., None]:
+    """Return the launch function of the op dx(y, grad)."""
+
+    def launch(
+        y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
+    ) -> None:
+        _launch({"g": grad, "y": y}, {"dx": dx}, log, target, stream)
+
+    return launch
+
+
+def _launch(
+    arrays: dict[str, ArrayInfo],
+    results: dict[str, ArrayInfo],
+    log: bool,
+    target: str | None,
+    stream: Any,
 ) -> None:
-    """Launch y = softmax(x) for the arrays {"x": x}, or its gradient for {"g": g, "y": y}."""
+    (result,) = results.values()
     n, gradient = result.shape[-1], len(arrays) > 1
-    held, blocks = (backward_held, backward) if gradient else (forward_held, forward)
+    of_rows, of_blocks = (backward_rows, backward) if gradient else (forward_rows, forward)
     launch_over_rows(
         "softmax",
-        held(log) if n * len(arrays) <= HELD else blocks(cut(n, result.dtype.itemsize), log),
+        of_rows(log) if n * len(arrays) <= HELD else of_blocks(cut(n, result.dtype.itemsize), log),
         {name: (MATRIX, info) for name, info in arrays.items()},
-        {"dx" if gradient else "y": (MATRIX, result)},
+        {name: (MATRIX, info) for name, info in results.items()},
         target,
         stream,
     )
