@@ -5,10 +5,10 @@
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
+`cross_entropy` of logits and labels; `fused_linear_cross_entropy` takes the last layer's input
+                and weight
 `layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
 `rms_norm`      rows whose squares have the mean 1, with weight and residual
-`cross_entropy` of logits and labels; `cross_entropy_with_gradient` has the gradient, too, and
-                `fused_linear_cross_entropy` takes the last layer's input and weight
 `copy`          a contiguous copy of an array with any strides
 `swiglu`        silu(gate) * up
 `geglu`         gelu(gate) * up
@@ -47,7 +47,7 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
-from .cross_entropy import cross_entropy, cross_entropy_with_gradient
+from .cross_entropy import cross_entropy
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .gated import geglu, swiglu
 from .layer_norm import layer_norm
@@ -69,7 +69,6 @@ __all__ = [
     "attention",
     "copy",
     "cross_entropy",
-    "cross_entropy_with_gradient",
     "fused_linear_cross_entropy",
     "geglu",
     "layer_norm",

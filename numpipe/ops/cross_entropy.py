@@ -20,7 +20,7 @@ from .cross_entropy_kernels import (
     forward_long,
     forward_short,
     inverse_count,
-    scaled_sum,
+    reduced,
 )
 from .declaration import Operand, op
 from .long_rows import cut
@@ -28,10 +28,10 @@ from .op_outputs import allocated
 from .operands import dense
 from .over_rows import MATRIX, ROWS, TYPES, launch_over_rows
 
-__all__ = ["cross_entropy", "cross_entropy_with_gradient"]
+__all__ = ["cross_entropy"]
 
 LABELS = ("int32", "int64")
-CHECKS = {
+OPTIONS = {
     "label_smoothing": Rule(
         ("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1
     ),
@@ -39,10 +39,7 @@ CHECKS = {
         ("an int of 32 bits",), lambda value: is_int(value) and -(1 << 31) <= value < 1 << 31
     ),
     "debug": FLAG,
-    "reduction": word("mean", "sum", "none"),
 }
-TARGETS = {name: CHECKS[name] for name in ("label_smoothing", "ignore_index")}
-OPTIONS = TARGETS | {"debug": FLAG}
 
 
 def loss_type(logits: Any, labels: Any, reduction: str) -> ArrayType:
@@ -68,37 +65,31 @@ def as_int32(labels: ArrayInfo) -> ArrayInfo:
 def launch_rows(
     logits: ArrayInfo,
     labels: ArrayInfo,
+    grad: ArrayInfo | None,
     loss: ArrayInfo,
-    *,
+    lse: ArrayInfo | None,
+    dlogits: ArrayInfo | None,
     label_smoothing: float,
     ignore_index: int,
     debug: bool,
     target: str | None,
     stream: Any,
-    lse: ArrayInfo | None = None,
-    grad: ArrayInfo | None = None,
-    dlogits: ArrayInfo | None = None,
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss."""
     n, smooth = logits.shape[-1], label_smoothing > 0
-    given = {"grad": grad, "lse": lse, "dx": dlogits}
-    lacking = tuple(name for name, info in given.items() if info is None)
+    optional = {"grad": (ROWS, grad), "lse": (ROWS, lse), "dx": (MATRIX, dlogits)}
+    lacking = tuple(name for name, (_, info) in optional.items() if info is None)
+    given = {name: (kind, info) for name, (kind, info) in optional.items() if info is not None}
     inputs = {"x": (MATRIX, logits), "labels": (ROWS, as_int32(labels))}
-    results = {"loss": (ROWS, loss)}
-    if grad is not None:
-        inputs["grad"] = (ROWS, grad)
-    if lse is not None:
-        results["lse"] = (ROWS, lse)
-    if dlogits is not None:
-        results["dx"] = (MATRIX, dlogits)
+    inputs |= {"grad": given.pop("grad")} if grad is not None else {}
     launch_over_rows(
         "cross_entropy",
         forward_short(lacking, smooth, debug)
         if n <= (SHORT if dlogits is None else HELD)
         else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth, debug),
         inputs,
-        results,
+        {"loss": (ROWS, loss), **given},
         target,
         stream,
         smoothing=float(label_smoothing),
@@ -129,12 +120,26 @@ def inverse_of(
     return made
 
 
-def launch_sum(
-    losses: ArrayInfo, scale: ArrayInfo, loss: ArrayInfo, target: Any, stream: Any
+def launch_reduced(
+    losses: ArrayInfo,
+    labels: ArrayInfo,
+    loss: ArrayInfo,
+    mean: bool,
+    ignore_index: int,
+    target: Any,
+    stream: Any,
 ) -> None:
-    """Store scale times the sum of losses."""
-    inputs = {"losses": (ROWS, losses), "scale": (ROWS, scale)}
-    launch_over_rows("cross_entropy", scaled_sum, inputs, {"result": (ROWS, loss)}, target, stream)
+    """Store the sum or mean of losses."""
+    launch_over_rows(
+        "cross_entropy",
+        reduced,
+        {"losses": (ROWS, losses), "labels": (ROWS, as_int32(labels))},
+        {"result": (ROWS, loss)},
+        target,
+        stream,
+        ignored=int(ignore_index),
+        mean=bool(mean),
+    )
 
 
 def repeated(number: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
@@ -154,68 +159,16 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    none, shape = reduction == "none", tuple(labels.shape)
-    losses, scale = loss, None
+    none, shape, losses = reduction == "none", tuple(labels.shape), loss
+    place = reduction == "mean", ignore_index, target, stream
     if not none:
         losses = floats("cross_entropy", logits, shape, stream)
-    if dlogits is not None or not none:
-        mean = reduction == "mean"
-        scale = inverse_of(labels, logits, mean, ignore_index, target, stream)
     if math.prod(shape):
-        launch_rows(
-            logits,
-            labels,
-            losses,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            debug=debug,
-            target=target,
-            stream=stream,
-            grad=None if dlogits is None or scale is None else repeated(scale, shape),
-            dlogits=dlogits,
-        )
-    if scale is not None and not none:
-        launch_sum(losses, scale, loss, target, stream)
-
-
-def _launch_loss(
-    logits: ArrayInfo,
-    labels: ArrayInfo,
-    loss: ArrayInfo,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    target: str | None,
-    stream: Any,
-) -> None:
-    _launch(
-        logits, labels, loss, None, label_smoothing, ignore_index, debug, reduction, target, stream
-    )
-
-
-def _launch_rows(
-    logits: ArrayInfo,
-    labels: ArrayInfo,
-    loss: ArrayInfo,
-    lse: ArrayInfo,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    target: str | None,
-    stream: Any,
-) -> None:
-    launch_rows(
-        logits,
-        labels,
-        loss,
-        lse=lse,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-        debug=debug,
-        target=target,
-        stream=stream,
-    )
+        grad = dlogits and repeated(inverse_of(labels, logits, *place), shape)
+        options = label_smoothing, ignore_index, debug, target, stream
+        launch_rows(logits, labels, grad, losses, None, dlogits, *options)
+    if not none:
+        launch_reduced(losses, labels, loss, *place)
 
 
 def _launch_backward(
@@ -229,16 +182,12 @@ def _launch_backward(
     target: str | None,
     stream: Any,
 ) -> None:
-    n = logits.shape[-1]
+    n, labels = logits.shape[-1], as_int32(labels)
+    rows = {"labels": (ROWS, labels), "lse": (ROWS, lse), "grad": (ROWS, grad)}
     launch_over_rows(
         "cross_entropy",
         backward_short() if n <= SHORT else backward_long(cut(n, logits.dtype.itemsize)),
-        {
-            "x": (MATRIX, logits),
-            "labels": (ROWS, as_int32(labels)),
-            "lse": (ROWS, lse),
-            "grad": (ROWS, grad),
-        },
+        {"x": (MATRIX, logits), **rows},
         {"dx": (MATRIX, dlogits)},
         target,
         stream,
@@ -247,38 +196,15 @@ def _launch_backward(
     )
 
 
-def _second(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    lse: Any,
-    grad: Any,
-    grad_dlogits: Any,
-    label_smoothing: float,
-    ignore_index: int,
-) -> tuple[Any, Any]:
-    """Return the gradients of logits and grad."""
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-    wide, v = xp.cast(logits, np.float32), xp.cast(grad_dlogits, np.float32)
-    unit = xp(cross_entropy_backward, logits, labels, lse, xp.ones_like(grad), **options)
-    p = xp.exp(wide - lse[..., None])
-    each = grad * xp.cast(labels != ignore_index, np.float32)
-    of_logits = each[..., None] * p * (v - (p * v).sum(-1)[..., None])
-    return of_logits, (v * xp.cast(unit, np.float32)).sum(-1)
+LOGITS: dict[str, str | Operand] = {"logits": "... n", "labels": Operand("...", LABELS)}
+OF_ROWS = Operand("...", ("float32",))
 
 
 @op(
-    operands={
-        "logits": "... n",
-        "labels": Operand("...", LABELS),
-        "lse": Operand("...", ("float32",)),
-        "grad": Operand("...", ("float32",)),
-    },
+    operands={**LOGITS, "lse": OF_ROWS, "grad": OF_ROWS},
     results={"dlogits": "... n"},
     types=TYPES,
     launch=_launch_backward,
-    checks=TARGETS,
-    gradients={"logits grad": _second},
     batching="leading",
 )
 def cross_entropy_backward(
@@ -311,19 +237,25 @@ def _gradient_of_logits(
 
 
 @op(
-    operands={"logits": "... n", "labels": Operand("...", LABELS)},
-    results=dict.fromkeys(
-        ("loss", "lse"), lambda logits, labels: loss_type(logits, labels, "none")
-    ),
+    operands={**LOGITS, "grad": OF_ROWS},
+    results={
+        "loss": lambda logits, labels: loss_type(logits, labels, "none"),
+        "lse": lambda logits, labels, grad: (
+            loss_type(logits, labels, "none") if grad is None else None
+        ),
+        "dlogits": lambda logits, grad: (
+            None if grad is None else ArrayType(logits.shape, logits.dtype)
+        ),
+    },
     types=TYPES,
-    launch=_launch_rows,
-    checks=OPTIONS,
+    launch=launch_rows,
     gradients={"logits": _gradient_of_logits},
     batching="leading",
 )
 def cross_entropy_rows(
     logits: Any,
     labels: Any,
+    grad: Any = None,
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
@@ -345,14 +277,11 @@ def _composed(
     debug: bool,
     reduction: str,
 ) -> Any:
-    loss, _ = xp(
-        cross_entropy_rows,
-        logits,
-        labels,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-        debug=debug,
-    )
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
+    if 0 in labels.shape:
+        loss = xp.cast(logits, np.float32).sum(-1)
+    else:
+        loss, _ = xp(cross_entropy_rows, logits, labels, **options)
     if reduction == "none":
         return loss
     total = loss.sum()
@@ -361,45 +290,24 @@ def _composed(
     )
 
 
-def _batched(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    size: Any,
-    batched: dict[str, bool],
-) -> Any:
-    if not batched["logits"]:
-        logits = xp.broadcast_to(logits, (size, *logits.shape))
-    if not batched["labels"]:
-        labels = xp.broadcast_to(labels, (size, *labels.shape))
-    loss, _ = xp(
-        cross_entropy_rows,
-        logits,
-        labels,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-        debug=debug,
-    )
-    if reduction == "none":
-        return loss
-    total = loss.reshape(size, -1).sum(-1)
-    if reduction == "sum":
-        return total
-    return total / xp.cast(labels != ignore_index, np.float32).reshape(size, -1).sum(-1)
-
-
 @op(
-    operands={"logits": "... n", "labels": Operand("...", LABELS)},
-    results={"loss": loss_type},
+    operands=LOGITS,
+    results={
+        "loss": loss_type,
+        "dlogits": lambda logits, with_gradient: (
+            ArrayType(logits.shape, logits.dtype) if with_gradient else None
+        ),
+    },
     types=TYPES,
-    launch=_launch_loss,
-    checks=CHECKS,
-    composite=lambda: _composed,
-    batching=_batched,
+    launch=_launch,
+    checks=OPTIONS | {"reduction": word("mean", "sum", "none"), "with_gradient": FLAG},
+    gradients={
+        "logits": lambda dlogits, grad_loss, reduction: (
+            dlogits * (grad_loss[..., None] if reduction == "none" else grad_loss)
+        )
+    },
+    composite=lambda with_gradient: None if with_gradient else _composed,
+    batching="each",
 )
 def cross_entropy(
     logits: Any,
@@ -409,6 +317,7 @@ def cross_entropy(
     ignore_index: int = -100,
     debug: bool = False,
     reduction: str = "mean",
+    with_gradient: bool = False,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
@@ -422,79 +331,21 @@ def cross_entropy(
     ignore_index     rows with this label have no loss and no gradient
     reduction        "mean" over the rows that are not ignored (NaN if all are), "sum", or "none"
                      for an array like labels
+    with_gradient    return (loss, gradient of the logits), computed at once: with
+                     ``out=(loss, logits)``, the gradient replaces the logits. With reduction
+                     "none" it is that of each row's own loss
     debug            report a label outside 0…n - 1 on the GPU as a SimulationError, `out-of-bounds`
     out              a float32 array for the loss; allocated by default
     target, stream   as for any kernel
 
-    Logits are read once, and once more for their gradient. Raises SpecError for other shapes, types
-    and options. A label outside 0…n - 1 is the hazard `out-of-bounds` in the simulator, and on
-    the GPU with `debug`; without, the GPU reads 0 for its logit.
+    Logits are read once, and once more for their gradient, which has no gradient itself. Raises
+    SpecError for other shapes, types and options. A label outside 0…n - 1 is the hazard
+    `out-of-bounds` in the simulator, and on the GPU with `debug`; without, the GPU reads 0 for its
+    logit.
 
     >>> logits, labels = np.zeros((3, 4), np.float32), np.array([0, 3, -100])
     >>> cross_entropy(logits, labels, target="sim") == np.log(np.float32(4))
     np.True_
-    """
-
-
-def _batched_with_gradient(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    size: Any,
-    batched: dict[str, bool],
-) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
-    arrays = {"logits": logits, "labels": labels}
-    each = [
-        xp(
-            cross_entropy_with_gradient,
-            *(x[number] if batched[name] else x for name, x in arrays.items()),
-            reduction=reduction,
-            **options,
-        )
-        for number in range(size)
-    ]
-    return tuple(xp.stack(results) for results in zip(*each, strict=True))
-
-
-@op(
-    operands={"logits": "... n", "labels": Operand("...", LABELS)},
-    results={"loss": loss_type, "dlogits": "... n"},
-    types=TYPES,
-    launch=_launch,
-    checks=CHECKS,
-    gradients={
-        "logits": lambda dlogits, grad_loss, reduction: (
-            dlogits * (grad_loss[..., None] if reduction == "none" else grad_loss)
-        )
-    },
-    batching=_batched_with_gradient,
-)
-def cross_entropy_with_gradient(
-    logits: Any,
-    labels: Any,
-    *,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    debug: bool = False,
-    reduction: str = "mean",
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
-    """Return (loss, gradient of the logits), both computed at once; `cross_entropy` has the
-    arguments.
-
-    ``out=(loss, logits)`` writes the gradient over the logits, which then takes no more memory.
-    With ``reduction="none"`` the gradient is that of each row's own loss. Where the loss is
-    differentiated, the gradient is multiplied by the loss's.
-
-    >>> logits, labels = np.zeros((2, 4), np.float32), np.array([0, 3])
-    >>> loss, gradient = cross_entropy_with_gradient(logits, labels, target="sim")
-    >>> gradient[0]
+    >>> cross_entropy(logits[:2], labels[:2], with_gradient=True, target="sim")[1][0]
     array([-0.375,  0.125,  0.125,  0.125], dtype=float32)
     """

@@ -168,21 +168,28 @@ VECTOR = 1024
 """elements of a vector that a warpgroup adds at once"""
 
 
+@function
+def counted(labels, k, ignored):
+    """Return 1 for labels of vector k that are not ignored, else 0."""
+    inside = iota(VECTOR) + k * VECTOR < labels.shape[0]
+    return np.where((labels[ds(k * VECTOR, VECTOR)] != ignored) & inside, 1.0, 0.0)
+
+
 @kernel(grid=(1,), warp_specialized=False)
 def inverse_count(labels, inverse, *, ignored, mean):
     """inverse[0] = 1 / number of labels that are not ignored, or 1 without `mean`"""
-    n, counts = labels.shape[0], full(VECTOR, 0.0, np.float32)
-    for k in range(cdiv(n, VECTOR)):
-        counted = labels[ds(k * VECTOR, VECTOR)].astype(np.int32) != ignored
-        inside = iota(VECTOR) + k * VECTOR < n
-        counts = counts + np.where(counted & inside, 1.0, 0.0)
+    counts = full(VECTOR, 0.0, np.float32)
+    for k in range(cdiv(labels.shape[0], VECTOR)):
+        counts = counts + counted(labels, k, ignored)
     inverse[ds(0, 1)] = 1.0 / full(1, counts.sum() if mean else 1.0, np.float32)
 
 
 @kernel(grid=(1,), warp_specialized=False)
-def scaled_sum(losses, scale, result):
-    """result[0] = scale[0] * sum(losses)"""
-    totals = full(VECTOR, 0.0, np.float32)
-    for k in range(cdiv(losses.shape[0], VECTOR)):
+def reduced(losses, labels, result, *, ignored, mean):
+    """result[0] = sum of losses, with `mean` over the number of labels that are not ignored"""
+    totals = counts = full(VECTOR, 0.0, np.float32)
+    for k in range(cdiv(labels.shape[0], VECTOR)):
         totals = totals + losses[ds(k * VECTOR, VECTOR)]
-    result[ds(0, 1)] = full(1, totals.sum() * scale[0], np.float32)
+        counts = counts + counted(labels, k, ignored)
+    count = counts.sum() if mean else 1.0
+    result[ds(0, 1)] = full(1, totals.sum(), np.float32) / full(1, count, np.float32)

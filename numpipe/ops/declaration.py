@@ -95,8 +95,9 @@ def op(
                 differentiated: a function that calls other ops, or None to differentiate the op
                 itself
     batching    rule for ``vmap``: "leading" if the first dimensions of all operands and results are
-                "..."; "merge" if their first dimension is a batch; or a function of operands,
-                options, ``size`` and ``batched`` (which operands have the new leading dimension)
+                "..."; "merge" if their first dimension is a batch; "each" for one call per element
+                of the new dimension; or a function of operands, options, ``size`` and ``batched``
+                (which operands have the new leading dimension)
     operations  a function that returns the number of multiplications and additions, for
                 `numpipe.explain`
 
@@ -599,6 +600,14 @@ class Op(Generic[P]):
         options = {name: values[name] for name in self.options if name in values}
         if self.batching == "leading":
             return xp(self, **arrays, **options)
+        if self.batching == "each":
+            calls = [
+                xp(self, **{name: x[number] for name, x in arrays.items()}, **options)
+                for number in range(size)
+            ]
+            if not isinstance(calls[0], tuple):
+                return xp.stack(calls)
+            return tuple(map(xp.stack, zip(*calls, strict=True)))
         count = next(iter(arrays.values())).shape[1]
         merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
         made = xp(self, **merged, **options)

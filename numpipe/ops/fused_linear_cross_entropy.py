@@ -9,12 +9,13 @@ are ready after the forward pass, and the backward pass scales them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..arch.target import LINE
-from ..diagnostics.argument_checks import word
+from ..diagnostics.argument_checks import FLAG, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided, transposed
@@ -25,8 +26,8 @@ from .cross_entropy import (
     as_int32,
     floats,
     inverse_of,
+    launch_reduced,
     launch_rows,
-    launch_sum,
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
@@ -37,7 +38,6 @@ from .over_rows import MATRIX, ROWS, flat
 __all__ = ["fused_linear_cross_entropy"]
 
 NAME = "fused_linear_cross_entropy"
-CHECKS = OPTIONS | {"reduction": word("mean", "sum")}
 QUARTER = 4
 """chunks, at least, unless there are fewer rows"""
 TALL = 128
@@ -87,14 +87,12 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    place = {"target": target, "stream": stream}
     labels = as_int32(labels)
     flat_labels = flat(ROWS, labels) or flat(ROWS, copied(labels, target, stream))
     matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, target, stream))
     assert flat_labels is not None and matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
     one = inverse_of(flat_labels, x, False, ignore_index, target, stream) if dx else None
     losses = floats(NAME, x, (rows,), stream)
     # rows that TMA can address
@@ -116,23 +114,26 @@ def _launch(
         launch_rows(
             logits,
             part(flat_labels, first, last),
+            one and strided(one, (last - first,), (0,)),
             part(losses, first, last),
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            debug=debug,
-            grad=one and strided(one, (last - first,), (0,)),
-            dlogits=logits if dx else None,
-            **place,
+            None,
+            logits if dx else None,
+            label_smoothing,
+            ignore_index,
+            debug,
+            target,
+            stream,
         )
         if made and dweight:
             product(logits, weight, part(made, first, last))
             product(transposed(logits), x_rows, dweight, added=first > 0)
     if dweight and not rows:
         product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
-    launch_sum(losses, inverse, loss, target, stream)
+    launch_reduced(losses, flat_labels, loss, mean, ignore_index, target, stream)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
             move(strided(made, dx.shape, _dense(dx)), dx, target, stream)
+        inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
         move(inverse, strided(scale, (1,), (4,)), target, stream)
 
 
@@ -141,96 +142,6 @@ def _dense(info: ArrayInfo) -> tuple[int, ...]:
     return tuple(
         info.dtype.itemsize * math.prod(info.shape[axis + 1 :]) for axis in range(len(info.shape))
     )
-
-
-def _launch_loss(
-    x: ArrayInfo,
-    weight: ArrayInfo,
-    labels: ArrayInfo,
-    loss: ArrayInfo,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    target: str | None,
-    stream: Any,
-) -> None:
-    options = label_smoothing, ignore_index, debug, reduction, target, stream
-    _launch(x, weight, labels, loss, None, None, None, *options)
-
-
-def _batched(
-    xp: Any,
-    x: Any,
-    weight: Any,
-    labels: Any,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    size: Any,
-    batched: dict[str, bool],
-    several: bool = False,
-) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
-    arrays = {"x": x, "weight": weight, "labels": labels}
-    each = [
-        xp(
-            fused_linear_cross_entropy_with_gradient if several else fused_linear_cross_entropy,
-            *(a[number] if batched[name] else a for name, a in arrays.items()),
-            reduction=reduction,
-            **options,
-        )
-        for number in range(size)
-    ]
-    if not several:
-        return xp.stack(each)
-    return tuple(xp.stack(results) for results in zip(*each, strict=True))
-
-
-def _batched_with_gradient(
-    xp: Any,
-    x: Any,
-    weight: Any,
-    labels: Any,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    size: Any,
-    batched: dict[str, bool],
-) -> Any:
-    options = label_smoothing, ignore_index, debug, reduction
-    return _batched(xp, x, weight, labels, *options, size, batched, True)
-
-
-@op(
-    operands={"x": "... d", "weight": "v d", "labels": Operand("...", LABELS)},
-    results={"loss": _loss, "dx": "... d", "dweight": "v d", "scale": _loss},
-    types=TYPES,
-    launch=_launch,
-    checks=CHECKS,
-    gradients={
-        "x": lambda dx, scale, grad_loss: dx * (grad_loss * scale),
-        "weight": lambda dweight, scale, grad_loss: dweight * (grad_loss * scale),
-    },
-    batching=_batched_with_gradient,
-)
-def fused_linear_cross_entropy_with_gradient(
-    x: Any,
-    weight: Any,
-    labels: Any,
-    *,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    debug: bool = False,
-    reduction: str = "mean",
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
-    """Return (loss, dx, dweight, scale): scale times dx and dweight are the gradients of the loss.
-    They are not scaled, so that those of float16 do not underflow."""
 
 
 def _composed(
@@ -243,21 +154,44 @@ def _composed(
     debug: bool,
     reduction: str,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     made = xp(
-        fused_linear_cross_entropy_with_gradient, x, weight, labels, reduction=reduction, **options
+        fused_linear_cross_entropy,
+        x,
+        weight,
+        labels,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+        debug=debug,
+        reduction=reduction,
+        with_gradients=True,
     )
     return made[0]
 
 
+def _like(operand: str) -> Callable[..., ArrayType | None]:
+    """Return the function of the type of an operand's gradient."""
+    return lambda x, weight, with_gradients: (
+        ArrayType((x if operand == "x" else weight).shape, x.dtype) if with_gradients else None
+    )
+
+
 @op(
     operands={"x": "... d", "weight": "v d", "labels": Operand("...", LABELS)},
-    results={"loss": _loss},
+    results={
+        "loss": _loss,
+        "dx": _like("x"),
+        "dweight": _like("weight"),
+        "scale": lambda x, weight, with_gradients: _loss(x, weight) if with_gradients else None,
+    },
     types=TYPES,
-    launch=_launch_loss,
-    checks=CHECKS,
-    composite=lambda: _composed,
-    batching=_batched,
+    launch=_launch,
+    checks=OPTIONS | {"reduction": word("mean", "sum"), "with_gradients": FLAG},
+    gradients={
+        "x": lambda dx, scale, grad_loss: dx * (grad_loss * scale),
+        "weight": lambda dweight, scale, grad_loss: dweight * (grad_loss * scale),
+    },
+    composite=lambda with_gradients: None if with_gradients else _composed,
+    batching="each",
     operations=lambda x, weight: 2.0 * math.prod(x.shape) * weight.shape[0],
 )
 def fused_linear_cross_entropy(
@@ -269,6 +203,7 @@ def fused_linear_cross_entropy(
     ignore_index: int = -100,
     debug: bool = False,
     reduction: str = "mean",
+    with_gradients: bool = False,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
@@ -280,6 +215,9 @@ def fused_linear_cross_entropy(
     weight     (v, d) of the same type: a row for each class
     labels     (…) of int32 or int64: the class of each row of x, 0…v - 1
     reduction  "mean" over the rows that are not ignored (NaN if all are), or "sum"
+    with_gradients
+               return (loss, dx, dweight, scale): the gradients are scale times dx and dweight,
+               which are not scaled so that those of float16 do not underflow
     label_smoothing, ignore_index, debug, out, target, stream
                as for `cross_entropy`
 

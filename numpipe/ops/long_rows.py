@@ -181,7 +181,7 @@ def blocks_kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Turn a function into a kernel with a CTA for each row of its first array."""
     params = CompilerParams(
-        approx_math=True, ctas_per_sm=2, unsafe_no_auto_barriers=True, debug=debug
+        approx_math=True, ctas_per_sm=8 // blocks.wgs, unsafe_no_auto_barriers=True, debug=debug
     )
     return kernel(  # type: ignore[no-any-return]
         num_compute_wgs=blocks.wgs,

@@ -50,8 +50,8 @@ def test_losses_and_gradients_match_float64(dtype: Any, smoothing: float) -> Non
         bound = TOLERANCES[dtype] * wide.grad.norm().item() + 1e-12
         assert (x.grad.double() - wide.grad).norm().item() <= bound, shape
         place = x.detach().clone()
-        loss, made = ops.cross_entropy_with_gradient(
-            place, labels, out=(torch.empty_like(y), place), **options
+        loss, made = ops.cross_entropy(
+            place, labels, with_gradient=True, out=(torch.empty_like(y), place), **options
         )
         assert made is place and torch.allclose(loss, y.detach(), rtol=1e-5, atol=1e-5)
         wide.grad = None
@@ -71,7 +71,7 @@ def test_ignored_rows_have_zero_gradients_and_infinities_are_as_in_torch() -> No
             torch.nan,
         )
         labels = torch.tensor([1, 7, 0, 0, -100], device="cuda")
-        loss, grad = ops.cross_entropy_with_gradient(x, labels, reduction="none")
+        loss, grad = ops.cross_entropy(x, labels, with_gradient=True, reduction="none")
         torch.testing.assert_close(loss, theirs(x, labels, reduction="none"), equal_nan=True)
         assert (grad[4] == 0).all() and (grad[0, 5:] == 0).all()
         assert ops.cross_entropy(x[4:], labels[4:]).isnan()

@@ -46,7 +46,7 @@ def test_loss_and_gradients_match_float64(
     options = {"label_smoothing": smoothing, "reduction": reduction}
     bound = 8e-3 if dtype == ml_dtypes.bfloat16 else 1e-3
     right = exact(x, weight, labels, **{"smoothing": smoothing, "reduction": reduction})
-    made = fused.fused_linear_cross_entropy_with_gradient(x, weight, labels, **options)
+    made = ops.fused_linear_cross_entropy(x, weight, labels, with_gradients=True, **options)
     scale = float(made[3])
     assert near(made[0], right[0], bound)
     for found, wanted in zip(made[1:3], right[1:], strict=True):
@@ -64,7 +64,7 @@ def test_operands_and_gradients_of_any_layout() -> None:
         np.zeros((24, 50), np.float16).T,
         np.zeros((), np.float32),
     )
-    fused.fused_linear_cross_entropy_with_gradient(x, weight, labels, out=outs)
+    ops.fused_linear_cross_entropy(x, weight, labels, with_gradients=True, out=outs)
     for found, wanted in zip(outs, right, strict=False):
         scale = 1 if found is outs[0] else float(outs[3])
         assert near(found.astype(np.float64) * scale, wanted, 1e-3)
@@ -72,7 +72,7 @@ def test_operands_and_gradients_of_any_layout() -> None:
 
 def test_gradients_of_no_rows_are_0() -> None:
     x, weight, labels = operands((0,), 24, 50, np.float16)
-    loss, dx, dweight, _ = fused.fused_linear_cross_entropy_with_gradient(x, weight, labels)
+    loss, dx, dweight, _ = ops.fused_linear_cross_entropy(x, weight, labels, with_gradients=True)
     assert np.isnan(loss) and dx.shape == (0, 24) and not dweight.any()
 
 

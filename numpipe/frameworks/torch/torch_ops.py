@@ -245,6 +245,7 @@ class TorchOp:
         found = [
             each for each, there in zip(made, always, strict=True) if there or each.shape != (0,)
         ]
+        found = found or [made[0]]  # of no rows
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
