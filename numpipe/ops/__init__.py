@@ -5,6 +5,8 @@
 `attention`     softmax(scale * Q K^T) V
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
+`matvec`        ``a @ x`` of matrices and vectors, in batches; reads each matrix once
+`transpose`     the last two dimensions exchanged
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
 
@@ -41,8 +43,10 @@ from .copy import copy
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
+from .matvec import matvec
 from .reduce_scatter import reduce_scatter
 from .softmax import softmax
+from .transpose import transpose
 
 __all__ = [
     "all_gather",
@@ -53,6 +57,8 @@ __all__ = [
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
+    "matvec",
     "reduce_scatter",
     "softmax",
+    "transpose",
 ]
