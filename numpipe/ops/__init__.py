@@ -6,6 +6,7 @@
 `softmax`       exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`   its logarithm
 `matvec`        ``a @ x`` of matrices and vectors, in batches; reads each matrix once
+`cumsum`        running sums along the last dimension
 `transpose`     the last two dimensions exchanged
 `copy`          a contiguous copy of an array with any strides
 ==============  ====================================================================================
@@ -40,6 +41,7 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
+from .cumsum import cumsum
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
@@ -54,6 +56,7 @@ __all__ = [
     "all_to_all",
     "attention",
     "copy",
+    "cumsum",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",

@@ -102,6 +102,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
         assert (gradient(jax.numpy.ones(4)) == 3).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_kernels_keep_their_sums_in_registers() -> None:
     arrays = [ArrayType(shape, np.float32) for shape in ((1, 512, 512), (1, 512), (1, 1, 512))]
