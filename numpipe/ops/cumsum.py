@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.rows import rows as numpipe_rows
@@ -44,11 +45,18 @@ SHORT = 2048
 CHUNK = 4096
 """columns that a CTA scans at a time"""
 SEGMENTS = CHUNK // 64
-CTAS = 660
-"""CTAs that keep all SMs of a GPU busy, 5 each"""
-PARTS = 512
-"""most parts of a row"""
-PARAMS = CompilerParams(ctas_per_sm=5)
+CTAS = 528
+"""CTAs that keep all SMs of a GPU busy, 4 each"""
+PARTS = 1024
+"""length of the vector that holds the sums of a row's parts, at least CTAS"""
+PARAMS = CompilerParams(ctas_per_sm=4)
+
+
+@function
+def chunks_of(x, sums):  # type: ignore[no-untyped-def]
+    """Return the first chunk of this CTA's part of a row, and the one after its last."""
+    part, parts, chunks = program_id(1), sums.shape[1], cdiv(x.shape[1], CHUNK)
+    return part * chunks // parts, (part + 1) * chunks // parts
 
 
 @numpipe_rows()
@@ -65,10 +73,9 @@ def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
 def part_sums(x, sums):  # type: ignore[no-untyped-def]
     """Sum each part of the rows of x (rows, n) to sums (rows, parts)."""
     i, part = program_id(0), program_id(1)
-    chunks = cdiv(x.shape[1], CHUNK)
-    count = cdiv(chunks, sums.shape[1])
+    first, end = chunks_of(x, sums)
     total = zeros((1, CHUNK), np.float32)
-    for chunk in range(part * count, min((part + 1) * count, chunks)):
+    for chunk in range(first, end):
         total = total + x[ds(i, 1), ds(chunk * CHUNK, CHUNK)].astype(np.float32)
     sums[i, part] = total.sum()
 
@@ -82,8 +89,7 @@ def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
     """Compute the running sums y of the rows of x, both (rows, n), from the sums (rows, parts) of
     the parts. With one part, they are not read."""
     i, part = program_id(0), program_id(1)
-    chunks = cdiv(x.shape[1], CHUNK)
-    count = cdiv(chunks, sums.shape[1])
+    first, end = chunks_of(x, sums)
     # the sum of what comes before the chunk, then the totals of its segments
     totals, before = scratch((SMEM((SEGMENTS + 8,), np.float32), SMEM((SEGMENTS + 8,), np.float32)))
     carry = 0.0
@@ -91,8 +97,11 @@ def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
         previous = np.where(iota(PARTS) < part, sums[i, ds(0, PARTS)], 0.0)
         carry = previous.sum()
     totals[ds(0, 8)] = full(8, carry, np.float32)
-    for chunk in range(part * count, min((part + 1) * count, chunks)):
-        tile = x[ds(i, 1), ds(chunk * CHUNK, CHUNK)].astype(np.float32)
+    ahead = x[ds(i, 1), ds(first * CHUNK, CHUNK)]
+    for chunk in range(first, end):
+        tile = ahead.astype(np.float32)
+        # the next chunk is loaded while this one is scanned
+        ahead = x[ds(i, 1), ds((chunk + 1) * CHUNK, CHUNK, stop=end * CHUNK)]
         for number in static_range(CHUNK // STEP):
             segments = split_row(tile[:, number * STEP : (number + 1) * STEP])
             totals[ds(8 * number + 8, 8)] = segments.sum(axis=1)
@@ -110,9 +119,9 @@ def parts_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row.
 
     >>> parts_of(4096, 16384), parts_of(1, 1 << 26)
-    (1, 512)
+    (1, 528)
     """
-    return max(1, min(CTAS // rows, columns // (2 * CHUNK), PARTS))
+    return max(1, min(CTAS // rows, columns // (2 * CHUNK)))
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:

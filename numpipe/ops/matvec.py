@@ -171,6 +171,10 @@ def _vectors(info: ArrayInfo) -> ArrayInfo | None:
     return view if view is not None and (view.strides[1] == size or view.shape[1] <= 1) else None
 
 
+def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:
+    return xp(matvec, xp.transposed(a), grad_y)
+
+
 @op(
     operands={"a": "... m k", "x": "... k"},
     results={"y": "... m"},
@@ -178,7 +182,7 @@ def _vectors(info: ArrayInfo) -> ArrayInfo | None:
     launch=_launch,
     gradients={
         "a": lambda x, grad_y: grad_y[..., None] * x[..., None, :],
-        "x": lambda xp, a, grad_y: xp(matvec, xp.transposed(a), grad_y),
+        "x": _gradient_of_x,
     },
     batching="leading",
     operations=lambda a: 2 * math.prod(a.shape),

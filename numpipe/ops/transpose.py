@@ -34,12 +34,16 @@ def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None
     copy_into(transposed(x), y, target=target, stream=stream)
 
 
+def _gradient(xp: Any, grad_y: Any) -> Any:
+    return xp(transpose, grad_y)
+
+
 @op(
     operands={"x": ""},
     results={"y": _result},
     types=("float16", "bfloat16", "float32"),
     launch=_launch,
-    gradients={"x": lambda xp, grad_y: xp(transpose, grad_y)},
+    gradients={"x": _gradient},
     batching="leading",
 )
 def transpose(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
