@@ -61,7 +61,7 @@ def chunks_of(x, sums):  # type: ignore[no-untyped-def]
 
 @numpipe_rows()
 def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
-    i, j = row.block()
+    i, j = row.block()  # type: ignore[attr-defined]
     y[i, j] = np.cumsum(x[i, j].astype(np.float32), axis=1)
 
 
@@ -77,7 +77,7 @@ def part_sums(x, sums):  # type: ignore[no-untyped-def]
     total = zeros((1, CHUNK), np.float32)
     for chunk in range(first, end):
         total = total + x[ds(i, 1), ds(chunk * CHUNK, CHUNK)].astype(np.float32)
-    sums[i, part] = total.sum()
+    sums[i, part] = total.sum()  # type: ignore[attr-defined]
 
 
 @numpipe_kernel(
@@ -104,12 +104,12 @@ def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
         ahead = x[ds(i, 1), ds((chunk + 1) * CHUNK, CHUNK, stop=end * CHUNK)]
         for number in static_range(CHUNK // STEP):
             segments = split_row(tile[:, number * STEP : (number + 1) * STEP])
-            totals[ds(8 * number + 8, 8)] = segments.sum(axis=1)
+            totals[ds(8 * number + 8, 8)] = segments.sum(axis=1)  # type: ignore[attr-defined]
         running = totals[...]
-        running = np.cumsum(np.where(iota(SEGMENTS + 8) < 7, 0.0, running))
+        running = np.cumsum(np.where(iota(SEGMENTS + 8) < 7, 0.0, running))  # type: ignore[operator]
         before[...] = running
         for number in static_range(CHUNK // STEP):
-            segments = np.cumsum(split_row(tile[:, number * STEP : (number + 1) * STEP]), axis=1)
+            segments = np.cumsum(split_row(tile[:, number * STEP : (number + 1) * STEP]), axis=1)  # type: ignore[call-overload]
             own = before[ds(8 * number + 7, 8)]
             y[ds(i, 1), ds(chunk * CHUNK + number * STEP, STEP)] = join_row(segments + own[:, None])
         totals[ds(0, 8)] = before[ds(SEGMENTS, 8)]

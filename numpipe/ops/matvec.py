@@ -74,9 +74,9 @@ def along_rows(height: int, columns: int) -> Kernel:
         if k % columns > 0 and part == y.shape[0] - 1:
             sums = added(sums, ds(whole * columns, columns))
         if height > 1:
-            y[part, batch, i] = sums.sum(axis=1)
+            y[part, batch, i] = sums.sum(axis=1)  # type: ignore[attr-defined]
         else:
-            y[part, batch, block] = sums.sum()
+            y[part, batch, block] = sums.sum()  # type: ignore[attr-defined]
 
     return matvec_rows  # type: ignore[no-any-return]
 
@@ -102,7 +102,7 @@ def along_columns(height: int) -> Kernel:
             sums = sums + a[batch, i, j].astype(np.float32) * x[batch, i][:, None].astype(
                 np.float32
             )
-        y[part, batch, j] = sums.sum(axis=0)
+        y[part, batch, j] = sums.sum(axis=0)  # type: ignore[attr-defined]
 
     return matvec_columns  # type: ignore[no-any-return]
 
