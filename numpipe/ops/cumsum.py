@@ -23,13 +23,14 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.rows import rows as numpipe_rows
 from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
 from ..language.tiles.warp_parts import STEP, join_row, split_row
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged
-from ..plan.allocations import SMEM
+from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
@@ -83,7 +84,8 @@ def part_sums(x, sums):  # type: ignore[no-untyped-def]
 @numpipe_kernel(
     grid=lambda x, sums: (x.shape[0], sums.shape[1]),
     warp_specialized=False,
-    compiler_params=PARAMS,
+    # safe: two barriers for each chunk separate all stores to shared memory from loads
+    compiler_params=CompilerParams(ctas_per_sm=4, unsafe_no_auto_barriers=True),
 )
 def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
     """Compute the running sums y of the rows of x, both (rows, n), from the sums (rows, parts) of
@@ -91,7 +93,14 @@ def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
     i, part = program_id(0), program_id(1)
     first, end = chunks_of(x, sums)
     # the sum of what comes before the chunk, then the totals of its segments
-    totals, before = scratch((SMEM((SEGMENTS + 8,), np.float32), SMEM((SEGMENTS + 8,), np.float32)))
+    totals, before, written, placed = scratch(
+        (
+            SMEM((SEGMENTS + 8,), np.float32),
+            SMEM((SEGMENTS + 8,), np.float32),
+            Barrier(),
+            Barrier(),
+        )
+    )
     carry = 0.0
     if sums.shape[1] > 1:
         previous = np.where(iota(PARTS) < part, sums[i, ds(0, PARTS)], 0.0)
@@ -105,9 +114,13 @@ def cumsum_long(x, sums, y):  # type: ignore[no-untyped-def]
         for number in static_range(CHUNK // STEP):
             segments = split_row(tile[:, number * STEP : (number + 1) * STEP])
             totals[ds(8 * number + 8, 8)] = segments.sum(axis=1)  # type: ignore[attr-defined]
+        barrier_arrive(written)
+        barrier_wait(written)
         running = totals[...]
         running = np.cumsum(np.where(iota(SEGMENTS + 8) < 7, 0.0, running))  # type: ignore[operator]
         before[...] = running
+        barrier_arrive(placed)
+        barrier_wait(placed)
         for number in static_range(CHUNK // STEP):
             segments = np.cumsum(split_row(tile[:, number * STEP : (number + 1) * STEP]), axis=1)  # type: ignore[call-overload]
             own = before[ds(8 * number + 7, 8)]
