@@ -1,21 +1,24 @@
 """Ready-made kernels, written in numpipe as functions of arrays, one per file.
 
-==============  ====================================================================================
-`matmul`        ``a @ b`` of matrices, vectors and batches, with a fused epilogue
-`attention`     softmax(scale * Q K^T) V
-`softmax`       exp(x) / sum(exp(x)) along the last dimension
-`log_softmax`   its logarithm
-`cross_entropy` of logits and labels; `fused_linear_cross_entropy` takes the last layer's input
-                and weight
-`layer_norm`    rows with mean 0 and variance 1, with weight, bias and residual
-`rms_norm`      rows whose squares have the mean 1, with weight and residual
-`copy`          a contiguous copy of an array with any strides
-`swiglu`        silu(gate) * up
-`geglu`         gelu(gate) * up
-`rotary`        rotary position embeddings
-`sum`           sums, means, maxima and their indices along an axis: also `mean`, `max`, `argmax`
-`quantize`      float8 or int8 numbers with a scale for each block
-==============  ====================================================================================
+================  ==================================================================================
+`matmul`          ``a @ b`` of matrices, vectors and batches, with a fused epilogue
+`attention`       softmax(scale * Q K^T) V
+`softmax`         exp(x) / sum(exp(x)) along the last dimension
+`log_softmax`     its logarithm
+`cross_entropy`   of logits and labels; `fused_linear_cross_entropy` takes the last layer's input
+                  and weight
+`layer_norm`      rows with mean 0 and variance 1, with weight, bias and residual
+`rms_norm`        rows whose squares have the mean 1, with weight and residual
+`matvec`          ``a @ x`` of matrices and vectors, in batches; reads each matrix once
+`cumsum`          running sums along the last dimension
+`transpose`       the last two dimensions exchanged
+`copy`            a contiguous copy of an array with any strides
+`swiglu`          silu(gate) * up
+`geglu`           gelu(gate) * up
+`rotary`          rotary position embeddings
+`sum`             sums, means, maxima and their indices along an axis: also `mean`, `max`, `argmax`
+`quantize`        float8 or int8 numbers with a scale for each block
+================  ==================================================================================
 
 On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
 
@@ -48,18 +51,21 @@ from .all_to_all import all_to_all
 from .attention import attention
 from .copy import copy
 from .cross_entropy import cross_entropy
+from .cumsum import cumsum
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .gated import geglu, swiglu
 from .layer_norm import layer_norm
 from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
+from .matvec import matvec
 from .quantize import quantize
 from .reduce_scatter import reduce_scatter
 from .reductions import argmax, max, mean, sum
 from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import softmax
+from .transpose import transpose
 
 __all__ = [
     "all_gather",
@@ -69,12 +75,14 @@ __all__ = [
     "attention",
     "copy",
     "cross_entropy",
+    "cumsum",
     "fused_linear_cross_entropy",
     "geglu",
     "layer_norm",
     "log_softmax",
     "matmul",
     "matmul_reduce_scatter",
+    "matvec",
     "max",
     "mean",
     "quantize",
@@ -84,4 +92,5 @@ __all__ = [
     "softmax",
     "sum",
     "swiglu",
+    "transpose",
 ]

@@ -209,8 +209,9 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
+        bound = nb.types.none if most is None else most
         context, builder, args = yield limited(
-            *([given, size, stop] if inert else [_started(given), size, I32])
+            *([given, size, stop] if inert else [_started(given), size, I32]), bound
         )
         first, last = (
             (nb.const(0), nb.const(0))

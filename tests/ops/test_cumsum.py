@@ -1,0 +1,108 @@
+"""Running sums: every schedule against float64, special values, strides, errors, gradients."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.compile.build import toolchain
+from numpipe.ops import cumsum
+from numpipe.plan.specs import ArrayType
+
+OP = importlib.import_module("numpipe.ops.cumsum")
+ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}
+X = np.ones((3, 40), np.float32)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [
+        ((3, 2, 1), np.float32),
+        ((9, 50), np.float16),
+        ((2, 5, 201), np.float32),
+        ((2, 4097), ml_dtypes.bfloat16),
+        ((2, 8300), np.float32),
+        ((20001,), np.float32),
+    ],
+)
+def test_results_match_float64(shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    y = cumsum(x, target="sim")
+    right = np.cumsum(x.astype(np.float64), axis=-1)
+    assert y.dtype == dtype
+    error = np.linalg.norm(y.astype(np.float64) - right) / np.linalg.norm(right)
+    assert error < ROUNDING[np.dtype(dtype).name]
+
+
+def test_integers_are_exact_in_every_part() -> None:
+    x = np.random.default_rng(0).integers(-9, 9, 2 * 5 * OP.CHUNK + 3).astype(np.float32)
+    assert OP.parts_of(1, x.size) > 1
+    assert (cumsum(x, target="sim") == np.cumsum(x)).all()
+
+
+@pytest.mark.parametrize("columns, at", [(100, 40), (5000, 4500), (17000, 9000)])
+def test_infinity_and_nan_begin_where_they_begin_in_numpy(columns: int, at: int) -> None:
+    x = np.ones((1, columns), np.float32)
+    x[0, at], x[0, at + 30] = np.inf, -np.inf
+    y = cumsum(x, target="sim")
+    with np.errstate(invalid="ignore"):
+        assert np.array_equal(y, np.cumsum(x, axis=1), equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [70, 2100])
+def test_arrays_may_have_any_strides(columns: int) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (columns, 4)).astype(np.float32)
+    out = np.zeros_like(x)
+    assert cumsum(x.T, out=out.T, target="sim").base is out
+    assert (out == np.cumsum(x, axis=0)).all()
+    rows = np.ascontiguousarray(x.T)
+    cumsum(rows, out=rows, target="sim")
+    assert (rows == out.T).all()
+    assert cumsum(x[:0], target="sim").shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"x": X.astype(np.int32)}, "'x' is int32, expected float16"),
+        ({"x": X, "out": X[:2]}, r"'out' must be float32 \(3, 40\)"),
+        ({"x": X[0, 0]}, "x"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(numpipe.SpecError, match=words):
+        cumsum(**arguments, target="sim")
+
+
+def test_no_order_of_warps_changes_a_sum() -> None:
+    x = np.ones((1, 2 * OP.CHUNK), np.float32)
+    sums, y = np.zeros((1, 1), np.float32), np.zeros_like(x)
+    assert numpipe.verify(OP.cumsum_long, x, sums, y, schedules=3).ok
+
+
+def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    x, grad = torch.randn(6, 8, requires_grad=True), torch.randn(6, 8)
+    numpipe.torch.cumsum(x).backward(grad)
+    torch.testing.assert_close(x.grad, grad.flip(-1).cumsum(-1).flip(-1))
+    torch.library.opcheck(torch.ops.numpipe.cumsum.default, (x,))
+    with jax.default_device(jax.devices("cpu")[0]):
+        gradient = jax.grad(lambda v: jax.vmap(numpipe.jax.cumsum)(v).sum())
+        assert (gradient(jax.numpy.ones((2, 3)))[0] == jax.numpy.array([3, 2, 1])).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_a_chunk_stays_in_registers() -> None:
+    x, sums = ArrayType((8, 8192), np.float32), ArrayType((8, 1), np.float32)
+    assert OP.cumsum_long.inspect("gate", x, sums, x) == ()
+    assert OP.cumsum_long.inspect("resources", x, sums, x).spill_bytes == 0

@@ -1,0 +1,111 @@
+"""Products of matrices and vectors: every schedule against float64, strides, errors, gradients."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.compile.build import toolchain
+from numpipe.ops import matvec
+from numpipe.plan.specs import ArrayType
+
+OP = importlib.import_module("numpipe.ops.matvec")
+ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}
+A, X = np.ones((3, 40), np.float32), np.ones(40, np.float32)
+
+
+def error(a: np.ndarray, x: np.ndarray) -> float:
+    y = matvec(a, x, target="sim")
+    right = (a.astype(np.float64) @ x.astype(np.float64)[..., None])[..., 0]
+    assert y.shape == right.shape and y.dtype == a.dtype
+    return float(np.linalg.norm(y.astype(np.float64) - right) / np.linalg.norm(right))
+
+
+@pytest.mark.parametrize(
+    "ctas, schedule, dtype",
+    [
+        (1024, (1, 1), np.float16),
+        (6, (16, 1), ml_dtypes.bfloat16),
+        (14, (8, 1), np.float32),
+    ],
+)
+def test_results_match_float64(
+    ctas: int, schedule: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OP, "CTAS", ctas)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((2, 26, 301)).astype(dtype)
+    x = rng.standard_normal((2, 301)).astype(dtype)
+    assert OP.choose(26, 301, 2) == schedule
+    assert error(a, x) < ROUNDING[np.dtype(dtype).name]
+    across = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
+    assert error(across, x) < ROUNDING[np.dtype(dtype).name]
+    assert error(a[:, ::2, ::3], x[:, ::3]) < ROUNDING[np.dtype(dtype).name]
+
+
+def test_parts_of_long_rows_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((2, 18000)).astype(np.float32)
+    x = rng.standard_normal(18000).astype(np.float32)
+    assert OP.choose(*a.shape) == (1, 2)
+    assert error(a, x) < 2e-6
+    across = rng.standard_normal((300, 20)).astype(np.float32).T
+    assert OP.choose(20, 300, transposed=True)[1] == 2
+    assert error(across, x[:300]) < 2e-6
+    out = np.zeros(4, np.float32)[::2]
+    assert matvec(a, x, out=out, target="sim") is out
+    assert (out == matvec(a, x, target="sim")).all()
+
+
+def test_an_empty_sum_is_zero_and_nan_stays_in_its_row() -> None:
+    assert (matvec(A[:, :0], X[:0], target="sim") == 0).all()
+    a = A.copy()
+    a[1, 3] = np.nan
+    assert np.isnan(matvec(a, X, target="sim")).tolist() == [False, True, False]
+    x = X.copy()
+    x[0] = np.inf
+    assert np.isinf(matvec(A, x, target="sim")).all()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"a": A, "x": X[1:]}, r"k = 40 in 'a' \(3, 40\), 39 in 'x'"),
+        ({"a": A, "x": X.astype(np.float16)}, "'x' is float16"),
+        ({"a": A, "x": X, "out": np.zeros(4, np.float32)}, r"'out' must be float32 \(3,\)"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(numpipe.SpecError, match=words):
+        matvec(**arguments, target="sim")
+
+
+def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    a, x = torch.randn(6, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    weights = torch.randn(6)
+    (numpipe.torch.matvec(a, x) * weights).sum().backward()
+    assert torch.allclose(a.grad, weights[:, None] * x.detach()[None])
+    assert torch.allclose(x.grad, a.detach().T @ weights, atol=1e-5)
+    torch.library.opcheck(torch.ops.numpipe.matvec.default, (a, x))
+    with jax.default_device(jax.devices("cpu")[0]):
+        gradient = jax.grad(lambda v: numpipe.jax.matvec(jax.numpy.ones((3, 4)), v).sum())
+        assert (gradient(jax.numpy.ones(4)) == 3).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_the_kernels_keep_their_sums_in_registers() -> None:
+    arrays = [ArrayType(shape, np.float32) for shape in ((1, 512, 512), (1, 512), (1, 1, 512))]
+    for kernel in (OP.along_rows(16, OP.WIDE), OP.along_columns(16)):
+        assert kernel.inspect("gate", *arrays) == ()
+        assert kernel.inspect("resources", *arrays).spill_bytes == 0

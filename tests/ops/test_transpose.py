@@ -1,0 +1,83 @@
+"""Transposition of the last two dimensions: bits, strides, errors and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.ops import transpose
+
+X = np.arange(12 * 16).reshape(12, 16).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [
+        ((24, 40), np.float16),
+        ((2, 8, 12), np.float32),
+        ((1, 2, 1, 3, 16), ml_dtypes.bfloat16),
+        ((5, 7), np.float16),
+    ],
+)
+def test_the_result_is_the_contiguous_transpose(shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    x[..., 0, 0] = np.nan
+    for source in (x, np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2), x[..., ::-1, 1:]):
+        y = transpose(source, target="sim")
+        assert y.flags.c_contiguous
+        assert y.tobytes() == np.ascontiguousarray(source.swapaxes(-1, -2)).tobytes()
+
+
+def test_out_may_have_any_strides() -> None:
+    out = np.zeros((12, 16), np.float32).T
+    assert transpose(X, out=out, target="sim") is out
+    assert (out == X.T).all()
+    assert transpose(X[:0], target="sim").shape == (16, 0)
+
+
+@pytest.mark.parametrize(
+    "x, words, fix",
+    [
+        (X[0], "must have 2 to 5 dimensions, got shape", "x = x.reshape(1, -1)"),
+        (X[None, None, None, None], "must have 2 to 5", "x = x.reshape(-1, *x.shape[-2:])"),
+    ],
+)
+def test_other_numbers_of_dimensions_are_refused(x: np.ndarray, words: str, fix: str) -> None:
+    with pytest.raises(numpipe.SpecError, match=words) as error:
+        transpose(x, target="sim")
+    assert str(error.value).endswith(f"fix: {fix}")
+    names = {"x": x}
+    exec(fix, names)
+    assert transpose(names["x"], target="sim").size == x.size
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"x": X.astype(np.float64)}, "'x' is float64, expected float16"),
+        ({"x": X, "out": X.T}, "'out'.* overlaps argument 'x'"),
+        ({"x": X, "out": np.zeros_like(X)}, r"'out' must be float32 \(16, 12\)"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(numpipe.SpecError, match=words):
+        transpose(**arguments, target="sim")
+
+
+def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    x = torch.randn(6, 8, requires_grad=True)
+    numpipe.torch.transpose(x).square().sum().backward()
+    assert torch.equal(x.grad, 2 * x)
+    torch.library.opcheck(torch.ops.numpipe.transpose.default, (x,))
+    with jax.default_device(jax.devices("cpu")[0]):
+        made = jax.vmap(numpipe.jax.transpose)(jax.numpy.ones((2, 3, 4)))
+        assert made.shape == (2, 4, 3)
