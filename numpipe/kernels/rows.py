@@ -33,6 +33,7 @@ from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.random_numbers import philox
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, STEP, join_row, split_row
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
@@ -84,6 +85,8 @@ class Rows:
                                      some shift of each row, with top = max(tile)
     ``row.sums(a, b, n)``            the sums of two tiles, exchanged once
     ``row.column()``                 the column of each element, (1, columns), int32
+    ``row.random(seed)``             random float32 numbers in [0, 1), which depend on the seed, row
+                                     and column alone; ``row.random(seed, k)`` for block k
     ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
     values)``
     ===============================  ==============================================================
@@ -152,6 +155,17 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     @function
     def column():  # type: ignore[no-untyped-def]
         return iota((1, columns), 1) + rank() * columns
+
+    @function
+    def random(seed, number=None):  # type: ignore[no-untyped-def]
+        if number is None:
+            number = program_id(0) // cluster
+        across = column().astype(np.uint32)
+        down = (iota((height, 1), 0) + np.int32(number * height)).astype(np.uint32)
+        zero = across * 0
+        key = (zero.astype(np.int32) + seed).astype(np.uint32)
+        bits, _, _, _ = philox((key, zero), (across, down, zero, zero))
+        return (bits >> 8).astype(np.float32) * 2.0**-24
 
     @function
     def get(v):  # type: ignore[no-untyped-def]
@@ -348,6 +362,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         "block": block,
         "zeros": zeros,
         "column": column,
+        "random": random,
         "get": get,
         "put": put,
         "sum": added,
