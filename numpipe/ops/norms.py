@@ -42,7 +42,8 @@ def forward(centered: bool, *present: str) -> RowKernel:
     absent += ["total"] * ("residual" in absent)
     drops = "dropout" in present
 
-    @rows(without=absent)
+    # the draw takes registers: without this, ptxas spills
+    @rows(operands=2 if drops else 1, without=absent)
     def norm(  # type: ignore[no-untyped-def]
         x, residual, weight, bias, y, total, *, eps, dropout, scale, seed, row: Static
     ):
@@ -79,7 +80,7 @@ def backward(centered: bool, *present: str) -> RowKernel:
     absent += ["dresidual"] * (not (drops and adds))
     programs = "dweight" if "weight" in present else "dbias" if "bias" in present else ""
 
-    @rows(operands=3 if programs else 2, programs=programs, without=absent)
+    @rows(operands=(3 if programs else 2) + (drops and adds), programs=programs, without=absent)
     def norm_gradient(  # type: ignore[no-untyped-def]
         x,
         grad,
@@ -206,15 +207,15 @@ def launch_backward(
     given, made = _known(inputs), _known(results)
     _, x = given["x"]
     count = math.prod(x.shape[:-1])
-    row = choose(count, x.shape[-1], x.dtype.itemsize, 3)
+    present = [name for name in given if name in ("weight", "grad_total")]
+    present += ["bias"] * ("dbias" in made) + ["dropout"] * (by.dropout > 0)
+    run = backward(centered, *present, *["residual"] * ("dresidual" in made))
+    row = choose(count, x.shape[-1], x.dtype.itemsize, run.operands)
     programs = max(1, min(-(-count // row.height), SMS * row.ctas // row.cluster))
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: info for name, (_, info) in made.items() if name[1:] in ("weight", "bias")}
     for name in sums:
         made[name] = MATRIX, allocated("norm", like, (programs, x.shape[-1]), stream)
-    present = [name for name in given if name in ("weight", "grad_total")]
-    present += ["bias"] * ("dbias" in made) + ["dropout"] * (by.dropout > 0)
-    run = backward(centered, *present, *["residual"] * ("dresidual" in made))
     launch_over_rows("norm", run, given, made, target, stream, **by.scalars())
     for name, total in sums.items():
         add_rows(made[name][1], total, target=target, stream=stream)
