@@ -43,7 +43,7 @@ def forward(centered: bool, *present: str) -> RowKernel:
     drops = "dropout" in present
 
     # the draw takes registers: without this, ptxas spills
-    @rows(operands=2 if drops else 1, without=absent)
+    @rows(operands=3 if drops else 1, without=absent)
     def norm(  # type: ignore[no-untyped-def]
         x, residual, weight, bias, y, total, *, eps, dropout, scale, seed, row: Static
     ):
@@ -80,7 +80,7 @@ def backward(centered: bool, *present: str) -> RowKernel:
     absent += ["dresidual"] * (not (drops and adds))
     programs = "dweight" if "weight" in present else "dbias" if "bias" in present else ""
 
-    @rows(operands=(3 if programs else 2) + (drops and adds), programs=programs, without=absent)
+    @rows(operands=(3 if programs else 2) + 2 * (drops and adds), programs=programs, without=absent)
     def norm_gradient(  # type: ignore[no-untyped-def]
         x,
         grad,
