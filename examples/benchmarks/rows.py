@@ -4,10 +4,10 @@
     python rows.py --out result.json
     python rows.py --of layer_norm,softmax --shapes 131072,1024 8192,5001 --dtype bf16,f32
 
-Each operand and each result of the size of the matrix counts once: a forward pass moves as much as a
-copy, a gradient 1.5 times as much. Outputs are allocated beforehand. Buffers rotate over twice the
-size of the L2 cache. The first results are compared with float64 in sampled rows; all later ones must
-have the same bits.
+Each operand and each result of the size of the matrix counts once: a forward pass moves as much as
+a copy, a gradient 1.5 times as much. Outputs are allocated beforehand. Buffers rotate over twice the
+size of the L2 cache. The first results are compared with float64 in sampled rows; all later ones
+must have the same bits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _norm_backward(layer: bool, x: Any, grad: Any, weight: Any, bias: Any = None
     """Run PyTorch's gradient on statistics that were computed before."""
     n = list(weight.shape)
     if layer:
-        y, mean, inverse = _aten("native_layer_norm", x, n, weight, bias, EPS)
+        _, mean, inverse = _aten("native_layer_norm", x, n, weight, bias, EPS)
         return lambda: _aten(
             "native_layer_norm_backward", grad, x, n, mean, inverse, weight, bias, [True] * 3
         )

@@ -13,6 +13,9 @@ longest     the CTAs of a cluster       the same, then shared memory of all CTAs
 ==========  ==========================  ==========================================================
 """
 
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
 from __future__ import annotations
 
 import dataclasses
@@ -33,6 +36,7 @@ from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.random_numbers import philox
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, STEP, join_row, split_row
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
@@ -84,6 +88,8 @@ class Rows:
                                      some shift of each row, with top = max(tile)
     ``row.sums(a, b, n)``            the sums of two tiles, exchanged once
     ``row.column()``                 the column of each element, (1, columns), int32
+    ``row.random(seed)``             random float32 numbers in [0, 1), which depend on the seed, row
+                                     and column alone; ``row.random(seed, k)`` for block k
     ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
     values)``
     ===============================  ==============================================================
@@ -115,7 +121,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     loops = rows.loops
 
     @function
-    def rank():  # type: ignore[no-untyped-def]
+    def rank():
         # the masks tell the compiler the range of the number
         number = 0
         if wgs > 1:
@@ -125,19 +131,19 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return number
 
     @function
-    def start():  # type: ignore[no-untyped-def]
+    def start():
         return program_id(0) // cluster
 
     @function
-    def step():  # type: ignore[no-untyped-def]
+    def step():
         return num_programs(0) // cluster
 
     @function
-    def blocks(rows):  # type: ignore[no-untyped-def]
+    def blocks(rows):
         return cdiv(rows, height)
 
     @function
-    def block(number=None):  # type: ignore[no-untyped-def]
+    def block(number=None):
         if number is None:
             number = program_id(0) // cluster
         return (
@@ -146,26 +152,38 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         )
 
     @function
-    def zeros():  # type: ignore[no-untyped-def]
+    def zeros():
         return full((height, columns), 0.0, np.float32)
 
     @function
-    def column():  # type: ignore[no-untyped-def]
+    def column():
         return iota((1, columns), 1) + rank() * columns
 
     @function
-    def get(v):  # type: ignore[no-untyped-def]
+    def random(seed, number=None):
+        if number is None:
+            number = program_id(0) // cluster
+        across = column().astype(np.uint32)
+        first = np.int32(number * height)
+        down = (iota((height, 1), 0) + first).astype(np.uint32)  # type: ignore[operator]
+        zero = across * 0
+        key = (zero.astype(np.int32) + seed).astype(np.uint32)
+        bits, _, _, _ = philox((key, zero), (across, down, zero, zero))
+        return (bits >> 8).astype(np.float32) * 2.0**-24
+
+    @function
+    def get(v):
         i, _ = block()
         return v[i][:, None]
 
     @function
-    def put(v, values):  # type: ignore[no-untyped-def]
+    def put(v, values):
         i, _ = block()
         if ranks == 1 or rank() == 0:
             v[i] = values.reshape(-1)
 
     @function
-    def kept(tile, n, other):  # type: ignore[no-untyped-def]
+    def kept(tile, n, other):
         """The tile, with `other` from column n on."""
         if whole < columns:
             rest = iota((1, columns - whole), 1) + (rank() * columns + whole)
@@ -174,7 +192,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return tile
 
     @function
-    def from_warps(first, second, place):  # type: ignore[no-untyped-def]
+    def from_warps(first, second, place):
         """Return two vectors (PARTS x wgs,), of which each warp of the CTA has two elements, in all
         lanes. Calls with the same place may follow each other only if it is AGAIN."""
         size = PARTS * wgs
@@ -197,7 +215,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return found
 
     @function
-    def from_ctas(first, second, n, place, top):  # type: ignore[no-untyped-def]
+    def from_ctas(first, second, n, place, top):
         """Combine two numbers of each CTA: for AGAIN to their sums, or with `top` to the largest
         first; for SOFTMAX (maximum, sum of exponentials) and for MOMENTS (mean, sum of squares
         about it) to those of the whole row."""
@@ -253,7 +271,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return a.max(), b.max()
 
     @function
-    def together(first, second, n, top):  # type: ignore[no-untyped-def]
+    def together(first, second, n, top):
         """Return the sums over a row of two tiles, or with `top` the maximum of the first, as tiles
         (rows, 1)."""
         if not shared:
@@ -272,23 +290,23 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return full((1, 1), a, np.float32), full((1, 1), b, np.float32)
 
     @function
-    def sums(first, second, n):  # type: ignore[no-untyped-def]
+    def sums(first, second, n):
         return together(kept(first, n, 0.0), kept(second, n, 0.0), n, False)
 
     @function
-    def added(tile, n):  # type: ignore[no-untyped-def]
+    def added(tile, n):
         tile = kept(tile, n, 0.0)
         total, _ = together(tile, tile, n, False)
         return total
 
     @function
-    def largest(tile, n):  # type: ignore[no-untyped-def]
+    def largest(tile, n):
         tile = kept(tile, n, -np.inf)
         top, _ = together(tile, tile, n, True)
         return top
 
     @function
-    def softmax(tile, n):  # type: ignore[no-untyped-def]
+    def softmax(tile, n):
         tile = kept(tile, n, -np.inf)
         if not shared:
             top = tile.max(axis=1)[:, None]
@@ -308,7 +326,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return join_row(e * scale[:, None]), lse
 
     @function
-    def counts(n, first, parts):  # type: ignore[no-untyped-def]
+    def counts(n, first, parts):
         """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
         if whole == columns:
             return full(parts, columns / PARTS, np.float32)
@@ -322,7 +340,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return ((left >> 8) * 64 + last).astype(np.float32)
 
     @function
-    def moments(tile, n):  # type: ignore[no-untyped-def]
+    def moments(tile, n):
         if not shared:
             centered = tile - kept(tile, n, 0.0).sum(axis=1)[:, None] / n
             own = kept(centered, n, 0.0)
@@ -348,6 +366,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         "block": block,
         "zeros": zeros,
         "column": column,
+        "random": random,
         "get": get,
         "put": put,
         "sum": added,

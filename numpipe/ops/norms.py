@@ -5,16 +5,22 @@ from x. Each of its programs takes many rows, adds up the gradients of weight an
 and stores one row of sums; a second kernel adds these rows, always in the same order.
 """
 
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.arith import cdiv
+from ..diagnostics.argument_checks import finite, whole
+from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel
 from ..kernels.rows import RowKernel, choose, rows
 from ..language.tiles.mathematics import rsqrt
@@ -25,6 +31,7 @@ from ..plan.specs import ArrayType, Static
 from .op_outputs import allocated
 from .over_rows import COLUMNS, MATRIX, launch_over_rows
 
+CHECKS = {"eps": finite(0.0), "dropout": finite(0.0), "seed": whole(-(2**31), 2**31 - 1)}
 SMS = 132
 """programs of the gradient kernel per CTA that an SM has room for"""
 
@@ -32,14 +39,20 @@ SMS = 132
 @functools.cache
 def forward(centered: bool, *present: str) -> RowKernel:
     """Return the kernel of y = norm(x + residual) * weight + bias, and total = x + residual, with
-    the operands that are `present`."""
+    the operands that are `present`; with "dropout", elements of x are dropped first."""
     absent = [name for name in ("residual", "weight", "bias") if name not in present]
     absent += ["total"] * ("residual" in absent)
+    drops = "dropout" in present
 
-    @rows(without=absent)
-    def norm(x, residual, weight, bias, y, total, *, eps, row: Static):  # type: ignore[no-untyped-def]
+    # the draw takes registers: without this, ptxas spills
+    @rows(operands=3 if drops else 1, without=absent)
+    def norm(
+        x, residual, weight, bias, y, total, *, eps, dropout, scale, seed, row: Static
+    ):
         i, j = row.block()
         tile, n = x[i, j].astype(np.float32), x.shape[1]
+        if drops:
+            tile = np.where(row.random(seed) < dropout, 0.0, tile * scale)
         if residual is not None:
             tile = tile + residual[i, j].astype(np.float32)
             total[i, j] = tile
@@ -59,20 +72,37 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
 @functools.cache
 def backward(centered: bool, *present: str) -> RowKernel:
-    """Return the kernel of the gradients of x, weight and bias, with the operands and results that
-    are `present`."""
+    """Return the kernel of the gradients of x, weight and bias, given those of y and of the total.
+
+    With "dropout", it has the gradient of x before elements were dropped; x is the array that they
+    are dropped from, or with "residual" the total, and dresidual is the gradient of the total."""
     absent = [name for name in ("weight", "grad_total") if name not in present]
     absent += ["dweight"] * ("weight" in absent) + ["dbias"] * ("bias" not in present)
+    drops, adds = "dropout" in present, "residual" in present
+    absent += ["dresidual"] * (not (drops and adds))
     programs = "dweight" if "weight" in present else "dbias" if "bias" in present else ""
 
-    @rows(operands=3 if programs else 2, programs=programs, without=absent)
-    def norm_gradient(  # type: ignore[no-untyped-def]
-        x, grad, weight, grad_total, dx, dweight, dbias, *, eps, row: Static
+    @rows(operands=(3 if programs else 2) + 2 * (drops and adds), programs=programs, without=absent)
+    def norm_gradient(
+        x,
+        grad,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        dweight,
+        dbias,
+        *,
+        eps,
+        dropout,
+        scale,
+        seed,
+        row: Static,
     ):
         n = x.shape[1]
         if weight is not None:
             _, j = row.block()
-            scale = weight[j].astype(np.float32)
+            gain = weight[j].astype(np.float32)
             of_weight = row.zeros()
         if dbias is not None:
             of_bias = row.zeros()
@@ -84,6 +114,8 @@ def backward(centered: bool, *present: str) -> RowKernel:
             # the loads of the next block overlap the arithmetic of this one
             after, _ = row.block(k + row.step())
             next_tile, next_grad = x[after, j], grad[after, j]
+            if drops and not adds:
+                tile = np.where(row.random(seed, k) < dropout, 0.0, tile * scale)
             if centered:
                 tile, square = row.moments(tile, n)
             else:
@@ -94,7 +126,7 @@ def backward(centered: bool, *present: str) -> RowKernel:
                 of_bias = of_bias + own
             if weight is not None:
                 of_weight = of_weight + own * tile
-                own = own * scale
+                own = own * gain
             along, mean = row.sums(own * tile, own, n)
             own = own - tile * (along / n)
             if centered:
@@ -102,6 +134,11 @@ def backward(centered: bool, *present: str) -> RowKernel:
             own = own * inverse
             if grad_total is not None:
                 own = own + grad_total[i, j].astype(np.float32)
+            if drops and adds:
+                dresidual[i, j] = own
+            if drops:
+                # the draw is repeated rather than kept in registers
+                own = np.where(row.random(seed, k) < dropout, 0.0, own * scale)
             dx[i, j] = own
         at = row.start()
         if weight is not None:
@@ -117,7 +154,7 @@ def backward(centered: bool, *present: str) -> RowKernel:
     num_compute_wgs=1,
     warp_specialized=False,
 )
-def add_rows(parts, total):  # type: ignore[no-untyped-def]
+def add_rows(parts, total):
     """total = the sum over the rows of a float32 matrix"""
     j = ds(program_id(0) * 64, 64)
     added = parts[ds(0, 64), j]
@@ -129,13 +166,30 @@ def add_rows(parts, total):  # type: ignore[no-untyped-def]
 Given = Mapping[str, ArrayInfo | None]
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Scalars of a norm: eps, the probability of dropping an element, and the seed of the draw."""
+
+    eps: float
+    dropout: float = 0.0
+    seed: int = 0
+
+    def scalars(self) -> dict[str, Any]:
+        """Return the scalar arguments of the kernels. Raises SpecError for a dropout above 1."""
+        if self.dropout > 1:
+            raise SpecError(f"norm: dropout must be from 0 to 1, got {self.dropout}")
+        scale = 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
+        return {"eps": self.eps, "dropout": self.dropout, "scale": scale, "seed": self.seed}
+
+
 def launch_forward(
-    centered: bool, inputs: Given, results: Given, eps: float, target: str | None, stream: Any
+    centered: bool, inputs: Given, results: Given, by: Numbers, target: str | None, stream: Any
 ) -> None:
     """Launch rms_norm, or layer_norm if `centered`, on the arrays that are not None."""
     given, made = _known(inputs), _known(results)
-    run = forward(centered, *[name for name in given if name != "x"])
-    launch_over_rows("norm", run, given, made, target, stream, eps=eps)
+    drops = ["dropout"] * (by.dropout > 0)
+    run = forward(centered, *[name for name in given if name != "x"], *drops)
+    launch_over_rows("norm", run, given, made, target, stream, **by.scalars())
 
 
 def _known(arrays: Given) -> dict[str, tuple[str, ArrayInfo]]:
@@ -148,22 +202,23 @@ def _known(arrays: Given) -> dict[str, tuple[str, ArrayInfo]]:
 
 
 def launch_backward(
-    centered: bool, inputs: Given, results: Given, eps: float, target: str | None, stream: Any
+    centered: bool, inputs: Given, results: Given, by: Numbers, target: str | None, stream: Any
 ) -> None:
     """Launch the gradient of rms_norm, or of layer_norm if `centered`: inputs x, grad, weight and
-    grad_total, and results dx, dweight and dbias, each an array or None."""
+    grad_total, and results dx, dresidual, dweight and dbias, each an array or None."""
     given, made = _known(inputs), _known(results)
     _, x = given["x"]
     count = math.prod(x.shape[:-1])
-    row = choose(count, x.shape[-1], x.dtype.itemsize, 3)
+    present = [name for name in given if name in ("weight", "grad_total")]
+    present += ["bias"] * ("dbias" in made) + ["dropout"] * (by.dropout > 0)
+    run = backward(centered, *present, *["residual"] * ("dresidual" in made))
+    row = choose(count, x.shape[-1], x.dtype.itemsize, run.operands)
     programs = max(1, min(-(-count // row.height), SMS * row.ctas // row.cluster))
     like = x._replace(dtype=np.dtype(np.float32))
-    sums = {name: info for name, (_, info) in made.items() if name != "dx"}
+    sums = {name: info for name, (_, info) in made.items() if name[1:] in ("weight", "bias")}
     for name in sums:
         made[name] = MATRIX, allocated("norm", like, (programs, x.shape[-1]), stream)
-    present = [name for name in given if name in ("weight", "grad_total")]
-    run = backward(centered, *present, *["bias"] * ("dbias" in made))
-    launch_over_rows("norm", run, given, made, target, stream, eps=eps)
+    launch_over_rows("norm", run, given, made, target, stream, **by.scalars())
     for name, total in sums.items():
         add_rows(made[name][1], total, target=target, stream=stream)
 
@@ -173,13 +228,18 @@ def total_type(x: Any, residual: Any) -> ArrayType | None:
     return None if residual is None else ArrayType(x.shape, x.dtype)
 
 
+def dresidual_type(x: Any, dropout: float, residual: bool) -> ArrayType | None:
+    """Return the type of the gradient of the residual, a result if it is not that of x."""
+    return ArrayType(x.shape, x.dtype) if residual and dropout > 0 else None
+
+
 def batched_norm(
     xp: Any,
     op: Any,
     size: Any,
     batched: Mapping[str, bool],
     operands: Mapping[str, Any],
-    eps: float,
+    **options: Any,
 ) -> Any:
     """Apply the vmap rule of a norm: vectors that are batched are applied after it."""
     arrays = dict(operands)
@@ -188,8 +248,8 @@ def batched_norm(
             arrays[name] = xp.broadcast_to(arrays[name], (size, *arrays[name].shape))
     apart = [name for name in ("weight", "bias") if batched.get(name)]
     if not apart:
-        return xp(op, **arrays, eps=eps)
-    made = xp(op, x=arrays["x"], residual=arrays["residual"], eps=eps)
+        return xp(op, **arrays, **options)
+    made = xp(op, x=arrays["x"], residual=arrays["residual"], **options)
     y, *rest = made if isinstance(made, tuple) else (made,)
     if not (batched["x"] or batched["residual"]):
         y, *rest = (xp.broadcast_to(each, (size, *each.shape)) for each in (y, *rest))

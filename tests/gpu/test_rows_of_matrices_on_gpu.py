@@ -66,3 +66,26 @@ def test_norms_and_their_gradients_match_float64(name: str, dtype: str) -> None:
         for found, wanted in pairs:
             error = (found.double() - wanted).norm() / wanted.norm()
             assert error <= TOLERANCES[dtype], (rows, columns, float(error))
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_dropout_of_norms_has_the_bits_of_the_simulation(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    for rows, columns in ((70, 33), (3, 700), (2, 4200)):
+        x, residual = torch.randn(2, rows, columns, device="cuda").unbind()
+        x, residual = x.clone().requires_grad_(), residual.clone().requires_grad_()
+        y, total = getattr(numpipe.torch, name)(
+            x, residual=residual, dropout=0.25, seed=-7, eps=1e-5
+        )
+        arrays = [each.detach().cpu().numpy() for each in (x, residual)]
+        wanted = getattr(numpipe.ops, name)(
+            arrays[0], residual=arrays[1], dropout=0.25, seed=-7, eps=1e-5, target="sim"
+        )
+        for found, array in zip((y, total), wanted, strict=True):
+            np.testing.assert_allclose(found.detach().cpu().numpy(), array, rtol=1e-5, atol=1e-5)
+        # where the gradient of x is 0, and only there, x was dropped
+        y.square().mul(torch.randn_like(y)).sum().backward()
+        dropped = (total == residual).cpu()
+        assert ((x.grad == 0).cpu() == dropped).all()
+        kept = ~dropped.to(x.device)
+        assert torch.allclose(x.grad[kept], (residual.grad / 0.75)[kept], rtol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.ops import norms
 from numpipe.ops.layer_norm import layer_norm_backward
 from numpipe.ops.rms_norm import rms_norm_backward
 
@@ -91,6 +92,49 @@ def test_the_gradients_of_vectors_have_the_same_bits_each_time() -> None:
         assert (a == b).all()
 
 
+def draw(seed: int, rows: int, columns: int) -> Any:
+    """Return word 0 of philox((seed, 0), (column, row, 0, 0)) as numbers in [0, 1)."""
+    c = [np.zeros((rows, columns), np.uint64) for _ in range(4)]
+    c[0], c[1] = c[0] + np.arange(columns, dtype=np.uint64), c[1] + np.arange(rows)[:, None]
+    c[1] = c[1].astype(np.uint64)
+    low, k0, k1 = np.uint64(2**32 - 1), seed % 2**32, 0
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        high = np.uint64(32)
+        c = [b >> high ^ c[1] ^ np.uint64(k0), b & low, a >> high ^ c[3] ^ np.uint64(k1), a & low]
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return (c[0] >> np.uint64(8)).astype(np.float64) * 2.0**-24
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(70, 33), (3, 700), (2, 4200)])
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_has_the_same_bits_in_every_schedule(
+    name: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one program of the gradient kernel loops over all blocks of rows
+    monkeypatch.setattr(norms, "SMS", 0)
+    x, residual, grad = (numbers(rows, columns)[::step] for step in (1, -1, 1))
+    weight, more = numbers(columns), {"bias": True} if name == "layer_norm" else {}
+    options: dict[str, Any] = {"dropout": 0.25, "seed": -7, "eps": EPS}
+    kept = np.where(draw(-7, rows, columns) < 0.25, 0.0, 1 / 0.75)
+    y, total = getattr(ops, name)(x, weight, residual=residual, **options)
+    np.testing.assert_allclose(total, x * kept + residual, rtol=1e-6, atol=1e-6)
+    wanted = normed(name, x * kept + residual)[0] * weight
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
+    # with a residual, the total was kept; without one, elements of x are dropped again
+    for adds, read in ((True, total), (False, x)):
+        dx, *rest = BACKWARD[name](read, grad, weight, residual=adds, **options, **more)
+        whole, *vectors = gradient(name, total if adds else x * kept, grad, weight)
+        pairs = zip([dx, *rest], [whole * kept, *[whole] * adds, *vectors], strict=False)
+        for got, wanted in pairs:
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=5e-5)
+
+
+def test_a_dropout_of_1_leaves_the_residual() -> None:
+    x, residual = numbers(3, 8), numbers(4, 8)[:3]
+    assert (ops.rms_norm(x, None, residual, dropout=1.0)[1] == residual).all()
+
+
 def test_rows_of_any_strides() -> None:
     x, weight = numbers(40, 6), numbers(40)
     y = ops.layer_norm(x.T, weight, eps=EPS)
@@ -102,6 +146,8 @@ def test_rows_of_any_strides() -> None:
     [
         (lambda x: ops.layer_norm(x, np.zeros(7, np.float32)), "7 in 'weight'"),
         (lambda x: ops.rms_norm(x, eps=-1.0), "eps must be"),
+        (lambda x: ops.rms_norm(x, dropout=1.5), "dropout must be"),
+        (lambda x: ops.layer_norm(x, dropout=0.1, seed=2**31), "seed must be"),
         (lambda x: ops.layer_norm(x.astype(np.int32)), "'x' is int32, expected float16 or"),
         (lambda x: ops.rms_norm(x, None, x[:1]), "residual"),
         (lambda x: ops.layer_norm(np.zeros((1, 262145), np.float32)), "at most 262144 elements"),
@@ -113,6 +159,22 @@ def test_what_does_not_fit_is_refused(call: Callable[[Any], Any], words: str) ->
 
 
 # ---- PyTorch and JAX
+@pytest.mark.parametrize("name", NAMES)
+def test_in_pytorch_dropout_has_gradients(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, residual = (torch.tensor(numbers(5, 37), requires_grad=True) for _ in range(2))
+    kept = torch.tensor(np.where(draw(3, 5, 37) < 0.5, 0.0, 2.0))
+    y, total = getattr(numpipe.torch, name)(x, residual=residual, dropout=0.5, seed=3, eps=EPS)
+    own = torch.tensor(numbers(5, 37))
+    ((y * own).sum() + total.square().sum()).backward()
+    wide = [each.detach().double().requires_grad_() for each in (x, residual)]
+    summed = wide[0] * kept + wide[1]
+    y = getattr(torch.nn.functional, name)(summed, (37,), eps=EPS)
+    ((y * own).sum() + summed.square().sum()).backward()
+    for a, b in zip((x, residual), wide, strict=True):
+        assert torch.allclose(a.grad.double(), b.grad, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_in_pytorch_it_has_gradients(name: str) -> None:
     torch = pytest.importorskip("torch")
