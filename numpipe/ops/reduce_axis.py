@@ -197,7 +197,7 @@ def launch_reduction(
         if parts > 1:
             shape = (view.shape[0], parts, *view.shape[2:])
             names = {"y": np.float32, "found": np.int32} if kind == "argmax" else {"y": np.float32}
-            made = {
+            made: dict[str, Any] = {
                 name: reshaped(
                     allocated(op, x._replace(dtype=np.dtype(dtype)), shape, stream), *shape
                 )

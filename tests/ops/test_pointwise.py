@@ -156,6 +156,14 @@ def test_rows_too_long_for_registers_are_read_twice(monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(a, b)
 
 
+def test_results_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for op in (ops.quantize, ops.swiglu):
+        monkeypatch.setattr(op, "_written", False)
+    x = numbers(2, 5)
+    assert ops.quantize(x, "int8", "row")[1].shape == (2,)
+    assert ops.swiglu(x, x, out_scales="row")[1].shape == (2,)
+
+
 @pytest.mark.parametrize("block", ["row", "1x128"])
 def test_gated_units_are_quantized(block: str) -> None:
     gate, up = numbers(2, 3, 300)
