@@ -5,9 +5,9 @@
     python rows.py --of layer_norm,softmax --shapes 131072,1024 8192,5001 --dtype bf16,f32
 
 Each operand and each result of the size of the matrix counts once: a forward pass moves as much as
-a copy, a gradient 1.5 times as much. Outputs are allocated beforehand. Buffers rotate over twice the
-size of the L2 cache. The first results are compared with float64 in sampled rows; all later ones
-must have the same bits.
+a copy, a gradient 1.5 times as much. Outputs are allocated beforehand. Buffers rotate over twice
+the size of the L2 cache. The first results are compared with float64 in sampled rows; all later
+ones must have the same bits.
 """
 
 from __future__ import annotations

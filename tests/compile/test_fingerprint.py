@@ -400,10 +400,8 @@ modules = {
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
-from numpipe.kernels.rows import choose
-from numpipe.ops import softmax_kernels
-softmax_kernels.forward_rows(True).scheduled(choose(64, 5001, 2))
-softmax_kernels.backward_rows(False).scheduled(choose(64, 50, 2, 2))
+from tests.kernels.op_calls import run_ops_over_rows
+run_ops_over_rows()
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
@@ -449,7 +447,9 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
         for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
         for path in (ROOT / folder).glob("*.py")
         if re.search(
-            r"^ *(@|return )numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE
+            r"^ *((@|return )numpipe[._]kernel|@(kernel|rows|blocks_kernel))\(",
+            path.read_text(encoding="utf8"),
+            re.MULTILINE,
         )
     }
 

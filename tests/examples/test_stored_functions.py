@@ -153,13 +153,18 @@ def test_a_file_can_hold_all_functions_of_shapes(
         assert list(functions(kernel, statics)), kernel.name
 
 
+CHOSEN = {"cumsum", "gated", "matvec", "quantize", "reduce_axis", "rotary"}
+
+
 def test_all_kernels_are_among_them() -> None:
-    """Except for kernels of several GPUs, which no file can hold."""
+    """Except for kernels of several GPUs, which no file can hold, and of ops that choose a kernel for
+    each call."""
     of_files = {
         path.name
         for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
         if re.search(r"^ *@numpipe[._](kernel|jit)\b", text := path.read_text("utf8"), re.MULTILINE)
         and "semaphores=" not in text
+        and path.stem not in CHOSEN
     }
     tested = {
         Path(str(module.__file__)).name

@@ -16,6 +16,7 @@ import pytest
 import numpipe
 from numpipe import ops
 from tests.kernels.attention_cases import CASES
+from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
 from tests.kernels.recorded_calls import recorded
 
@@ -143,6 +144,10 @@ def rows() -> None:
         module.backward_rows(True)(g, y, dx, target="sim")
 
 
+def over_rows() -> None:
+    run_ops_over_rows()
+
+
 def many_gpus() -> None:
     mesh, rng = numpipe.Mesh.simulated(2), np.random.default_rng(0)
     rows, depths = [halves(130, 72)] * 2, [halves(72, 136)] * 2
@@ -169,6 +174,22 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks"}),
     "ops.softmax": (rows, {"softmax_rows", "softmax_rows_gradient"}),
+    "ops over rows": (
+        over_rows,
+        {
+            "add_parts",
+            "cumsum_long",
+            "gated",
+            "gated_gradient",
+            "matvec_columns",
+            "matvec_rows",
+            "part_sums",
+            "quantize_tile",
+            "reduce_axis",
+            "rotate",
+            "softmax_rows",
+        },
+    ),
     "ops of many GPUs": (
         many_gpus,
         {

@@ -1,0 +1,28 @@
+"""Calls of ops that run each kernel of `numpipe.ops` over rows, tiles and vectors, simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numpipe import ops
+from numpipe.ops.gated import gated_backward
+
+
+def run_ops_over_rows() -> None:
+    def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+        return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+    x = numbers(6, 128)
+    ops.softmax(x, target="sim")
+    ops.swiglu(x, x, target="sim")
+    gated_backward(x, x, x, activation="silu", target="sim")
+    ops.rotary(numbers(1, 2, 5, 64), numbers(5, 32), numbers(5, 32), target="sim")
+    ops.sum(x, 0, target="sim")
+    ops.quantize(x, block="1x128", target="sim")
+    ops.matvec(x, numbers(128), target="sim")
+    ops.matvec(numbers(128, 6).T, numbers(128), target="sim")
+    ops.matvec(numbers(1, 20000), numbers(20000), target="sim")
+    ops.cumsum(numbers(2, 5000), target="sim")
+    ops.cumsum(numbers(30000), target="sim")
