@@ -46,9 +46,7 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
     # the draw takes registers: without this, ptxas spills
     @rows(operands=3 if drops else 1, without=absent)
-    def norm(
-        x, residual, weight, bias, y, total, *, eps, dropout, scale, seed, row: Static
-    ):
+    def norm(x, residual, weight, bias, y, total, *, eps, dropout, scale, seed, row: Static):
         i, j = row.block()
         tile, n = x[i, j].astype(np.float32), x.shape[1]
         if drops:
