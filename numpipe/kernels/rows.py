@@ -165,7 +165,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             number = program_id(0) // cluster
         across = column().astype(np.uint32)
         first = np.int32(number * height)
-        down = (iota((height, 1), 0) + first).astype(np.uint32)  # type: ignore[operator]
+        down = (iota((height, 1), 0) + first).astype(np.uint32)
         zero = across * 0
         key = (zero.astype(np.int32) + seed).astype(np.uint32)
         bits, _, _, _ = philox((key, zero), (across, down, zero, zero))
