@@ -418,7 +418,7 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
     wide = -(-columns // (STEP * ranks)) * STEP
     inside = max(0, columns - (ranks - 1) * wide)
     whole = inside if inside >= wide else inside // 256 * 256
-    ctas = max(1, 512 // (wide * operands // 128 + 40) // wgs)
+    ctas = max(1, 512 // (wide * operands // 128 + 24 + 16 * operands) // wgs)
     return Rows(1, wide, wgs, ranks // wgs, whole, ctas)
 
 
