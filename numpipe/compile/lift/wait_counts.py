@@ -19,8 +19,8 @@ groups, reports a wait that leaves too many in flight::
 from __future__ import annotations
 
 import ast
-from typing import Any
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ...core.op import does
 from ...language.tiles import products_in_flight
