@@ -12,7 +12,7 @@ import tokenize
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from .reports import Report
@@ -114,7 +114,10 @@ def at(filename: str, line: int, message: str) -> str:
     return f"{filename}:{line}: {message}"
 
 
-def reported(error: type[SimulationError], report: Report) -> SimulationError:
+E = TypeVar("E", bound="SimulationError")
+
+
+def reported(error: type[E], report: Report) -> E:
     """Return the error for a report; its text starts with the user's ``file:line:``."""
     first = [
         line
