@@ -23,7 +23,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,7 +104,7 @@ class Rows:
     cluster: int = 1
     whole: int = 0
     ctas: int = 1
-    loops: bool = False
+    loops: bool = field(default=False, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         try:
@@ -391,7 +391,7 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
     >>> choose(65536, 16384, 2)
     Rows(height=1, columns=8192, wgs=2, cluster=1, whole=8192, ctas=2)
     >>> choose(8192, 65536, 2).cluster
-    4
+    2
     """
     if columns <= 2048 // operands:
         height = 8
@@ -463,7 +463,7 @@ class RowKernel:
 
         name = self.programs or self.first
         parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        grid.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+        grid.__signature__ = inspect.Signature([parameter])
         shared = {"cluster": row.cluster, "cluster_names": "part"} if row.cluster > 1 else {}
         params = CompilerParams(
             approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
@@ -475,7 +475,8 @@ class RowKernel:
             **shared,
             **self.options,
         }
-        return kernel(function, warp_specialized=False, static_dims=(-1,), **options)  # type: ignore[no-any-return]
+        made: Kernel = kernel(function, warp_specialized=False, static_dims=(-1,), **options)
+        return made
 
     def kernel(self, x: Any, *_: Any, **__: Any) -> Kernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,

@@ -157,7 +157,7 @@ CHOSEN = {"cumsum", "gated", "matvec", "quantize", "reduce_axis", "rotary"}
 
 
 def test_all_kernels_are_among_them() -> None:
-    """Except for kernels of several GPUs, which no file can hold, and of ops that choose a kernel for
+    """Except for kernels of several GPUs, which no file can hold, and of ops that choose one for
     each call."""
     of_files = {
         path.name
