@@ -12,7 +12,7 @@ import tokenize
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from .reports import Report
