@@ -43,9 +43,10 @@ class Contest:
     matrices  matrices that it reads
     results   matrices that it writes
     vectors   vectors along the columns that it reads
-    sums      vectors along the columns that it writes
-    ours      function of (matrices, vectors, results and sums) that runs the op
-    theirs    function of (matrices, vectors) that runs PyTorch's
+    others    function of the first matrix that returns further outputs, which do not count
+    inputs    function of the first matrix that returns further inputs, which do not count
+    ours      function of (matrices, vectors, inputs, results, others) that returns a call of the op
+    theirs    function of (matrices, vectors, inputs) that returns a call of PyTorch's
     exact     function of (matrices, vectors) in float64 that returns the first result
     """
 
@@ -55,7 +56,8 @@ class Contest:
     exact: Callable[..., Any]
     vectors: int = 0
     results: int = 1
-    sums: int = 0
+    others: Callable[[Any], list[Any]] = lambda x: []
+    inputs: Callable[[Any], list[Any]] = lambda x: []
 
 
 def _norm(layer: bool, x: Any, weight: Any, bias: Any = 0.0) -> Any:
@@ -93,6 +95,37 @@ def _functional(name: str) -> Any:
     import torch
 
     return getattr(torch.nn.functional, name)
+
+
+def _floats(*shape: int) -> Any:
+    import torch
+
+    return torch.empty(shape, device="cuda")
+
+
+def _labels(x: Any) -> list[Any]:
+    import torch
+
+    return [torch.randint(x.shape[1], (x.shape[0],), device="cuda")]
+
+
+def _angles(x: Any) -> list[Any]:
+    import torch
+
+    angles = torch.rand(4096, x.shape[1] // 2, device="cuda")
+    return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
+
+
+def _in_heads(x: Any) -> Any:
+    """Return rows as (1, 1, positions, depth) or as (batches, heads, positions, depth)."""
+    return x.view(-1, 1, min(4096, x.shape[0]), x.shape[1])
+
+
+def _turned(x: Any, cos: Any, sin: Any) -> Any:
+    import torch
+
+    a, b = _in_heads(x).chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).view(x.shape)
 
 
 CONTESTS = {
@@ -141,7 +174,7 @@ CONTESTS = {
         lambda x, g, w, b: _norm_backward(True, x, g, w, b),
         lambda x, g, w, b: _gradient_of(lambda x: _norm(True, x, w, b), x, g),
         vectors=2,
-        sums=2,
+        others=lambda x: [_floats(x.shape[1]), _floats(x.shape[1])],
     ),
     "rms_norm_backward": Contest(
         2,
@@ -149,7 +182,74 @@ CONTESTS = {
         lambda x, g, w: _norm_backward(False, x, g, w),
         lambda x, g, w: _gradient_of(lambda x: _norm(False, x, w), x, g),
         vectors=1,
-        sums=1,
+        others=lambda x: [_floats(x.shape[1])],
+    ),
+    "swiglu": Contest(
+        2,
+        lambda x, up, out: lambda: ops.swiglu(x, up, out=out),
+        lambda x, up: lambda: _functional("silu")(x) * up,
+        lambda x, up: x * x.sigmoid() * up,
+    ),
+    "rotary": Contest(
+        1,
+        lambda x, cos, sin, out: lambda: ops.rotary(_in_heads(x), cos, sin, out=_in_heads(out)),
+        lambda x, cos, sin: lambda: _turned(x, cos, sin),
+        lambda x, cos, sin: None,
+        inputs=_angles,
+    ),
+    "cross_entropy": Contest(
+        1,
+        lambda x, labels, out: lambda: ops.cross_entropy(x, labels, reduction="none", out=out),
+        lambda x, labels: lambda: _functional("cross_entropy")(x, labels, reduction="none"),
+        lambda x, labels: x.logsumexp(1) - x.gather(1, labels[:, None].long())[:, 0],
+        results=0,
+        inputs=_labels,
+        others=lambda x: [_floats(x.shape[0])],
+    ),
+    "sum": Contest(
+        1,
+        lambda x, out: lambda: ops.sum(x, -1, out=out),
+        lambda x: lambda: x.sum(1),
+        lambda x: x.sum(1),
+        results=0,
+        others=lambda x: [x.new_empty(x.shape[0])],
+    ),
+    "sum_of_columns": Contest(
+        1,
+        lambda x, out: lambda: ops.sum(x, 0, out=out),
+        lambda x: lambda: x.sum(0),
+        lambda x: None,
+        results=0,
+        others=lambda x: [x.new_empty(x.shape[1])],
+    ),
+    "argmax": Contest(
+        1,
+        lambda x, out: lambda: ops.argmax(x, -1, out=out),
+        lambda x: lambda: x.argmax(1),
+        lambda x: x.argmax(1).double(),
+        results=0,
+        others=lambda x: [_floats(x.shape[0]).int()],
+    ),
+    "cumsum": Contest(
+        1,
+        lambda x, out: lambda: ops.cumsum(x, out=out),
+        lambda x: lambda: x.cumsum(1),
+        lambda x: x.cumsum(1),
+    ),
+    "transpose": Contest(
+        1,
+        lambda x, out: lambda: ops.transpose(x, out=out.view(x.shape[1], x.shape[0])),
+        lambda x: lambda: x.T.contiguous(),
+        lambda x: None,
+    ),
+    "matvec": Contest(
+        1,
+        lambda x, v, out: lambda: ops.matvec(x, v, out=out),
+        lambda x, v: lambda: x @ v,
+        lambda x, v: x @ v,
+        vectors=1,
+        results=0,
+        others=lambda x: [x.new_empty(x.shape[0])],
     ),
 }
 
@@ -188,12 +288,12 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
         made = [numbers(rows, columns) for _ in range(contest.matrices)]
         if case["of"] == "softmax_backward":
             made[0] = made[0].softmax(1)
-        return made + [numbers(columns) for _ in range(contest.vectors)]
+        vectors = [numbers(columns) for _ in range(contest.vectors)]
+        return made + vectors + contest.inputs(made[0])
 
     arrays = [inputs() for _ in sets]
     outs = [
-        [torch.empty_like(each[0]) for _ in range(contest.results)]
-        + [torch.empty(columns, device="cuda") for _ in range(contest.sums)]
+        [torch.empty_like(each[0]) for _ in range(contest.results)] + contest.others(each[0])
         for each in arrays
     ]
     ours = [contest.ours(*each, *out) for each, out in zip(arrays, outs, strict=True)]
@@ -211,11 +311,25 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     for name in ("numpipe", "PyTorch"):
         errors[name] = 0.0
         for each, out in zip(arrays, calls[name].outs, strict=True):
-            exact = contest.exact(
-                *[(array[some] if array.ndim > 1 else array).double() for array in each]
-            )
-            errors[name] = max(errors[name], harness.relative_error(out[some], exact))
-    unwritten = any(bool(torch.isnan(out).any()) for each in outs for out in each)
+            sampled = [
+                (
+                    array[some]
+                    if number < contest.matrices or not array.is_floating_point()
+                    else array
+                ).double()
+                for number, array in enumerate(each)
+            ]
+            exact = contest.exact(*sampled)
+            if exact is not None:
+                errors[name] = max(errors[name], harness.relative_error(out[some], exact))
+            elif name == "numpipe":  # other ops are compared with PyTorch's result
+                theirs_now = calls["PyTorch"].outs[0].double().flatten()
+                errors[name] = harness.relative_error(
+                    calls[name].outs[0].double().flatten(), theirs_now
+                )
+    unwritten = any(
+        bool(torch.isnan(out).any()) for each in outs for out in each if out.is_floating_point()
+    )
     if unwritten or not errors["numpipe"] <= ERRORS[case["dtype"]]:
         raise AssertionError(f"numpipe: errors {errors}, elements unwritten: {unwritten}, {case}")
     samples = harness.compare_checked(calls, "copy", options, str(case))
