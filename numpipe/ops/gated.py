@@ -26,7 +26,7 @@ from .tiled import TYPES, launch_over_tiles, tile_at, tiles_of
 
 __all__ = ["geglu", "swiglu"]
 
-FORWARD, BACKWARD = (CompilerParams(approx_math=True, ctas_per_sm=ctas) for ctas in (5, 6))
+FORWARD, BACKWARD = (CompilerParams(ctas_per_sm=ctas) for ctas in (5, 6))
 
 
 @function
@@ -47,12 +47,14 @@ SLOPES: dict[str, Any] = {"silu": silu_slope, "gelu": gelu_slope}
 
 
 @functools.cache
-def forward(activation: str, height: int, width: int) -> Kernel:
+def forward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
     """Return the kernel of ``y = activation(x) * up``."""
     act, at = ACTIVATIONS[activation], tile_at(height, width)
 
     @numpipe_kernel(
-        grid=lambda x: tiles_of(x, height, width), warp_specialized=False, compiler_params=FORWARD
+        grid=lambda x: tiles_of(x, height, width),
+        warp_specialized=False,
+        compiler_params=FORWARD.replace(approx_math=approximate),
     )
     def gated(x, up, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
@@ -63,14 +65,14 @@ def forward(activation: str, height: int, width: int) -> Kernel:
 
 
 @functools.cache
-def backward(activation: str, height: int, width: int) -> Kernel:
+def backward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
     """Return the kernel of the gradients of gate and up."""
     slope, at = SLOPES[activation], tile_at(height, width)
 
     @numpipe_kernel(
         grid=lambda gate: tiles_of(gate, height, width),
         warp_specialized=False,
-        compiler_params=BACKWARD,
+        compiler_params=BACKWARD.replace(approx_math=approximate),
     )
     def gated_gradient(grad, gate, up, dgate, dup):  # type: ignore[no-untyped-def]
         i, j = at(gate)
@@ -119,7 +121,7 @@ def _launch_gradient(
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
     inputs, results = {"grad": grad, "gate": gate, "up": up}, {"dgate": dgate, "dup": dup}
-    of = functools.partial(backward, activation)
+    of = functools.partial(backward, activation, gate.dtype.itemsize < 4)
     launch_over_tiles("gated_backward", of, inputs, results, target, stream, nbytes=4096)
 
 
@@ -160,7 +162,7 @@ def _declared(name: str, activation: str) -> Any:
     ) -> None:  # fmt: skip
         inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
         if out_scales is None:
-            of = functools.partial(forward, activation)
+            of = functools.partial(forward, activation, gate.dtype.itemsize < 4)
             launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
         else:
             how = out_dtype, out_scales, target, stream

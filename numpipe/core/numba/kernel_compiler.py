@@ -191,7 +191,7 @@ def compile_kernel(
     argtypes: Sequence[Any],
     *,
     threads: int,
-    ctas: int,
+    ctas: int = 1,
     target: Target,
     typed: Typed | None = None,
     few_meanings: bool = False,

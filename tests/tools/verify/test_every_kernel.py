@@ -136,14 +136,6 @@ def copies() -> None:
     )
 
 
-def rows() -> None:
-    module = importlib.import_module("numpipe.ops.softmax_kernels")
-    for columns in (203, 3001):
-        x, y, g, dx = (halves(3, columns) for _ in range(4))
-        module.forward_rows(False)(x, y, target="sim")
-        module.backward_rows(True)(g, y, dx, target="sim")
-
-
 def over_rows() -> None:
     run_ops_over_rows()
 
@@ -173,7 +165,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks"}),
-    "ops.softmax": (rows, {"softmax_rows", "softmax_rows_gradient"}),
     "ops over rows": (
         over_rows,
         {
@@ -187,7 +178,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "quantize_tile",
             "reduce_axis",
             "rotate",
-            "softmax_rows",
         },
     ),
     "ops of many GPUs": (
