@@ -67,7 +67,7 @@ _HOMES = {
     "kernels.decorator": "kernel",
     "kernels.kernel": "Kernel",
     "kernels.jit": "jit",
-    "kernels.rows": "Rows rows",
+    "kernels.row_kernels": "Rows rows",
     "kernels.warmup": "warmup",
     "kernels.loading": "load",
     "plan.specs": "GMEM ArrayType BlockSpec Element Static Workspace persistent",
@@ -164,7 +164,7 @@ if TYPE_CHECKING:
     from .kernels.jit import *
     from .kernels.kernel import *
     from .kernels.loading import *
-    from .kernels.rows import *
+    from .kernels.row_kernels import *
     from .kernels.warmup import *
     from .language.grid.partials import *
     from .language.grid.split_k import *

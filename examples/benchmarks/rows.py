@@ -13,6 +13,7 @@ ones must have the same bits.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -254,6 +255,14 @@ CONTESTS = {
 }
 
 
+class InPlace(harness.InPlace):
+    """Competitors whose outputs may be integers."""
+
+    def poison(self) -> None:
+        for out in self.outs:
+            out.fill_(math.nan if out.is_floating_point() else -1)
+
+
 class Allocating:
     """A competitor that returns new arrays: ``function(i)``, of which the first is kept."""
 
@@ -300,7 +309,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     theirs = [contest.theirs(*each) for each in arrays]
     sources = [numbers(nbytes // 2 // dtype.itemsize) for _ in sets]
     calls = {
-        "numpipe": harness.InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
+        "numpipe": InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
         "PyTorch": Allocating(len(sets), lambda i: theirs[i]()),
         "copy": harness.InPlace(
             [torch.empty_like(each) for each in sources], lambda i, out: out.copy_(sources[i])

@@ -17,7 +17,7 @@ from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
-from ..kernels.rows import RowKernel, rows
+from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, program_id

@@ -21,7 +21,7 @@ from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.rows import rows as numpipe_rows
+from ..kernels.row_kernels import rows as numpipe_rows
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota

@@ -21,7 +21,7 @@ from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
-from ..kernels.rows import LOWEST, Rows
+from ..kernels.row_kernels import LOWEST, Rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP

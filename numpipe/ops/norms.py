@@ -22,7 +22,7 @@ from ..core.arith import cdiv
 from ..diagnostics.argument_checks import finite, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel
-from ..kernels.rows import RowKernel, choose, rows
+from ..kernels.row_kernels import RowKernel, choose, rows
 from ..language.tiles.mathematics import rsqrt
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..kernels.kernel import Kernel
-from ..kernels.rows import RowKernel
+from ..kernels.row_kernels import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from .op_outputs import allocated

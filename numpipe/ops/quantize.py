@@ -20,7 +20,7 @@ from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.rows import RowKernel, rows
+from ..kernels.row_kernels import RowKernel, rows
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, program_id
 from ..plan.specs import ArrayType, Static

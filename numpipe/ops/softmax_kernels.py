@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.kernel import Kernel
-from ..kernels.rows import RowKernel, rows
+from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id

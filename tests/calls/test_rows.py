@@ -8,7 +8,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, SpecError
-from numpipe.kernels.rows import Rows, choose
+from numpipe.kernels.row_kernels import Rows, choose
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, operands, softmax, wrong
 

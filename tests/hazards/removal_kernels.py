@@ -18,7 +18,7 @@ import gemm
 import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
-from numpipe.kernels.rows import Rows
+from numpipe.kernels.row_kernels import Rows
 from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of

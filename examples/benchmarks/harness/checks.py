@@ -48,7 +48,7 @@ class InPlace:
 
     def poison(self) -> None:
         for out in self.outs:
-            out.fill_(math.nan if out.is_floating_point() else -1)
+            out.fill_(math.nan)
 
 
 def run_all(competitors: Mapping[str, Any], sets: int) -> None:
