@@ -82,16 +82,20 @@ class Rows:
     ===============================  ==============================================================
     ``i, j = row.block()``           the index of the tile: ``x[i, j]``, and ``gamma[j]`` for a
                                      vector along the columns
-    ``row.sum(tile, n)``             the sum of each row, (rows, 1); `max` and `min` are alike
-    ``row.moments(tile, n)``         (tile minus the mean of its row, variance of its row)
-    ``row.normalizer(tile, n)``      (e, top, total): e = exp(tile - shift) and total = sum(e) for
-                                     some shift of each row, with top = max(tile)
+    ``row.sum(tile, n)``,            the sum or the maximum of each row, (rows, 1)
+    ``row.max(tile, n)``
     ``row.sums(a, b, n)``            the sums of two tiles, exchanged once
+    ``row.moments(tile, n)``         (tile minus the mean of its row, variance of its row)
+    ``row.softmax(tile, n)``         (softmax of each row, log(sum(exp(tile))) of each row)
     ``row.column()``                 the column of each element, (1, columns), int32
     ``row.random(seed)``             random float32 numbers in [0, 1), which depend on the seed, row
                                      and column alone; ``row.random(seed, k)`` for block k
     ``row.get(v)``, ``row.put(v,     load and store an element of a vector for each row, (rows, 1)
     values)``
+    ``row.start()``, ``row.step()``  the program's first block of rows, and the distance to its next
+                                     one: see `rows`
+    ``row.blocks(count)``            how many blocks `count` rows are
+    ``row.zeros()``                  a float32 tile of the block's shape
     ===============================  ==============================================================
 
     Elements of a tile from column n on are undefined; these functions leave them out, and stores
@@ -107,10 +111,10 @@ class Rows:
     loops: bool = field(default=False, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
-        try:
-            return functions(self)[name]
-        except KeyError:
-            raise AttributeError(f"a schedule of rows has no function {name}") from None
+        # a schedule that is being unpickled has no fields yet
+        if name.startswith("_") or name not in (known := functions(self)):
+            raise AttributeError(f"a schedule of rows has no function '{name}'")
+        return known[name]
 
 
 @functools.cache

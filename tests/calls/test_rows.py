@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -104,3 +106,10 @@ def test_rows_that_are_too_long_and_a_missing_schedule_are_named() -> None:
         @numpipe.rows()
         def copied(x, y):  # type: ignore[no-untyped-def]
             y[...] = x[...]
+
+
+def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:
+    row = Rows(1, 512, wgs=2, whole=512)
+    assert pickle.loads(pickle.dumps(row)) == row
+    with pytest.raises(AttributeError, match="a schedule of rows has no function 'mean'"):
+        row.mean  # noqa: B018
