@@ -27,6 +27,7 @@ LENGTHS = {
 """(rows, columns) for each kind of schedule"""
 
 
+@pytest.mark.variants(10)
 @pytest.mark.parametrize("shape", LENGTHS.values(), ids=list(LENGTHS))
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_schedule_agrees_with_numpy(
@@ -38,6 +39,7 @@ def test_every_schedule_agrees_with_numpy(
     assert wrong(name, x.astype(ml_dtypes.bfloat16), "sim") == []
 
 
+@pytest.mark.variants(3, thorough=6)
 @pytest.mark.parametrize("columns", [33, 3001, 9000, 16500])
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_schedule_of_warps_shows_a_hazard(name: str, columns: int) -> None:
@@ -50,6 +52,7 @@ def test_no_schedule_of_warps_shows_a_hazard(name: str, columns: int) -> None:
     assert found.ok, str(found)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("row", "columns"),
     [
@@ -80,7 +83,7 @@ def test_a_row_of_equal_or_infinite_elements() -> None:
 
 
 @compiles
-@pytest.mark.variants(2)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("columns", [64, 4096, 16384])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) -> None:
@@ -113,3 +116,14 @@ def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:
     assert pickle.loads(pickle.dumps(row)) == row
     with pytest.raises(AttributeError, match="a schedule of rows has no function 'mean'"):
         row.mean  # noqa: B018
+
+
+def test_a_result_that_only_put_stores_is_an_output() -> None:
+    @numpipe.rows()
+    def total(x, sums, *, row: numpipe.Static):
+        i, j = row.block()
+        row.put(sums, row.sum(x[i, j], x.shape[1]))
+
+    x, sums = np.ones((5, 300), np.float32), np.zeros(5, np.float32)
+    total(x, sums, target="sim")
+    assert (sums == 300).all()

@@ -193,7 +193,7 @@ def row_sums_announced_before_they_are_stored(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"have not been written: store to these bytes, .*before the read.*step=0",
+    says=r"have not been written: store to these bytes, .*before the read.*step 0",
     gives=X,
 )
 def a_mask_that_the_first_step_does_not_draw(x, y, *, fixed: numpipe.Static):

@@ -22,6 +22,7 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
+from numpipe.ops.cumsum import cumsum_long
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -520,6 +521,13 @@ run(
     ints(1, 1024),
     ints(1, 1024),
     out(1, 1024),
+)
+run(
+    "a running sum of a long row",
+    cumsum_long,
+    ints(1, 8192, dtype=F32),
+    np.zeros((1, 1), F32),
+    out(1, 8192, dtype=F32),
 )
 for row in (SHARED_ROW, Rows(1, 512, cluster=2, whole=512)):
     run(

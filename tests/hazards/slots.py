@@ -57,7 +57,7 @@ def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*fix: "
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*step [01] \(slot [01].*fix: "
     r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) "
     r"leaves 2 groups reading slot [01] of a, b",
     gives=PRODUCT,
@@ -114,7 +114,7 @@ def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* of step 0 \(slot 0\).*did not "
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* of step 0 \(slot 0.*did not "
     r"signal that their wgmma had finished.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 "
     r"may still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,

@@ -199,7 +199,7 @@ def test_no_schedule_of_warps_shows_a_hazard(columns: int, blocks: bool) -> None
 
 
 @compiles
-@pytest.mark.variants(2)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("columns", [128256, 50257, 4096])
 @pytest.mark.parametrize("kind", ["loss", "both", "gradient"])
 def test_the_code_has_no_spills(kind: str, columns: int) -> None:

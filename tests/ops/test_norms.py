@@ -67,6 +67,7 @@ def test_weight_bias_and_residual_are_optional(name: str, given: tuple[bool, ...
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("columns", [1, 33, 700, 3001, 9000])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gradient_kernel_agrees_with_numpy(name: str, columns: int) -> None:

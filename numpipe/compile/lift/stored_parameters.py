@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from ...core.functions import Function
@@ -29,13 +29,14 @@ TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies
 MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 
 
-def stored(source: Source, *, surely: bool = False) -> set[str]:
-    """Return the names that a function stores to, directly or through the functions that it calls.
+def stored(source: Source, known: Mapping[str, Any], *, surely: bool = False) -> set[str]:
+    """Return the names that a function stores to, directly or through the functions that it calls,
+    given the parameters with `known` values.
 
     A function that was passed to it may store to all arguments that it gets; `surely`: return only
     names whose stores were found.
     """
-    return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
+    return _Stores(source.tree, Constants(source.namespace, dict(known)), {}, (), surely).names  # type: ignore[arg-type]
 
 
 def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
@@ -70,9 +71,15 @@ class _Stores:
         self.active, self.surely = active, surely
         bound = Counter(name for name, _ in stores(function))
         self.local = set(bound)
+        # the values that `stored` got are of parameters of the outermost function
+        own_values = {arg.arg for arg in function.args.kwonlyargs} if not active else set()
         self.constants = Constants(
             constants.namespace,
-            {name: v for name, v in constants.known.items() if name not in bound},
+            {
+                name: value
+                for name, value in constants.known.items()
+                if name not in bound or (name in own_values and bound[name] == 1)
+            },
         )
         every = list(own(statements(function)))
         inner = [node for node in every if isinstance(node, Node)]
