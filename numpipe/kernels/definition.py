@@ -194,11 +194,13 @@ class Definition:
 
         def search() -> dict[str, list[str]]:
             from ..compile.lift.stored_parameters import stored
-            from .row_kernels import Rows
 
             source = self.read()
-            # all schedules store to the same parameters
-            known = {name: value for name, value in self.statics.items() if isinstance(value, Rows)}
+            known = {
+                name: value
+                for name, value in self.statics.items()
+                if getattr(type(value), "SAME_STORES", False)
+            }
             return {
                 which: sorted(stored(source, known, surely=which == "seen"))
                 for which in ("all", "seen")

@@ -24,7 +24,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -102,6 +102,8 @@ class Rows:
     skip them.
     """
 
+    SAME_STORES: ClassVar[bool] = True
+    """whether the functions of all values store to the same arguments"""
     height: int
     columns: int
     wgs: int = 1

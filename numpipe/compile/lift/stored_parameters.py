@@ -29,14 +29,18 @@ TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies
 MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 
 
-def stored(source: Source, known: Mapping[str, Any], *, surely: bool = False) -> set[str]:
+def stored(
+    source: Source, known: Mapping[str, Any] | None = None, *, surely: bool = False
+) -> set[str]:
     """Return the names that a function stores to, directly or through the functions that it calls,
     given the parameters with `known` values.
 
     A function that was passed to it may store to all arguments that it gets; `surely`: return only
     names whose stores were found.
     """
-    return _Stores(source.tree, Constants(source.namespace, dict(known)), {}, (), surely).names  # type: ignore[arg-type]
+    return _Stores(
+        source.tree, Constants(source.namespace, dict(known or {})), {}, (), surely
+    ).names  # type: ignore[arg-type]
 
 
 def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
