@@ -199,7 +199,7 @@ class Definition:
             known = {
                 name: value
                 for name, value in self.statics.items()
-                if getattr(type(value), "SAME_STORES", False)
+                if getattr(type(value), "_same_stores", False)
             }
             return {
                 which: sorted(stored(source, known, surely=which == "seen"))

@@ -102,7 +102,7 @@ class Rows:
     skip them.
     """
 
-    SAME_STORES: ClassVar[bool] = True
+    _same_stores: ClassVar[bool] = True
     """whether the functions of all values store to the same arguments"""
     height: int
     columns: int

@@ -38,9 +38,8 @@ def stored(
     A function that was passed to it may store to all arguments that it gets; `surely`: return only
     names whose stores were found.
     """
-    return _Stores(
-        source.tree, Constants(source.namespace, dict(known or {})), {}, (), surely
-    ).names  # type: ignore[arg-type]
+    constants = Constants(source.namespace, dict(known or {}))
+    return _Stores(source.tree, constants, {}, (), surely).names  # type: ignore[arg-type]
 
 
 def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
