@@ -95,10 +95,11 @@ class SharedMemory:
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
         check = functools.partial(self._check, access, lo, hi, known, asynchronous)
         i, j = self._split(lo), self._split(hi)
+        unwritten = any(segment.write is None for segment in self._segments[i:j])
+        if unwritten and race_report.slot_of(self.sm, lo) is None:
+            access.agent.hold()  # others may write first
+            i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
-            if segment.write is None and race_report.slot_of(self.sm, lo) is None:
-                access.agent.hold()
-                segment = self._segments[self._split(lo)]
             if segment.write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
                 raise conflicts.unwritten(

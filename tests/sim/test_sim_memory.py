@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numpipe.errors import PipelineRace, SimulationError
@@ -125,6 +125,7 @@ ACCESS = st.tuples(st.sampled_from("rwb"), st.integers(0, 1), st.integers(0, 15)
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ACCESS, max_size=30))
+@example([("w", 0, 0, 1), ("r", 0, 0, 2)])
 def test_segments_agree_with_a_model_of_every_byte(accesses):
     """Two warpgroups access chunks; "b" is a barrier between them.
 
