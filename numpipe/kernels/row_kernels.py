@@ -384,19 +384,18 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
-    """Return the schedule for a matrix.
+def choose(columns: int, operands: int = 1) -> Rows:
+    """Return the schedule for rows of this many columns.
 
-    rows, columns, itemsize  its shape, and the bytes of an element
-    operands                 matrices whose rows a kernel has in registers at the same time
+    operands  matrices whose rows a kernel has in registers at the same time
 
     Raises SpecError for rows that are too long for the registers of a cluster.
 
-    >>> choose(65536, 1024, 2)
+    >>> choose(1024)
     Rows(height=8, columns=1024, wgs=1, cluster=1, whole=1024, ctas=4)
-    >>> choose(65536, 16384, 2)
+    >>> choose(16384)
     Rows(height=1, columns=8192, wgs=2, cluster=1, whole=8192, ctas=2)
-    >>> choose(8192, 65536, 2).cluster
+    >>> choose(65536).cluster
     2
     """
     if columns <= 2048 // operands:
@@ -430,7 +429,7 @@ def choose(rows: int, columns: int, itemsize: int, operands: int = 1) -> Rows:
 
 class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
-    the shape and type of the first array."""
+    the length of the first array's rows."""
 
     def __init__(
         self,
@@ -487,9 +486,8 @@ class RowKernel:
     def kernel(self, x: Any, *_: Any, **__: Any) -> Kernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others. Raises SpecError for rows that are too long."""
-        rows, columns = x.shape
-        size = np.dtype(x.dtype).itemsize
-        row = choose(int(rows), int(columns), size, self.operands)
+        _, columns = x.shape
+        row = choose(int(columns), self.operands)
         return self.scheduled(dataclasses.replace(row, loops=bool(self.programs)))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
@@ -516,7 +514,7 @@ def rows(
               row.step())``, and has the index ``row.block(k)``: for sums along the columns
     options   options of `numpipe.kernel`, such as out_type
 
-    The first parameter is a matrix; its shape and type select the schedule, which the function
+    The first parameter is a matrix; the length of its rows selects the schedule, which the function
     receives as `row` (see `Rows`). Each row length is a separate compile. The kernel for a call is
     ``layer_norm.kernel(x)``, a `Kernel`.
 

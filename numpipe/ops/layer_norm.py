@@ -71,8 +71,8 @@ def layer_norm_backward(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return the gradients of x, of weight and, with `bias`, of bias, given those of y and of the
-    total."""
+    """Return the gradients of x, of weight and, with `bias`, of bias, for the gradients grad of y
+    and grad_total of the total."""
 
 
 def _launch(
@@ -168,7 +168,7 @@ def layer_norm(
     stream: Any = None,
 ) -> Any:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension; with a
-    residual, ``(y, total)``, where total = x + residual is what y is the norm of.
+    residual, ``(y, total)``, where total = x + residual and y is the norm of the total.
 
     x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
     weight, bias

@@ -31,7 +31,7 @@ from ..plan.params import CompilerParams
 WARPGROUPS = 4
 """that share a row"""
 BLOCK = 8192
-"""most bytes of a warpgroup's block. A lane has those of two blocks in 32 registers."""
+"""most bytes of a warpgroup's block. A lane has two blocks in 32 registers."""
 NARROW = 1024
 """columns of a warpgroup's blocks where a row ends"""
 

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import finite, whole
-from ..diagnostics.errors import SpecError
+from ..diagnostics.argument_checks import Rule, finite, whole
 from ..kernels.decorator import kernel
 from ..kernels.row_kernels import RowKernel, choose, rows
 from ..language.tiles.mathematics import rsqrt
@@ -31,7 +30,11 @@ from ..plan.specs import ArrayType, Static
 from .op_outputs import allocated
 from .over_rows import COLUMNS, MATRIX, launch_over_rows
 
-CHECKS = {"eps": finite(0.0), "dropout": finite(0.0), "seed": whole(-(2**31), 2**31 - 1)}
+CHECKS = {
+    "eps": finite(0.0),
+    "dropout": Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1),
+    "seed": whole(-(2**31), 2**31 - 1),
+}
 SMS = 132
 """programs of the gradient kernel per CTA that an SM has room for"""
 
@@ -70,7 +73,7 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
 @functools.cache
 def backward(centered: bool, *present: str) -> RowKernel:
-    """Return the kernel of the gradients of x, weight and bias, given those of y and of the total.
+    """Return the kernel of the gradients of x, weight and bias, for the gradients of y and the total.
 
     With "dropout", it has the gradient of x before elements were dropped; x is the array that they
     are dropped from, or with "residual" the total, and dresidual is the gradient of the total."""
@@ -173,9 +176,7 @@ class Numbers:
     seed: int = 0
 
     def scalars(self) -> dict[str, Any]:
-        """Return the scalar arguments of the kernels. Raises SpecError for a dropout above 1."""
-        if self.dropout > 1:
-            raise SpecError(f"norm: dropout must be from 0 to 1, got {self.dropout}")
+        """Return the scalar arguments of the kernels."""
         scale = 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
         return {"eps": self.eps, "dropout": self.dropout, "scale": scale, "seed": self.seed}
 
@@ -210,7 +211,7 @@ def launch_backward(
     present = [name for name in given if name in ("weight", "grad_total")]
     present += ["bias"] * ("dbias" in made) + ["dropout"] * (by.dropout > 0)
     run = backward(centered, *present, *["residual"] * ("dresidual" in made))
-    row = choose(count, x.shape[-1], x.dtype.itemsize, run.operands)
+    row = choose(x.shape[-1], run.operands)
     programs = max(1, min(-(-count // row.height), SMS * row.ctas // row.cluster))
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: info for name, (_, info) in made.items() if name[1:] in ("weight", "bias")}

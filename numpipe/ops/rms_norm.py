@@ -68,7 +68,8 @@ def rms_norm_backward(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return the gradients of x and of weight, given those of y and of the total."""
+    """Return the gradients of x and of weight, for the gradients grad of y and grad_total of the
+    total."""
 
 
 def _launch(
@@ -157,7 +158,7 @@ def rms_norm(
     stream: Any = None,
 ) -> Any:
     """Return ``x / sqrt(mean(x * x) + eps) * weight`` along the last dimension; with a residual,
-    ``(y, total)``, where total = x + residual is what y is the norm of.
+    ``(y, total)``, where total = x + residual and y is the norm of the total.
 
     x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
     weight    (n,) of any of these types, or None

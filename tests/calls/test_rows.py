@@ -96,9 +96,9 @@ def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) ->
 
 
 def test_schedules_are_chosen_by_length_and_by_matrices_in_registers() -> None:
-    assert choose(4096, 1024, 2).height == 8
-    assert choose(4096, 1024, 2, operands=2) == Rows(8, 1024, whole=1024, ctas=3)
-    assert choose(4096, 16384, 2, operands=2).wgs * choose(4096, 16384, 2, operands=2).cluster == 4
+    assert choose(1024).height == 8
+    assert choose(1024, operands=2) == Rows(8, 1024, whole=1024, ctas=3)
+    assert choose(16384, operands=2).wgs * choose(16384, operands=2).cluster == 4
 
 
 def test_rows_that_are_too_long_and_a_missing_schedule_are_named() -> None:
