@@ -73,7 +73,7 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
 @functools.cache
 def backward(centered: bool, *present: str) -> RowKernel:
-    """Return the kernel of the gradients of x, weight and bias, for the gradients of y and the total.
+    """Return the kernel that computes the gradients of x, weight and bias.
 
     With "dropout", it has the gradient of x before elements were dropped; x is the array that they
     are dropped from, or with "residual" the total, and dresidual is the gradient of the total."""

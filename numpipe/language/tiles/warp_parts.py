@@ -1,7 +1,7 @@
 """Tiles of one row, spread over a warpgroup, as the parts that its warps hold.
 
-Lane l of warp w holds columns 256 p + 64 w + 2 l + o of a row, o = 0 or 1. The same
-registers form a tile by rows (8, columns / 8): the first half are row w, the others row w + 4.
+Lane l of warp w holds columns 256 p + 64 w + 2 l + o of a row, o = 0 or 1. The same registers form
+a tile by rows (8, columns / 8): the first half are row w, the others row w + 4.
 Reductions along the rows of that tile need shuffles only.
 """
 
