@@ -1,0 +1,313 @@
+"""The functions of `Rows` for longer rows, of which a CTA computes one at a time, in steps.
+
+Each warpgroup has chunks of a row in a ring of slots in shared memory, where every pass over the
+row finds them. When a row begins, TMA refills the slots of the previous one, with chunks of the
+next row if they are free. The first chunks of rows that do not fit, and all chunks without a ring,
+are read from the array in each pass: later ones find them in L2.
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import Function, function
+from ..core.static_range import static_range
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem
+from ..language.memory.phases import next_phase
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_wait
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
+from ..language.tiles.refs import ds
+from ..language.tiles.warp_parts import STEP
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, num_programs, program_id
+from . import row_registers
+from .row_registers import LOWEST
+
+if TYPE_CHECKING:
+    from .row_schedules import Rows
+
+LOG2E = 1.4426950408889634
+
+
+def functions(rows: Rows) -> dict[str, Function[..., Any]]:
+    """Return the functions of a schedule, by name."""
+    n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
+    operands, dtype = rows.operands, rows.dtype
+    direct = max(0, steps - slots)
+    held, across, whole = steps - direct, wgs * width, n // (wgs * width)
+    # the numbers of all lanes, as a row in the registers of the CTA
+    lanes = row_registers.functions(
+        dataclasses.replace(
+            rows, n=STEP * wgs, width=STEP, whole=STEP, steps=0, slots=0, loops=True
+        )
+    )
+    sum_of_lanes, largest_of_lanes = lanes["sum"], lanes["max"]
+    shared = row_registers.common(1, width)
+    column = shared["column"]
+
+    @function
+    def blocks(x):
+        if slots:
+            return range(program_id(0), x.shape[0], num_programs(0))
+        return range(program_id(0), program_id(0) + 1)
+
+    @function
+    def columns(step):
+        """The columns of a step that are all inside the row."""
+        start = (step * wgs + axis_index("wg")) * width
+        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width)
+
+    @function
+    def last():
+        """The columns of the step in which the row ends."""
+        return ds((whole * wgs + axis_index("wg")) * width, width)
+
+    @function
+    def ring():
+        return scratch(
+            (
+                SMEM((wgs * slots * operands * width,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=wgs * slots),
+            )
+        )
+
+    @function
+    def place(at, which):
+        """The slot of the chunk number `at` of this warpgroup."""
+        number = axis_index("wg") * slots + at % slots
+        return number, ds((number * operands + which) * width, width)
+
+    @function
+    def fetch(at, x, which):
+        """Load a chunk, unless this program has no such row."""
+        buffer, landed = ring()
+        number = at // held
+        k = program_id(0) + number * num_programs(0)
+        if k < x.shape[0]:
+            slot, inside = place(at, which)
+            step = direct + at - number * held
+            j = ds((step * wgs + axis_index("wg")) * width, width)
+            copy_gmem_to_smem(x.at[k, j], buffer.at[inside], landed.at[slot])
+
+    @function
+    def fetch_all(at, x, y, z):
+        fetch(at, x, 0)
+        if y is not None:
+            fetch(at, y, 1)
+        if z is not None:
+            fetch(at, z, 2)
+
+    @function
+    def in_ring(at, which):
+        buffer, landed = ring()
+        slot, inside = place(at, which)
+        # the first value of the chunk waits for it
+        if next_phase(landed.at[slot]) & 1 == at // slots & 1:
+            barrier_wait(landed.at[slot])
+        return load_tile(buffer.at[inside], "row 128")[None, :]
+
+    @function
+    def chunk(k, x, j, which):
+        """A chunk of row k as float32."""
+        if held == 0:
+            tile = x[ds(k, 1), j]
+        elif direct == 0:
+            tile = in_ring(k // num_programs(0) * held + j.start // across, which)
+        elif j.start < direct * across:
+            tile = x[ds(k, 1), j]
+        else:
+            tile = in_ring(k // num_programs(0) * held + j.start // across - direct, which)
+        return tile.astype(np.float32)
+
+    @function
+    def load(k, x, y=None, z=None):
+        if slots:
+            if k == program_id(0):
+                for at in range(slots):
+                    fetch_all(at, x, y, z)
+            else:
+                commit_smem()
+                first = (k // num_programs(0) - 1) * held + slots
+                for at in range(held):
+                    fetch_all(first + at, x, y, z)
+
+        def one(j):
+            return chunk(k, x, j, 0)
+
+        if y is not None:
+
+            def two(j):
+                return chunk(k, y, j, 1)
+
+            if z is not None:
+
+                def three(j):
+                    return chunk(k, z, j, 2)
+
+                return one, two, three
+            return one, two
+        return one
+
+    @function
+    def store_chunk(k, j, x, f, y, g, z, h):
+        x[ds(k, 1), j] = f(j)
+        if y is not None:
+            y[ds(k, 1), j] = g(j)
+        if z is not None:
+            z[ds(k, 1), j] = h(j)
+
+    @function
+    def store(k, x, f, y=None, g=None, z=None, h=None):
+        # in reverse: the last chunks that were read from the array are still in L2
+        if whole < steps:
+            store_chunk(k, last(), x, f, y, g, z, h)
+        for step in range(whole):
+            store_chunk(k, columns(whole - 1 - step), x, f, y, g, z, h)
+
+    @function
+    def kept(tile, j, other):
+        """The tile, with `other` from column n on."""
+        return np.where(column(j) < n, tile, other)
+
+    @function
+    def added(tile, totals):
+        for c in static_range(0, width, STEP):
+            totals = totals + tile[:, c : c + STEP]
+        return totals
+
+    @function
+    def higher(tile, tops):
+        for c in static_range(0, width, STEP):
+            tops = np.maximum(tops, tile[:, c : c + STEP])
+        return tops
+
+    @function
+    def each_lane(number):
+        return full((1, STEP), number, np.float32)
+
+    @function
+    def total_of(totals):
+        def value(j):
+            return totals
+
+        return sum_of_lanes(value)
+
+    @function
+    def largest_of(tops):
+        def value(j):
+            return tops
+
+        return largest_of_lanes(value)
+
+    @function
+    def sum_of(f):
+        totals = each_lane(0.0)
+        for step in range(whole):
+            totals = added(f(columns(step)), totals)
+        if whole < steps:
+            totals = added(kept(f(last()), last(), 0.0), totals)
+        return total_of(totals)
+
+    @function
+    def sums(f, g):
+        firsts, seconds = each_lane(0.0), each_lane(0.0)
+        for step in range(whole):
+            firsts = added(f(columns(step)), firsts)
+            seconds = added(g(columns(step)), seconds)
+        if whole < steps:
+            firsts = added(kept(f(last()), last(), 0.0), firsts)
+            seconds = added(kept(g(last()), last(), 0.0), seconds)
+        return total_of(firsts), total_of(seconds)
+
+    @function
+    def largest(f):
+        tops = each_lane(-np.inf)
+        for step in range(whole):
+            tops = higher(f(columns(step)), tops)
+        if whole < steps:
+            tops = higher(kept(f(last()), last(), -np.inf), tops)
+        return largest_of(tops)
+
+    @function
+    def online(tile, tops, totals):
+        """Add a chunk to the maxima and the sums of exp(tile - maximum) of each lane."""
+        highest = higher(tile, tops)
+        totals = totals * np.exp(tops - highest)
+        scaled = highest * LOG2E
+        for c in static_range(0, width, STEP):
+            totals = totals + np.exp2(tile[:, c : c + STEP] * LOG2E - scaled)
+        return highest, totals
+
+    @function
+    def softmax(f):
+        tops, totals = each_lane(LOWEST), each_lane(0.0)
+        for step in range(whole):
+            tops, totals = online(f(columns(step)), tops, totals)
+        if whole < steps:
+            tops, totals = online(kept(f(last()), last(), -np.inf), tops, totals)
+        top = largest_of(tops)
+        total = total_of(totals * np.exp(tops - top))
+        scale, scaled = 1.0 / total, top * LOG2E
+
+        def p(j):
+            return np.exp2(f(j) * LOG2E - scaled) * scale
+
+        return p, top + np.log(total)
+
+    @function
+    def spread(tile, j, counts, means, spreads, inside):
+        """Add a chunk to the count, the mean, and the sum of squares about it of each lane."""
+        if inside:
+            own = full((1, STEP), width / STEP, np.float32)
+            mean = added(tile, each_lane(0.0)) * (STEP / width)
+        else:
+            own = added(kept(full((1, width), 1.0, np.float32), j, 0.0), each_lane(0.0))
+            mean = added(kept(tile, j, 0.0), each_lane(0.0)) / np.maximum(own, 1.0)
+        squares = each_lane(0.0)
+        for c in static_range(0, width, STEP):
+            off = tile[:, c : c + STEP] - mean
+            if not inside:
+                off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
+            squares = squares + off * off
+        both = np.maximum(counts + own, 1.0)
+        apart = mean - means
+        means = means + apart * (own / both)
+        spreads = spreads + squares + apart * apart * (counts * own / both)
+        return counts + own, means, spreads
+
+    @function
+    def moments(f):
+        counts, means, spreads = each_lane(0.0), each_lane(0.0), each_lane(0.0)
+        for step in range(whole):
+            j = columns(step)
+            counts, means, spreads = spread(f(j), j, counts, means, spreads, True)
+        if whole < steps:
+            counts, means, spreads = spread(f(last()), last(), counts, means, spreads, False)
+        mean = total_of(means * counts) / n
+        off = means - mean
+        variance = total_of(spreads + counts * off * off) / n
+
+        def centered(j):
+            return f(j) - mean
+
+        return centered, variance
+
+    return shared | {
+        "blocks": blocks,
+        "load": load,
+        "store": store,
+        "sum": sum_of,
+        "sums": sums,
+        "max": largest,
+        "moments": moments,
+        "softmax": softmax,
+    }

@@ -1,0 +1,254 @@
+"""The functions of `Rows` for rows in registers, read once."""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import Function, function
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.random_numbers import philox
+from ..language.tiles.refs import ds
+from ..language.tiles.warp_parts import PARTS, join_row, split_row
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, num_programs, program_id
+
+if TYPE_CHECKING:
+    from .row_schedules import Rows
+
+LOWEST = float(np.finfo(np.float32).min)
+"""lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
+rather than NaN"""
+AGAIN, SOFTMAX, MOMENTS = range(3)
+PLACES = 3
+"""places in shared memory for what warps exchange: one for functions that may be called again, and
+one each for two that are called once, which saves a barrier"""
+
+
+def common(height: int, width: int) -> dict[str, Function[..., Any]]:
+    """Return the functions that do not depend on where a row is."""
+
+    @function
+    def column(j):
+        return iota((1, width), 1) + j.start
+
+    @function
+    def random(k, j, seed):
+        across = column(j).astype(np.uint32)
+        first = np.int32(k * height)
+        down = (iota((height, 1), 0) + first).astype(np.uint32)
+        zero = across * 0
+        key = (zero.astype(np.int32) + seed).astype(np.uint32)
+        bits, _, _, _ = philox((key, zero), (across, down, zero, zero))
+        return (bits >> 8).astype(np.float32) * 2.0**-24
+
+    @function
+    def get(k, v):
+        return v[ds(k * height, height)][:, None]
+
+    @function
+    def put(k, v, values):
+        if height > 1 or axis_index("wg") == 0:
+            v[ds(k * height, height)] = values.reshape(-1)
+
+    return {"column": column, "random": random, "get": get, "put": put}
+
+
+def functions(rows: Rows) -> dict[str, Function[..., Any]]:
+    """Return the functions of a schedule, by name."""
+    n, height, width, wgs = rows.n, rows.height, rows.width, rows.wgs
+    shared, whole, loops = height == 1, rows.whole, rows.loops
+
+    @function
+    def blocks(x):
+        if loops:
+            return range(program_id(0), cdiv(x.shape[0], height), num_programs(0))
+        return range(program_id(0), program_id(0) + 1)
+
+    @function
+    def columns():
+        # the mask tells the compiler the range of the number
+        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        return ds(number * width, width, most=(wgs - 1) * width)
+
+    @function
+    def zeros():
+        return full((height, width), 0.0, np.float32)
+
+    @function
+    def load(k, x, y=None, z=None):
+        i, j = ds(k * height, height), columns()
+        first = x[i, j]
+
+        def one(j):
+            return first.astype(np.float32)
+
+        if y is not None:
+            second = y[i, j]
+
+            def two(j):
+                return second.astype(np.float32)
+
+            if z is not None:
+                third = z[i, j]
+
+                def three(j):
+                    return third.astype(np.float32)
+
+                return one, two, three
+            return one, two
+        return one
+
+    @function
+    def store(k, x, f, y=None, g=None, z=None, h=None):
+        i, j = ds(k * height, height), columns()
+        x[i, j] = f(j)
+        if y is not None:
+            y[i, j] = g(j)
+        if z is not None:
+            z[i, j] = h(j)
+
+    @function
+    def kept(tile, other):
+        """The tile, with `other` from column n on."""
+        if whole < width:
+            first = axis_index("wg") * width if wgs > 1 else 0
+            rest = iota((1, width - whole), 1) + (first + whole)
+            last = np.where(rest < n, tile[:, whole:width], other)
+            tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
+        return tile
+
+    @function
+    def from_warps(first, second, place):
+        """Return two vectors (PARTS x wgs,), of which each warp of the CTA has two elements, in all
+        lanes. Calls with the same place may follow each other only if it is AGAIN."""
+        size = PARTS * wgs
+        firsts, seconds, written, read = scratch(
+            (
+                SMEM((PLACES * size,), np.float32),
+                SMEM((PLACES * size,), np.float32),
+                Barrier(num_arrivals=wgs),
+                Barrier(num_arrivals=wgs),
+            )
+        )
+        own = ds(place * size + axis_index("wg") * PARTS, PARTS)
+        firsts[own], seconds[own] = first, second
+        barrier_arrive(written)
+        barrier_wait(written)
+        found = firsts[ds(place * size, size)], seconds[ds(place * size, size)]
+        if loops or place == AGAIN:
+            barrier_arrive(read)
+            barrier_wait(read)
+        return found
+
+    @function
+    def added(first, second):
+        if not shared:
+            return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
+        one, two = split_row(first).sum(axis=1), split_row(second).sum(axis=1)
+        firsts, seconds = from_warps(one, two, AGAIN)
+        return (
+            full((1, 1), firsts.sum(), np.float32),
+            full((1, 1), seconds.sum(), np.float32),
+        )
+
+    @function
+    def sums(f, g):
+        j = columns()
+        return added(kept(f(j), 0.0), kept(g(j), 0.0))
+
+    @function
+    def sum_of(f):
+        tile = kept(f(columns()), 0.0)
+        total, _ = added(tile, tile)
+        return total
+
+    @function
+    def largest(f):
+        tile = kept(f(columns()), -np.inf)
+        if not shared:
+            return tile.max(axis=1)[:, None]
+        tops = split_row(tile).max(axis=1)
+        firsts, _ = from_warps(tops, tops, AGAIN)
+        return full((1, 1), firsts.max(), np.float32)
+
+    @function
+    def softmax(f):
+        tile = kept(f(columns()), -np.inf)
+        if not shared:
+            top = tile.max(axis=1)[:, None]
+            e = np.exp(tile - top)
+            total = e.sum(axis=1)[:, None]
+            made = e * (1.0 / total)
+            lse = top + np.log(total)
+        else:
+            parts = split_row(tile)
+            own = np.maximum(parts.max(axis=1), LOWEST)
+            e = np.exp(parts - own[:, None])
+            tops, totals = from_warps(own, e.sum(axis=1), SOFTMAX)
+            top = tops.max()
+            total = (totals * np.exp(tops - top)).sum()
+            scale = np.exp(own - top) * (1.0 / total)
+            made = join_row(e * scale[:, None])
+            lse = full((1, 1), top, np.float32) + np.log(full((1, 1), total, np.float32))
+
+        def p(j):
+            return made
+
+        return p, lse
+
+    @function
+    def counts(first, parts):
+        """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
+        if whole == width:
+            return full(parts, width / PARTS, np.float32)
+        half = width // 2
+        part = iota(parts) + first
+        left = np.clip(n - (part >> 2) * half, 0, half)
+        last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
+        return ((left >> 8) * 64 + last).astype(np.float32)
+
+    @function
+    def moments(f):
+        tile = f(columns())
+        if not shared:
+            apart = tile - kept(tile, 0.0).sum(axis=1)[:, None] / n
+            own = kept(apart, 0.0)
+            variance = (own * own).sum(axis=1)[:, None] / n
+        else:
+            sizes = np.maximum(counts(axis_index("wg") * PARTS, PARTS), 1.0)
+            own = split_row(kept(tile, 0.0)).sum(axis=1) / sizes
+            near = split_row(tile) - own[:, None]
+            if whole < width:
+                near = split_row(kept(join_row(near), 0.0))
+            means, spreads = from_warps(own, (near * near).sum(axis=1), MOMENTS)
+            sizes = counts(0, PARTS * wgs)
+            mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
+            off = means - mean
+            variance = full((1, 1), (spreads + sizes * off * off).sum() / n, np.float32)
+            apart = tile - mean
+
+        def centered(j):
+            return apart
+
+        return centered, variance
+
+    return common(height, width) | {
+        "blocks": blocks,
+        "columns": columns,
+        "load": load,
+        "store": store,
+        "zeros": zeros,
+        "sum": sum_of,
+        "sums": sums,
+        "max": largest,
+        "moments": moments,
+        "softmax": softmax,
+    }

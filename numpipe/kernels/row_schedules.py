@@ -1,0 +1,164 @@
+"""Schedules of kernels over rows: which lanes have a row, and how they read it.
+
+============  ==========================  ==================================================
+rows are      a row belongs to            and is read
+============  ==========================  ==================================================
+short         lanes of one warp           once, into registers
+long          warpgroups of a CTA         once, into registers
+longer        a CTA that computes many    once, into shared memory, where each pass over the
+              rows                        row finds it. TMA loads the next row meanwhile. What
+                                          does not fit is read again from L2
+longer, not   a CTA                       once for each pass, later ones from L2
+aligned
+============  ==========================  ==================================================
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..core.functions import Function
+from ..language.tiles.warp_parts import STEP
+from . import row_blocks, row_registers
+
+PART = 8192
+"""most columns of a warpgroup's part of a row in registers: 64 elements per lane leave an SM room
+for several CTAs (measured on an H200)"""
+MOST_WARPGROUPS = 4
+"""that share a row"""
+CHUNK = 8192
+"""bytes of a warpgroup's chunk of a longer row"""
+RING = 196608
+"""bytes of shared memory for the chunks of a CTA"""
+MOST_SLOTS = 8
+"""chunks of a warpgroup in shared memory: the 32 phases of a `Barrier`, for 4 warpgroups"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A schedule of a kernel over rows of n columns.
+
+    n        columns of a row
+    height   rows of a warpgroup's tile; 1: a tile is a part of one row
+    width    columns of a warpgroup's tile
+    wgs      warpgroups of a CTA that share a row
+    whole    leading columns of a tile in registers that are inside the row in every warpgroup
+    ctas     CTAs that an SM has registers for, at least
+    steps    0: a row is in registers. Else the steps of a pass over a row, a tile of each
+             warpgroup in each
+    slots    tiles of each warpgroup, and of each loaded matrix, in shared memory
+    loops    whether a CTA computes several blocks of rows
+
+    A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
+    returns a tile (rows, columns), for example ``x(j) * gamma[j]``.
+
+    ===================================  ==========================================================
+    ``for k in row.blocks(x):``          the blocks of rows of x that this program computes
+    ``x_ = row.load(k, x)``,             the rows of block k of up to three matrices, as float32
+    ``x_, y_ = row.load(k, x, y)``       values
+    ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
+    ``row.sums(f, g)``                   the sums of two values, exchanged once
+    ``row.moments(f)``                   (value minus the mean of its row, variance of its row)
+    ``row.softmax(f)``                   (softmax of each row as a value, log(sum(exp(f))))
+    ``row.store(k, y, f)``,              store values to the rows of block k of up to three
+    ``row.store(k, y, f, z, g)``         matrices
+    ``row.column(j)``                    the column of each element, (1, columns), int32
+    ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
+                                         row and column alone
+    ``row.get(k, v)``,                   load and store an element of a vector for each row,
+    ``row.put(k, v, values)``            (rows, 1)
+    ===================================  ==========================================================
+
+    Tiles may be wider than the row. Their elements from column n on are undefined; these functions
+    leave them out, and stores skip them.
+    """
+
+    _same_stores: ClassVar[bool] = True
+    """whether the functions of all values store to the same arguments"""
+    n: int
+    height: int
+    width: int
+    wgs: int = 1
+    whole: int = 0
+    ctas: int = 1
+    steps: int = 0
+    slots: int = 0
+    operands: int = 1
+    dtype: np.dtype = field(default=np.dtype(np.float32), repr=False)
+    loops: bool = field(default=False, repr=False)
+
+    def __getattr__(self, name: str) -> Function[..., Any]:
+        # a schedule that is being unpickled has no fields yet
+        if name.startswith("_") or name not in (known := functions(self)):
+            raise AttributeError(f"a schedule of rows has no function '{name}'")
+        return known[name]
+
+
+@functools.cache
+def functions(rows: Rows) -> dict[str, Function[..., Any]]:
+    """Return the functions of a schedule, by name."""
+    return (row_blocks if rows.steps else row_registers).functions(rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(
+    n: int,
+    operands: int = 1,
+    dtype: np.dtype = np.dtype(np.float32),
+    aligned: bool = True,
+    once: bool = False,
+) -> Rows:
+    """Return the schedule for rows of n columns.
+
+    operands  matrices whose rows a kernel loads
+    dtype     element type of these matrices
+    aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
+    once      whether the kernel has one pass over a row: one reduction or one store
+
+    >>> choose(1024)
+    Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
+    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
+    (2, 8, 6)
+    """
+    if n <= 2048 // operands:
+        return _short(n, operands)
+    part, wgs = PART // operands, 1
+    while n > part * wgs:
+        wgs *= 2
+    if wgs <= MOST_WARPGROUPS:
+        width = -(-n // (STEP * wgs)) * STEP
+        inside = max(0, n - (wgs - 1) * width)
+        whole = inside if inside >= width else inside // 256 * 256
+        ctas = max(1, 512 // (width * operands // 128 + 24 + 16 * operands) // wgs)
+        return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
+    ring, itemsize = aligned and not once, dtype.itemsize
+    wgs = 2 if once else MOST_WARPGROUPS
+    # elements of rows at odd addresses are loaded one by one, each to a register
+    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4)
+    steps = -(-n // (wgs * most))
+    width = -(-n // (wgs * steps * STEP)) * STEP
+    if (steps - 1) * wgs * width >= n:
+        width = most
+    slots = min(MOST_SLOTS, RING // (wgs * width * itemsize * operands)) if ring else 0
+    ctas = 1 if ring else 8 // wgs
+    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)
+
+
+def _short(n: int, operands: int) -> Rows:
+    """Return the schedule for rows that lanes of a warp have."""
+    height = 8
+    while height * n < 2048 and height < 32:
+        height *= 2
+    # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
+    # lanes share a row whose columns are an odd multiple of 16, which suits narrow rows.
+    group = 16 if n <= 80 else 64
+    wide = n + n % 2 if n > 80 else 16 * (-(-n // 16) | 1)
+    whole = n if wide == n else n // group * group
+    if 80 < n < wide:
+        wide = -(-n // 64) * 64
+    live = height * wide * operands // 128
+    return Rows(n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands)
