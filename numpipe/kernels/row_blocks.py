@@ -129,19 +129,28 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return tile.astype(np.float32)
 
     @function
+    def store_chunk(k, j, x, f, y, g, z, h):
+        x[ds(k, 1), j] = f(j)
+        if y is not None:
+            y[ds(k, 1), j] = g(j)
+        if z is not None:
+            z[ds(k, 1), j] = h(j)
+
+    @function
     def load(k, x, y=None, z=None):
-        if slots:
-            if k == program_id(0):
-                for at in range(slots):
-                    fetch_all(at, x, y, z)
-            else:
-                commit_smem()
-                first = (k // num_programs(0) - 1) * held + slots
-                for at in range(held):
-                    fetch_all(first + at, x, y, z)
+        first = k // num_programs(0) * held
+        if slots and k == program_id(0):
+            for at in range(slots):
+                fetch_all(at, x, y, z)
 
         def one(j):
             return chunk(k, x, j, 0)
+
+        def refill(step):
+            """Load what comes next to the slot of a chunk."""
+            if slots and step >= direct:
+                commit_smem()
+                fetch_all(first + step - direct + slots, x, y, z)
 
         if y is not None:
 
@@ -153,25 +162,21 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
                 def three(j):
                     return chunk(k, z, j, 2)
 
-                return one, two, three
-            return one, two
-        return one
+                return one, two, three, (k, refill)
+            return one, two, (k, refill)
+        return one, (k, refill)
 
     @function
-    def store_chunk(k, j, x, f, y, g, z, h):
-        x[ds(k, 1), j] = f(j)
-        if y is not None:
-            y[ds(k, 1), j] = g(j)
-        if z is not None:
-            z[ds(k, 1), j] = h(j)
-
-    @function
-    def store(k, x, f, y=None, g=None, z=None, h=None):
-        # in reverse: the last chunks that were read from the array are still in L2
+    def store(block, x, f, y=None, g=None, z=None, h=None):
+        k, refill = block
+        for number in range(whole):
+            # without a ring in reverse: the last chunks that were read are still in L2
+            step = number if slots else whole - 1 - number
+            store_chunk(k, columns(step), x, f, y, g, z, h)
+            refill(step)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g, z, h)
-        for step in range(whole):
-            store_chunk(k, columns(whole - 1 - step), x, f, y, g, z, h)
+            refill(whole)
 
     @function
     def kept(tile, j, other):

@@ -102,9 +102,9 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
                 def three(j):
                     return third.astype(np.float32)
 
-                return one, two, three
-            return one, two
-        return one
+                return one, two, three, k
+            return one, two, k
+        return one, k
 
     @function
     def store(k, x, f, y=None, g=None, z=None, h=None):

@@ -34,8 +34,10 @@ CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 RING = 196608
 """bytes of shared memory for the chunks of a CTA"""
-MOST_SLOTS = 8
-"""chunks of a warpgroup in shared memory: the 32 phases of a `Barrier`, for 4 warpgroups"""
+WARPGROUPS = 4
+"""that share such a row"""
+PHASES = 32
+"""of a `Barrier`: slots of all warpgroups"""
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,14 @@ def choose(
         ctas = max(1, 512 // (width * operands // 128 + 24 + 16 * operands) // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
     ring, itemsize = aligned and not once, dtype.itemsize
-    wgs = 2 if once else MOST_WARPGROUPS
+    wgs = 2 if once else WARPGROUPS
     # elements of rows at odd addresses are loaded one by one, each to a register
     most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4)
     steps = -(-n // (wgs * most))
     width = -(-n // (wgs * steps * STEP)) * STEP
     if (steps - 1) * wgs * width >= n:
         width = most
-    slots = min(MOST_SLOTS, RING // (wgs * width * itemsize * operands)) if ring else 0
+    slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs
     return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)
 
