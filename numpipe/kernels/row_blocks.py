@@ -35,15 +35,18 @@ from .row_registers import LOWEST
 if TYPE_CHECKING:
     from .row_schedules import Rows
 
-LOG2E = 1.4426950408889634
-
 
 def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype = rows.operands, rows.dtype
     direct = max(0, steps - slots)
-    held, across, whole = steps - direct, wgs * width, n // (wgs * width)
+    # 16-bit rows of odd length begin at odd addresses every other time: these are read from their
+    # second element on, in pairs
+    shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2
+    held, across, whole = steps - direct, wgs * width, (n - shifts) // (wgs * width)
+    # a warpgroup's columns of the step in which the row ends
+    end = -(-(n - whole * across) // (wgs * STEP)) * STEP
     # the numbers of all lanes, as a row in the registers of the CTA
     lanes = row_registers.functions(
         dataclasses.replace(
@@ -51,7 +54,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         )
     )
     sum_of_lanes, largest_of_lanes = lanes["sum"], lanes["max"]
-    shared = row_registers.common(1, width)
+    shared = row_registers.common(1)
     column = shared["column"]
 
     @function
@@ -61,15 +64,24 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return range(program_id(0), program_id(0) + 1)
 
     @function
+    def shift():
+        return program_id(0) & 1 if shifts else 0
+
+    @function
     def columns(step):
         """The columns of a step that are all inside the row."""
-        start = (step * wgs + axis_index("wg")) * width
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width)
+        start = (step * wgs + axis_index("wg")) * width + shift()
+        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
-        return ds((whole * wgs + axis_index("wg")) * width, width)
+        return ds(whole * across + axis_index("wg") * end + shift(), end)
+
+    @function
+    def leads():
+        """Whether this warpgroup has the element before the first step."""
+        return shifts and axis_index("wg") == 0 and shift() == 1
 
     @function
     def ring():
@@ -82,9 +94,9 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 
     @function
     def place(at, which):
-        """The slot of the chunk number `at` of this warpgroup."""
+        """The slot of the chunk number `at` of this warpgroup, and where it begins."""
         number = axis_index("wg") * slots + at % slots
-        return number, ds((number * operands + which) * width, width)
+        return number, (number * operands + which) * width
 
     @function
     def fetch(at, x, which):
@@ -93,10 +105,13 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         number = at // held
         k = program_id(0) + number * num_programs(0)
         if k < x.shape[0]:
-            slot, inside = place(at, which)
+            slot, first = place(at, which)
             step = direct + at - number * held
-            j = ds((step * wgs + axis_index("wg")) * width, width)
-            copy_gmem_to_smem(x.at[k, j], buffer.at[inside], landed.at[slot])
+            if step < whole:
+                j = ds((step * wgs + axis_index("wg")) * width, width)
+                copy_gmem_to_smem(x.at[k, j], buffer.at[ds(first, width)], landed.at[slot])
+            elif whole < steps:
+                copy_gmem_to_smem(x.at[k, last()], buffer.at[ds(first, end)], landed.at[slot])
 
     @function
     def fetch_all(at, x, y, z):
@@ -107,13 +122,14 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             fetch(at, z, 2)
 
     @function
-    def in_ring(at, which):
+    def in_ring(k, j, which):
         buffer, landed = ring()
-        slot, inside = place(at, which)
+        at = k // num_programs(0) * held + j.start // across - direct
+        slot, first = place(at, which)
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
             barrier_wait(landed.at[slot])
-        return load_tile(buffer.at[inside], "row 128")[None, :]
+        return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
     def chunk(k, x, j, which):
@@ -121,11 +137,11 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         if held == 0:
             tile = x[ds(k, 1), j]
         elif direct == 0:
-            tile = in_ring(k // num_programs(0) * held + j.start // across, which)
+            tile = in_ring(k, j, which)
         elif j.start < direct * across:
             tile = x[ds(k, 1), j]
         else:
-            tile = in_ring(k // num_programs(0) * held + j.start // across - direct, which)
+            tile = in_ring(k, j, which)
         return tile.astype(np.float32)
 
     @function
@@ -169,6 +185,14 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     @function
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
+        if shifts:
+            if leads():
+                first = ds(0, STEP)
+                x[ds(k, 1), ds(0, STEP, stop=1)] = f(first)
+                if y is not None:
+                    y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
+                if z is not None:
+                    z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
         for number in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
@@ -184,20 +208,68 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return np.where(column(j) < n, tile, other)
 
     @function
-    def added(tile, totals):
-        for c in static_range(0, width, STEP):
-            totals = totals + tile[:, c : c + STEP]
-        return totals
-
-    @function
-    def higher(tile, tops):
-        for c in static_range(0, width, STEP):
-            tops = np.maximum(tops, tile[:, c : c + STEP])
-        return tops
+    def lead(f, other):
+        """The element before the first step, and `other` in its place where there is none."""
+        number = full((1, STEP), other, np.float32)
+        if leads():
+            number = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
+        return number
 
     @function
     def each_lane(number):
         return full((1, STEP), number, np.float32)
+
+    def lane_steps(size: int, inside: bool) -> Any:
+        """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
+        the numbers of lanes."""
+
+        @function
+        def added(tile, totals):
+            for c in static_range(0, size, STEP):
+                totals = totals + tile[:, c : c + STEP]
+            return totals
+
+        @function
+        def higher(tile, tops):
+            for c in static_range(0, size, STEP):
+                tops = np.maximum(tops, tile[:, c : c + STEP])
+            return tops
+
+        @function
+        def online(tile, tops, totals):
+            """Add to maxima and to sums of exp(tile - maximum)."""
+            highest = higher(tile, tops)
+            totals = totals * np.exp(tops - highest)
+            for c in static_range(0, size, STEP):
+                totals = totals + np.exp(tile[:, c : c + STEP] - highest)
+            return highest, totals
+
+        @function
+        def spread(tile, j, counts, means, spreads):
+            """Add to counts, means, and sums of squares about the means."""
+            if inside:
+                own = each_lane(width / STEP)
+                mean = added(tile, each_lane(0.0)) * (STEP / width)
+            else:
+                own = added(kept(full((1, size), 1.0, np.float32), j, 0.0), each_lane(0.0))
+                mean = added(kept(tile, j, 0.0), each_lane(0.0)) / np.maximum(own, 1.0)
+            squares = each_lane(0.0)
+            for c in static_range(0, size, STEP):
+                off = tile[:, c : c + STEP] - mean
+                if not inside:
+                    off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
+                squares = squares + off * off
+            both = np.maximum(counts + own, 1.0)
+            apart = mean - means
+            means = means + apart * (own / both)
+            spreads = spreads + squares + apart * apart * (counts * own / both)
+            return counts + own, means, spreads
+
+        return added, higher, online, spread
+
+    added, higher, online, spread = lane_steps(width, True)
+    _, _, online_lead, _ = lane_steps(STEP, True)
+    added_last, higher_last, online_last, spread_last = lane_steps(end, False)
 
     @function
     def total_of(totals):
@@ -215,88 +287,59 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 
     @function
     def sum_of(f):
-        totals = each_lane(0.0)
+        totals = lead(f, 0.0)
         for step in range(whole):
             totals = added(f(columns(step)), totals)
         if whole < steps:
-            totals = added(kept(f(last()), last(), 0.0), totals)
+            totals = added_last(kept(f(last()), last(), 0.0), totals)
         return total_of(totals)
 
     @function
     def sums(f, g):
-        firsts, seconds = each_lane(0.0), each_lane(0.0)
+        firsts, seconds = lead(f, 0.0), lead(g, 0.0)
         for step in range(whole):
             firsts = added(f(columns(step)), firsts)
             seconds = added(g(columns(step)), seconds)
         if whole < steps:
-            firsts = added(kept(f(last()), last(), 0.0), firsts)
-            seconds = added(kept(g(last()), last(), 0.0), seconds)
+            firsts = added_last(kept(f(last()), last(), 0.0), firsts)
+            seconds = added_last(kept(g(last()), last(), 0.0), seconds)
         return total_of(firsts), total_of(seconds)
 
     @function
     def largest(f):
-        tops = each_lane(-np.inf)
+        tops = lead(f, -np.inf)
         for step in range(whole):
             tops = higher(f(columns(step)), tops)
         if whole < steps:
-            tops = higher(kept(f(last()), last(), -np.inf), tops)
+            tops = higher_last(kept(f(last()), last(), -np.inf), tops)
         return largest_of(tops)
 
     @function
-    def online(tile, tops, totals):
-        """Add a chunk to the maxima and the sums of exp(tile - maximum) of each lane."""
-        highest = higher(tile, tops)
-        totals = totals * np.exp(tops - highest)
-        scaled = highest * LOG2E
-        for c in static_range(0, width, STEP):
-            totals = totals + np.exp2(tile[:, c : c + STEP] * LOG2E - scaled)
-        return highest, totals
-
-    @function
     def softmax(f):
-        tops, totals = each_lane(LOWEST), each_lane(0.0)
+        tops, totals = online_lead(lead(f, -np.inf), each_lane(LOWEST), each_lane(0.0))
         for step in range(whole):
             tops, totals = online(f(columns(step)), tops, totals)
         if whole < steps:
-            tops, totals = online(kept(f(last()), last(), -np.inf), tops, totals)
+            tops, totals = online_last(kept(f(last()), last(), -np.inf), tops, totals)
         top = largest_of(tops)
         total = total_of(totals * np.exp(tops - top))
-        scale, scaled = 1.0 / total, top * LOG2E
+        scale = 1.0 / total
 
         def p(j):
-            return np.exp2(f(j) * LOG2E - scaled) * scale
+            return np.exp(f(j) - top) * scale
 
         return p, top + np.log(total)
 
     @function
-    def spread(tile, j, counts, means, spreads, inside):
-        """Add a chunk to the count, the mean, and the sum of squares about it of each lane."""
-        if inside:
-            own = full((1, STEP), width / STEP, np.float32)
-            mean = added(tile, each_lane(0.0)) * (STEP / width)
-        else:
-            own = added(kept(full((1, width), 1.0, np.float32), j, 0.0), each_lane(0.0))
-            mean = added(kept(tile, j, 0.0), each_lane(0.0)) / np.maximum(own, 1.0)
-        squares = each_lane(0.0)
-        for c in static_range(0, width, STEP):
-            off = tile[:, c : c + STEP] - mean
-            if not inside:
-                off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
-            squares = squares + off * off
-        both = np.maximum(counts + own, 1.0)
-        apart = mean - means
-        means = means + apart * (own / both)
-        spreads = spreads + squares + apart * apart * (counts * own / both)
-        return counts + own, means, spreads
-
-    @function
     def moments(f):
-        counts, means, spreads = each_lane(0.0), each_lane(0.0), each_lane(0.0)
+        means, spreads = lead(f, 0.0), each_lane(0.0)
+        counts = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0)
         for step in range(whole):
             j = columns(step)
-            counts, means, spreads = spread(f(j), j, counts, means, spreads, True)
+            counts, means, spreads = spread(f(j), j, counts, means, spreads)
         if whole < steps:
-            counts, means, spreads = spread(f(last()), last(), counts, means, spreads, False)
+            j = last()
+            counts, means, spreads = spread_last(f(j), j, counts, means, spreads)
         mean = total_of(means * counts) / n
         off = means - mean
         variance = total_of(spreads + counts * off * off) / n

@@ -32,12 +32,12 @@ PLACES = 3
 one each for two that are called once, which saves a barrier"""
 
 
-def common(height: int, width: int) -> dict[str, Function[..., Any]]:
+def common(height: int) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
 
     @function
     def column(j):
-        return iota((1, width), 1) + j.start
+        return iota((1, j.size), 1) + j.start
 
     @function
     def random(k, j, seed):
@@ -240,7 +240,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 
         return centered, variance
 
-    return common(height, width) | {
+    return common(height) | {
         "blocks": blocks,
         "columns": columns,
         "load": load,

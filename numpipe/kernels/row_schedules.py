@@ -139,12 +139,9 @@ def choose(
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
-    # elements of rows at odd addresses are loaded one by one, each to a register
-    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4)
-    steps = -(-n // (wgs * most))
-    width = -(-n // (wgs * steps * STEP)) * STEP
-    if (steps - 1) * wgs * width >= n:
-        width = most
+    # vectors along the columns are loaded element by element, each to a register, where rows shift
+    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 8)
+    steps, width = -(-n // (wgs * most)), most
     slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs
     return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)

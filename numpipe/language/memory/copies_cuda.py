@@ -28,6 +28,10 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         self, plan: CopyPlan, view: ViewType, nbytes: int = 0, sharing: Sharing | None = None
     ) -> None:
         self.plan, self.view, self.nbytes, self.sharing = plan, view, nbytes, sharing
+        # a vector takes one instruction in place of one for each 256 elements
+        self.adjacent = (
+            len(plan.places) > len(plan.axes) == 1 and sharing is None and plan.policy is None
+        )
         super().__init__(name=f"transfer({plan}, {view}, {nbytes}, {sharing})")
 
 
@@ -51,7 +55,34 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
     copy = Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival)
     if transfer.sharing is not None:
         copy.share(transfer.sharing)
-    getattr(copy, nb.literal(how))()
+    if nb.literal(how) == "load" and transfer.adjacent:
+        inside, address = _adjacent(builder, transfer, array, start)
+        with builder.if_else(inside) as (whole, parts):
+            with whole:
+                operands = value.address, address, nb.const(transfer.nbytes), value.arrival
+                kinds = I32, nb.types.int64, I32, I32
+                nb.call(context, builder, cp_async_bulk.load_bytes, kinds, operands)
+            with parts:
+                copy.load()
+    else:
+        getattr(copy, nb.literal(how))()
+
+
+def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> tuple[Any, Any]:
+    """Return (whether a vector is inside its array, the address of its first element)."""
+    inside, address = nb.const(1, nb.i1), array.pointer
+    sizes, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    itemsize = nb.const(transfer.view.ref.arg.dtype.itemsize, nb.i64)
+    for axis, (first, size, stride) in enumerate(zip(start, sizes, strides, strict=True)):
+        count = transfer.view.shape[0] if axis in transfer.plan.axes else 1
+        last = builder.sub(size, nb.const(count))
+        fits = builder.and_(
+            builder.icmp_signed(">=", first, nb.const(0)), builder.icmp_signed("<=", first, last)
+        )
+        inside = builder.and_(inside, fits)
+        far = builder.mul(builder.mul(builder.sext(first, nb.i64), stride), itemsize)
+        address = builder.add(address, far)
+    return inside, address
 
 
 # ---- the operations

@@ -270,7 +270,13 @@ def with_at(kind: type) -> None:
     )
 
 
-nb.attribute(DsType, "start", lambda ty: I32, lambda context, builder, ty, value: value)
+nb.attribute(
+    DsType,
+    "start",
+    lambda ty: None if ty.limited else I32,
+    lambda context, builder, ty, value: value,
+)
+nb.constant_attributes(DsType, None, size=lambda ty: ty.size)
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 with_at(SharedType)
 nb.constant_attributes(
