@@ -245,25 +245,14 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             return highest, totals
 
         @function
-        def spread(tile, j, counts, means, spreads):
-            """Add to counts, means, and sums of squares about the means."""
-            if inside:
-                own = each_lane(width / STEP)
-                mean = added(tile, each_lane(0.0)) * (STEP / width)
-            else:
-                own = added(kept(full((1, size), 1.0, np.float32), j, 0.0), each_lane(0.0))
-                mean = added(kept(tile, j, 0.0), each_lane(0.0)) / np.maximum(own, 1.0)
-            squares = each_lane(0.0)
+        def spread(tile, j, shifts, totals, squares):
+            """Add to the sums of (tile - shifts) and of its squares."""
             for c in static_range(0, size, STEP):
-                off = tile[:, c : c + STEP] - mean
+                off = tile[:, c : c + STEP] - shifts
                 if not inside:
                     off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
-                squares = squares + off * off
-            both = np.maximum(counts + own, 1.0)
-            apart = mean - means
-            means = means + apart * (own / both)
-            spreads = spreads + squares + apart * apart * (counts * own / both)
-            return counts + own, means, spreads
+                totals, squares = totals + off, squares + off * off
+            return totals, squares
 
         return added, higher, online, spread
 
@@ -332,17 +321,25 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 
     @function
     def moments(f):
-        means, spreads = lead(f, 0.0), each_lane(0.0)
-        counts = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0)
+        # differences from a mean of some of the lane's own elements lose few digits
+        if whole > 0:
+            near = added(f(columns(0)), each_lane(0.0)) * (STEP / width)
+        else:
+            near = added_last(kept(f(last()), last(), 0.0), each_lane(0.0)) * (STEP / end)
+        totals = lead(f, 0.0) - np.where(column(ds(0, STEP)) < leads(), near, 0.0)
+        squares = totals * totals
         for step in range(whole):
-            j = columns(step)
-            counts, means, spreads = spread(f(j), j, counts, means, spreads)
+            totals, squares = spread(f(columns(step)), columns(step), near, totals, squares)
+        counts = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0) + whole * (width / STEP)
         if whole < steps:
-            j = last()
-            counts, means, spreads = spread_last(f(j), j, counts, means, spreads)
+            totals, squares = spread_last(f(last()), last(), near, totals, squares)
+            ones = full((1, end), 1.0, np.float32)
+            counts = added_last(kept(ones, last(), 0.0), counts)
+        means = near + totals / np.maximum(counts, 1.0)
         mean = total_of(means * counts) / n
         off = means - mean
-        variance = total_of(spreads + counts * off * off) / n
+        inner = squares - totals * totals / np.maximum(counts, 1.0)
+        variance = total_of(np.maximum(inner, 0.0) + counts * off * off) / n
 
         def centered(j):
             return f(j) - mean

@@ -140,7 +140,7 @@ def choose(
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
     # vectors along the columns are loaded element by element, each to a register, where rows shift
-    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 8)
+    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4)
     steps, width = -(-n // (wgs * most)), most
     slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs
