@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
 from ..language.memory.copies import commit_smem, copy_gmem_to_smem
@@ -185,14 +184,13 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     @function
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
-        if shifts:
-            if leads():
-                first = ds(0, STEP)
-                x[ds(k, 1), ds(0, STEP, stop=1)] = f(first)
-                if y is not None:
-                    y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
-                if z is not None:
-                    z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
+        if leads():
+            first = ds(0, STEP)
+            x[ds(k, 1), ds(0, STEP, stop=1)] = f(first)
+            if y is not None:
+                y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
+            if z is not None:
+                z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
         for number in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number

@@ -1,4 +1,4 @@
-"""`numpipe.rows`: kernels over the rows of matrices, with a schedule that is chosen for each call."""
+"""`numpipe.rows`: kernels over the rows of matrices, with a schedule chosen for each call."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..arch.dtypes import FLOAT32
 from ..core.functions import Function
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
@@ -90,7 +91,7 @@ class Rows:
     steps: int = 0
     slots: int = 0
     operands: int = 1
-    dtype: np.dtype = field(default=np.dtype(np.float32), repr=False)
+    dtype: np.dtype = field(default=FLOAT32, repr=False)
     loops: bool = field(default=False, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
@@ -110,7 +111,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
 def choose(
     n: int,
     operands: int = 1,
-    dtype: np.dtype = np.dtype(np.float32),
+    dtype: np.dtype = FLOAT32,
     aligned: bool = True,
     once: bool = False,
 ) -> Rows:

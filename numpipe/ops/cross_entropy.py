@@ -13,17 +13,12 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .cross_entropy_kernels import (
-    HELD,
-    SHORT,
-    backward_long,
-    backward_short,
-    forward_long,
-    forward_short,
+    backward,
+    forward,
     inverse_count,
     reduced,
 )
 from .declaration import Operand, op
-from .long_rows import cut
 from .op_outputs import allocated
 from .operands import dense
 from .over_rows import MATRIX, ROWS, TYPES, launch_over_rows
@@ -77,7 +72,6 @@ def launch_rows(
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss."""
-    n, smooth = logits.shape[-1], label_smoothing > 0
     optional = {"grad": (ROWS, grad), "lse": (ROWS, lse), "dx": (MATRIX, dlogits)}
     lacking = tuple(name for name, (_, info) in optional.items() if info is None)
     given = {name: (kind, info) for name, (kind, info) in optional.items() if info is not None}
@@ -85,9 +79,7 @@ def launch_rows(
     inputs |= {"grad": given.pop("grad")} if grad is not None else {}
     launch_over_rows(
         "cross_entropy",
-        forward_short(lacking, smooth, debug)
-        if n <= (SHORT if dlogits is None else HELD)
-        else forward_long(cut(n, logits.dtype.itemsize), lacking, smooth, debug),
+        forward(lacking, label_smoothing > 0, debug),
         inputs,
         {"loss": (ROWS, loss), **given},
         target,
@@ -182,11 +174,10 @@ def _launch_backward(
     target: str | None,
     stream: Any,
 ) -> None:
-    n, labels = logits.shape[-1], as_int32(labels)
-    rows = {"labels": (ROWS, labels), "lse": (ROWS, lse), "grad": (ROWS, grad)}
+    rows = {"labels": (ROWS, as_int32(labels)), "lse": (ROWS, lse), "grad": (ROWS, grad)}
     launch_over_rows(
         "cross_entropy",
-        backward_short() if n <= SHORT else backward_long(cut(n, logits.dtype.itemsize)),
+        backward(),
         {"x": (MATRIX, logits), **rows},
         {"dx": (MATRIX, dlogits)},
         target,

@@ -1,8 +1,4 @@
-"""Kernels of the cross entropy of rows of logits, and of its gradient.
-
-Short rows stay in registers (`numpipe.rows`). A longer row is read in blocks (`long_rows`): once
-for the loss, and once more for a gradient that is computed together with it.
-"""
+"""Kernels of the cross entropy of rows of logits, and of its gradient."""
 
 # tiles and schedules in kernels have no types
 # mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
@@ -16,17 +12,11 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel
-from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
-from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
-from .long_rows import Blocks, blocks_kernel, functions
-
-SHORT, HELD = 16384, 8192
-"""most columns of a row in registers: for its loss or its gradient alone, and for both at once"""
 
 
 @function
@@ -37,12 +27,12 @@ def target(p, column, label, grad, smoothing, n):
 
 
 @functools.cache
-def forward_short(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowKernel:
+def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowKernel:
     """Return the kernel ``(x, labels, grad, loss, lse, dx)`` without the `lacking` ones.
 
     x, labels  logits (rows, n) and the column of each row's label
     loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
-    grad, dx   the gradient of each row's loss, and of x
+    grad, dx   the gradient of each row's loss, and of x; dx may be x
 
     With `debug`, the kernel reports labels outside the row.
     """
@@ -50,118 +40,62 @@ def forward_short(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    @rows(without=lacking, operands=1 if "dx" in lacking else 2, **options)
+    @rows(without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
-        i, j = row.block()
-        n = x.shape[1]
-        tile = x[i, j].astype(np.float32)
-        label = row.get(labels).astype(np.int32)
-        counted = label != ignored
-        if row.height == 1:
-            number = labels[program_id(0) // row.cluster]
-            # an element, so that a label outside the row is reported
-            own = x[program_id(0) // row.cluster, 0 if number == ignored else number]
-            picked = full((1, 1), own, np.float32)
-        else:
-            # not used, so that only checks of bounds remain of it
-            x[0, np.where(counted, label, 0).reshape(-1)]
-            picked = row.sum(np.where(row.column() == label, tile, 0.0), n)
-        # a loss near 0 keeps its digits
-        shift = np.where(abs(picked) < np.inf, picked, 0.0)
-        tile = tile - shift
-        p, total = row.softmax(tile, n)
-        value = total - (1.0 - smoothing) * (picked - shift)
-        if smooth:
-            value = value - smoothing / n * row.sum(tile, n)
-        if (row.wgs == 1 or axis_index("wg") == 0) and (
-            row.cluster == 1 or axis_index("part") == 0
-        ):
-            loss[i] = np.where(counted, value, 0.0).reshape(-1)
+        for k in row.blocks(x):
+            logits, block = row.load(k, x)
+            n = x.shape[1]
+            label = row.get(k, labels).astype(np.int32)
+            counted = label != ignored
+            if row.height == 1:
+                number = labels[k]
+                # an element, so that a label outside the row is reported
+                own = x[k, 0 if number == ignored else number]
+                picked = full((1, 1), own, np.float32)
+            else:
+                # not used, so that only checks of bounds remain of it
+                x[0, np.where(counted, label, 0).reshape(-1)]
+                picked = row.sum(lambda j: np.where(row.column(j) == label, logits(j), 0.0))
+            # a loss near 0 keeps its digits
+            shift = np.where(abs(picked) < np.inf, picked, 0.0)
+            p, total = row.softmax(lambda j: logits(j) - shift)
+            value = total - (1.0 - smoothing) * (picked - shift)
+            if smooth:
+                value = value - smoothing / n * row.sum(lambda j: logits(j) - shift)
+            row.put(k, loss, np.where(counted, value, 0.0))
             if lse is not None:
-                lse[i] = (total + shift).reshape(-1)
-        if dx is not None:
-            made = target(p, row.column(), label, row.get(grad), smoothing, n)
-            dx[i, j] = np.where(counted, made, 0.0)
+                row.put(k, lse, total + shift)
+            if dx is not None:
+                scale = row.get(k, grad)
+
+                def made(j):
+                    own = target(p(j), row.column(j), label, scale, smoothing, n)
+                    return np.where(counted, own, 0.0)
+
+                row.store(block, dx, made)
 
     return cross_entropy_rows
 
 
 @functools.cache
-def backward_short() -> RowKernel:
+def backward() -> RowKernel:
     """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
 
-    @rows()
+    @rows(once=True)
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
-        i, j = row.block()
-        label = row.get(labels).astype(np.int32)
-        p = np.exp(x[i, j].astype(np.float32) - row.get(lse))
-        made = target(p, row.column(), label, row.get(grad), smoothing, x.shape[1])
-        dx[i, j] = np.where(label != ignored, made, 0.0)
+        for k in row.blocks(x):
+            logits, block = row.load(k, x)
+            label = row.get(k, labels).astype(np.int32)
+            total, scale = row.get(k, lse), row.get(k, grad)
+
+            def made(j):
+                p = np.exp(logits(j) - total)
+                own = target(p, row.column(j), label, scale, smoothing, x.shape[1])
+                return np.where(label != ignored, own, 0.0)
+
+            row.store(block, dx, made)
 
     return cross_entropy_gradient
-
-
-@functools.cache
-def forward_long(
-    blocks: Blocks, lacking: tuple[str, ...], smooth: bool, debug: bool = False
-) -> Kernel:
-    """Return the kernel of `forward_short` for longer rows; dx may be x."""
-    of = functions(blocks, smooth)
-    normalizer, block, end, whole = of.normalizer, of.block, of.end, blocks.whole
-    column, column_end = of.column, of.column_end
-
-    @blocks_kernel(blocks, debug, grid=lambda x: (x.shape[0],), without=lacking)
-    def cross_entropy_blocks(x, labels, grad, loss, lse, dx, *, smoothing, ignored):
-        at = program_id(0)
-        r, n, label = ds(at, 1), x.shape[1], labels[at]
-        counted = full((1, 1), label, np.int32) != ignored
-        picked = x[at, 0 if label == ignored else label]
-        top, total, plain = normalizer(x, r, n)
-        value = np.log(total) + (1.0 - smoothing) * (top - full((1, 1), picked, np.float32))
-        if smooth:
-            value = value + smoothing * (top - plain / n)
-        if axis_index("wg") == 0:
-            loss[r] = np.where(counted, value, 0.0).reshape(-1)
-            if lse is not None:
-                lse[r] = (top + np.log(total)).reshape(-1)
-        if dx is not None:
-            scale, inverse = grad[at], 1.0 / total
-
-            def made(tile, columns):
-                p = np.exp(tile.astype(np.float32) - top) * inverse
-                return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
-
-            for k in range(blocks.tail):
-                dx[r, end(k)] = made(x[r, end(k)], column_end(k))
-            for k in range(whole):
-                b = whole - 1 - k
-                dx[r, block(b)] = made(x[r, block(b)], column(b))
-
-    return cross_entropy_blocks
-
-
-@functools.cache
-def backward_long(blocks: Blocks) -> Kernel:
-    """Return the kernel of `backward_short` for longer rows."""
-    of = functions(blocks)
-    block, end, column, column_end = of.block, of.end, of.column, of.column_end
-
-    @blocks_kernel(blocks, grid=lambda x: (x.shape[0],))
-    def cross_entropy_blocks_gradient(x, labels, lse, grad, dx, *, smoothing, ignored):
-        at = program_id(0)
-        r, n, label, total, scale = ds(at, 1), x.shape[1], labels[at], lse[at], grad[at]
-        counted = full((1, 1), label, np.int32) != ignored
-
-        def made(tile, columns):
-            p = np.exp(tile.astype(np.float32) - total)
-            return np.where(counted, target(p, columns, label, scale, smoothing, n), 0.0)
-
-        for k in range(blocks.whole):
-            dx[r, block(k)] = made(x[r, block(k)], column(k))
-        for k in range(blocks.tail):
-            dx[r, end(k)] = made(x[r, end(k)], column_end(k))
-
-    return cross_entropy_blocks_gradient
 
 
 VECTOR = 1024

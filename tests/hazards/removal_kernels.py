@@ -44,7 +44,7 @@ from tests.kernels import (
     wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
-from tests.kernels.rows_of_kernels import scaled
+from tests.kernels.rows_of_kernels import in_steps, scaled
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -508,16 +508,16 @@ for groups in (1, 2):
         ints(16, 512),
     )
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
-SHARED_ROW = Rows(1, 512, wgs=2, whole=512)
+SHARED_ROW = Rows(1024, 1, 512, wgs=2, whole=512)
 run(
     "a row that warpgroups share",
-    softmax_kernels.forward_rows(False).scheduled(SHARED_ROW),
+    softmax_kernels.forward(False).scheduled(SHARED_ROW),
     ints(1, 1024),
     out(1, 1024),
 )
 run(
     "the gradient of such a row",
-    softmax_kernels.backward_rows(False).scheduled(SHARED_ROW),
+    softmax_kernels.backward(False).scheduled(SHARED_ROW),
     ints(1, 1024),
     ints(1, 1024),
     out(1, 1024),
@@ -529,13 +529,13 @@ run(
     np.zeros((1, 1), F32),
     out(1, 8192, dtype=F32),
 )
-for row in (SHARED_ROW, Rows(1, 512, cluster=2, whole=512)):
+for row in (SHARED_ROW, in_steps(1024, 2), in_steps(3072, 2)):
     run(
-        f"two sums over a row that {row.wgs} warpgroups and {row.cluster} CTAs share",
+        f"two sums over a row that warpgroups share, in {row.steps} steps",
         scaled.scheduled(row),
-        ints(1, 1024),
-        ints(1, dtype=F32),
-        out(1, 1024),
+        ints(5 if row.steps else 1, row.n),
+        ints(5 if row.steps else 1, dtype=F32),
+        out(5 if row.steps else 1, row.n),
     )
 for consumed in (False, True):
     run(

@@ -8,6 +8,7 @@ import numpy as np
 
 import numpipe
 from numpipe import ArrayType
+from numpipe.kernels.row_kernels import Rows
 
 
 def same(x: Any) -> Any:
@@ -16,26 +17,42 @@ def same(x: Any) -> Any:
 
 @numpipe.rows(out_type=same)
 def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
-    i, j = row.block()
-    centered, variance = row.moments(x[i, j].astype(np.float32), x.shape[1])
-    y[i, j] = centered * numpipe.rsqrt(variance + eps) * gamma[j] + beta[j]
+    for k in row.blocks(x):
+        value, block = row.load(k, x)
+        centered, variance = row.moments(value)
+        scale = numpipe.rsqrt(variance + eps)
+        row.store(block, y, lambda j: centered(j) * scale * gamma[j] + beta[j])
 
 
 @numpipe.rows(out_type=lambda x: (same(x), ArrayType((x.shape[0],), np.float32)))
 def softmax(x, y, lse, *, row: numpipe.Static):
-    i, j = row.block()
-    y[i, j], total = row.softmax(x[i, j].astype(np.float32), x.shape[1])
-    row.put(lse, total)
+    for k in row.blocks(x):
+        value, block = row.load(k, x)
+        p, total = row.softmax(value)
+        row.put(k, lse, total)
+        row.store(block, y, p)
 
 
 @numpipe.rows(out_type=same)
 def scaled(x, scale, y, *, row: numpipe.Static):
     """y = scale * (x / (1 + sum(x * x)) - max(x)), by row, and the column where x is 0"""
-    i, j = row.block()
-    tile, n = x[i, j].astype(np.float32), x.shape[1]
-    tile = np.where(tile == 0.0, row.column().astype(np.float32), tile)
-    apart = tile / (1.0 + row.sum(tile * tile, n)) - row.max(tile, n)
-    y[i, j] = apart * row.get(scale)
+    for k in row.blocks(x):
+        value, block = row.load(k, x)
+
+        def number(j):
+            return np.where(value(j) == 0.0, row.column(j).astype(np.float32), value(j))
+
+        total, top = row.sum(lambda j: number(j) * number(j)), row.max(number)
+        by = row.get(k, scale)
+        row.store(block, y, lambda j: (number(j) / (1.0 + total) - top) * by)
+
+
+def in_steps(n: int, slots: int, dtype: Any = np.float32, operands: int = 1) -> Rows:
+    """Return a schedule for rows of n columns, of which two warpgroups take 512 each in a step, and
+    of which `slots` chunks of each are in shared memory."""
+    steps = -(-n // 1024)
+    kind = np.dtype(dtype)
+    return Rows(n, 1, 512, 2, 0, 1, steps, slots, operands, kind, slots > 0)
 
 
 def expected(name: str, x: Any, *more: Any) -> tuple[Any, ...]:
@@ -62,10 +79,11 @@ def operands(name: str, x: Any) -> list[Any]:
 KERNELS = {"layer_norm": layer_norm, "softmax": softmax, "scaled": scaled}
 
 
-def wrong(name: str, x: Any, target: str) -> list[float]:
+def wrong(name: str, x: Any, target: str, schedule: Rows | None = None) -> list[float]:
     """Return the relative errors of a call's results that are too large."""
-    more = operands(name, x)
-    got = KERNELS[name](x, *more, target=target)
+    more, kernel = operands(name, x), KERNELS[name]
+    of = kernel.kernel(x, *more) if schedule is None else kernel.scheduled(schedule)
+    got = of(x, *more, target=target)
     got = got if isinstance(got, tuple) else (got,)
     bound = 2e-6 if x.dtype == np.float32 else 4e-3
     errors = [

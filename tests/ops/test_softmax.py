@@ -17,8 +17,8 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.ops import softmax_kernels
 from numpipe.ops.log_softmax import log_softmax_backward
-from numpipe.ops.long_rows import cut
 from numpipe.ops.softmax import softmax_backward
+from tests.kernels.rows_of_kernels import in_steps
 
 NAMES = ["softmax", "log_softmax"]
 
@@ -58,12 +58,10 @@ def test_rows_of_any_layout(name: str, layout: str) -> None:
     np.testing.assert_allclose(getattr(ops, name)(x), expected(name, x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("held", [1 << 17, 0], ids=["in registers", "in blocks"])
+@pytest.mark.parametrize("columns", [17001, 40004])
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_of_any_length(name: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """17001 columns end in a narrow block."""
-    monkeypatch.setattr(softmax_kernels, "HELD", held)
-    x, grad = numbers(2, 17001), numbers(2, 1, 17001)[:, 0]
+def test_rows_of_any_length(name: str, columns: int) -> None:
+    x, grad = numbers(2, columns), numbers(2, 1, columns)[:, 0]
     y, right = getattr(ops, name)(x), expected(name, x)
     assert np.linalg.norm(y - right) < 1e-6 * np.linalg.norm(right)
     backward = softmax_backward if name == "softmax" else log_softmax_backward
@@ -75,13 +73,10 @@ def test_rows_of_any_length(name: str, held: int, monkeypatch: pytest.MonkeyPatc
     assert np.linalg.norm(backward(y, grad) - right) < 1e-6 * np.linalg.norm(right)
 
 
-@pytest.mark.parametrize("kernel", [softmax_kernels.forward, softmax_kernels.backward])
-def test_blocks_of_a_row_show_no_hazard(kernel: Any) -> None:
-    x = numbers(2, 3001)
-    arrays = [x] * (1 if kernel is softmax_kernels.forward else 2)
-    found = numpipe.verify(
-        kernel(cut(3001, 4, 2, 2048, 512), False), *arrays, x.copy(), schedules=5
-    )
+def test_steps_of_a_gradient_show_no_hazard() -> None:
+    x = numbers(3, 3004)
+    kernel = softmax_kernels.backward(False).scheduled(in_steps(3004, 2, operands=2))
+    found = numpipe.verify(kernel, x, x, x.copy(), schedules=5)
     assert found.ok, str(found)
 
 
