@@ -66,16 +66,28 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     def shift():
         return program_id(0) & 1 if shifts else 0
 
+    # chunks of two matrices leave no registers for the next ones
+    paired = whole // 2 * 2 if operands == 1 else 0
+    furthest = (max(whole, 1) * wgs - 1) * width + shifts
+
     @function
     def columns(step):
         """The columns of a step that are all inside the row."""
         start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
+        return ds(start, width, most=furthest)
+
+    @function
+    def landed_columns(step):
+        """The same columns, whose chunks have landed. Another bound makes them another type."""
+        start = (step * wgs + axis_index("wg")) * width + shift()
+        return ds(start, width, most=furthest + 1)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
-        return ds(whole * across + axis_index("wg") * end + shift(), end)
+        start = whole * across
+        most = start + (wgs - 1) * end + shifts
+        return ds(start + axis_index("wg") * end + shift(), end, most=most)
 
     @function
     def leads():
@@ -121,13 +133,20 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             fetch(at, z, 2)
 
     @function
-    def in_ring(k, j, which):
-        buffer, landed = ring()
-        at = k // num_programs(0) * held + j.start // across - direct
-        slot, first = place(at, which)
-        # the first value of the chunk waits for it
+    def await_chunk(at):
+        """Wait for a chunk, unless this warpgroup has done so."""
+        _, landed = ring()
+        slot, _ = place(at, 0)
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
             barrier_wait(landed.at[slot])
+
+    @function
+    def in_ring(k, j, which):
+        buffer, _ = ring()
+        at = k // num_programs(0) * held + j.start // across - direct
+        slot, first = place(at, which)
+        if j.most != furthest + 1:
+            await_chunk(at)
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
@@ -150,6 +169,16 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
             y[ds(k, 1), j] = g(j)
         if z is not None:
             z[ds(k, 1), j] = h(j)
+
+    @function
+    def store_two(k, step, x, f, y, g, z, h):
+        """Compute two chunks before they are stored, so that their loads overlap."""
+        i, j, after = ds(k, 1), landed_columns(step), landed_columns(step + 1)
+        if y is None:
+            x[i, j], x[i, after] = f(j), f(after)
+        else:
+            store_chunk(k, j, x, f, y, g, z, h)
+            store_chunk(k, after, x, f, y, g, z, h)
 
     @function
     def load(k, x, y=None, z=None):
@@ -191,10 +220,18 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
                 y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
             if z is not None:
                 z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
-        for number in range(whole):
-            # without a ring in reverse: the last chunks that were read are still in L2
+        if slots:
+            for at in range(whole - direct):
+                await_chunk(k // num_programs(0) * held + at)
+        # without a ring in reverse: the last chunks that were read are still in L2
+        for number in range(0, paired, 2):
+            step = number if slots else whole - 2 - number
+            store_two(k, step, x, f, y, g, z, h)
+            refill(step)
+            refill(step + 1)
+        for number in range(paired, whole):
             step = number if slots else whole - 1 - number
-            store_chunk(k, columns(step), x, f, y, g, z, h)
+            store_chunk(k, landed_columns(step), x, f, y, g, z, h)
             refill(step)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g, z, h)
@@ -206,109 +243,112 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         return np.where(column(j) < n, tile, other)
 
     @function
+    def each_lane(number):
+        return full((1, STEP), number, np.float32)
+
+    @function
     def lead(f, other):
         """The element before the first step, and `other` in its place where there is none."""
-        number = full((1, STEP), other, np.float32)
+        number = each_lane(other)
         if leads():
             number = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
         return number
-
-    @function
-    def each_lane(number):
-        return full((1, STEP), number, np.float32)
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
         the numbers of lanes."""
 
         @function
-        def added(tile, totals):
+        def added(tile, j, totals):
+            if not inside:
+                tile = kept(tile, j, 0.0)
             for c in static_range(0, size, STEP):
                 totals = totals + tile[:, c : c + STEP]
             return totals
 
         @function
-        def higher(tile, tops):
+        def both(tiles, j, totals):
+            (one, other), (first, second) = tiles, totals
+            return added(one, j, first), added(other, j, second)
+
+        @function
+        def higher(tile, j, tops):
+            if not inside:
+                tile = kept(tile, j, -np.inf)
             for c in static_range(0, size, STEP):
                 tops = np.maximum(tops, tile[:, c : c + STEP])
             return tops
 
         @function
-        def online(tile, tops, totals):
+        def online(tile, j, numbers):
             """Add to maxima and to sums of exp(tile - maximum)."""
-            highest = higher(tile, tops)
+            tops, totals = numbers
+            if not inside:
+                tile = kept(tile, j, -np.inf)
+            highest = tops
+            for c in static_range(0, size, STEP):
+                highest = np.maximum(highest, tile[:, c : c + STEP])
             totals = totals * np.exp(tops - highest)
             for c in static_range(0, size, STEP):
                 totals = totals + np.exp(tile[:, c : c + STEP] - highest)
             return highest, totals
 
         @function
-        def spread(tile, j, shifts, totals, squares):
-            """Add to the sums of (tile - shifts) and of its squares."""
+        def spread(tile, j, numbers):
+            """Add to the sums of (tile - near) and of its squares."""
+            near, totals, squares = numbers
             for c in static_range(0, size, STEP):
-                off = tile[:, c : c + STEP] - shifts
+                off = tile[:, c : c + STEP] - near
                 if not inside:
                     off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
                 totals, squares = totals + off, squares + off * off
-            return totals, squares
+            return near, totals, squares
 
-        return added, higher, online, spread
+        return added, both, higher, online, spread
 
-    added, higher, online, spread = lane_steps(width, True)
-    _, _, online_lead, _ = lane_steps(STEP, True)
-    added_last, higher_last, online_last, spread_last = lane_steps(end, False)
+    added, both, higher, online, spread = lane_steps(width, True)
+    added_last, both_last, higher_last, online_last, spread_last = lane_steps(end, False)
+
+    @function
+    def fold(f, add, add_last, numbers):
+        """Add a value's chunks to the numbers of lanes, two at a time, so that their loads
+        overlap."""
+        for step in range(0, paired, 2):
+            first, second = f(columns(step)), f(columns(step + 1))
+            numbers = add(second, columns(step + 1), add(first, columns(step), numbers))
+        for step in range(paired, whole):
+            numbers = add(f(columns(step)), columns(step), numbers)
+        if whole < steps:
+            numbers = add_last(f(last()), last(), numbers)
+        return numbers
 
     @function
     def total_of(totals):
-        def value(j):
-            return totals
-
-        return sum_of_lanes(value)
-
-    @function
-    def largest_of(tops):
-        def value(j):
-            return tops
-
-        return largest_of_lanes(value)
+        return sum_of_lanes(lambda j: totals)
 
     @function
     def sum_of(f):
-        totals = lead(f, 0.0)
-        for step in range(whole):
-            totals = added(f(columns(step)), totals)
-        if whole < steps:
-            totals = added_last(kept(f(last()), last(), 0.0), totals)
-        return total_of(totals)
+        return total_of(fold(f, added, added_last, lead(f, 0.0)))
 
     @function
     def sums(f, g):
-        firsts, seconds = lead(f, 0.0), lead(g, 0.0)
-        for step in range(whole):
-            firsts = added(f(columns(step)), firsts)
-            seconds = added(g(columns(step)), seconds)
-        if whole < steps:
-            firsts = added_last(kept(f(last()), last(), 0.0), firsts)
-            seconds = added_last(kept(g(last()), last(), 0.0), seconds)
-        return total_of(firsts), total_of(seconds)
+        def pair(j):
+            return f(j), g(j)
+
+        first, second = fold(pair, both, both_last, (lead(f, 0.0), lead(g, 0.0)))
+        return total_of(first), total_of(second)
 
     @function
     def largest(f):
-        tops = lead(f, -np.inf)
-        for step in range(whole):
-            tops = higher(f(columns(step)), tops)
-        if whole < steps:
-            tops = higher_last(kept(f(last()), last(), -np.inf), tops)
-        return largest_of(tops)
+        tops = fold(f, higher, higher_last, lead(f, -np.inf))
+        return largest_of_lanes(lambda j: tops)
 
     @function
     def softmax(f):
-        tops, totals = online_lead(lead(f, -np.inf), each_lane(LOWEST), each_lane(0.0))
-        for step in range(whole):
-            tops, totals = online(f(columns(step)), tops, totals)
-        if whole < steps:
-            tops, totals = online_last(kept(f(last()), last(), -np.inf), tops, totals)
-        top = largest_of(tops)
+        element = lead(f, -np.inf)
+        first = np.maximum(element, LOWEST)
+        tops, totals = fold(f, online, online_last, (first, np.exp(element - first)))
+        top = largest_of_lanes(lambda j: tops)
         total = total_of(totals * np.exp(tops - top))
         scale = 1.0 / total
 
@@ -321,23 +361,20 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     def moments(f):
         # differences from a mean of some of the lane's own elements lose few digits
         if whole > 0:
-            near = added(f(columns(0)), each_lane(0.0)) * (STEP / width)
+            near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
         else:
-            near = added_last(kept(f(last()), last(), 0.0), each_lane(0.0)) * (STEP / end)
-        totals = lead(f, 0.0) - np.where(column(ds(0, STEP)) < leads(), near, 0.0)
-        squares = totals * totals
-        for step in range(whole):
-            totals, squares = spread(f(columns(step)), columns(step), near, totals, squares)
-        counts = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0) + whole * (width / STEP)
+            near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
+        has = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0)
+        off = (lead(f, 0.0) - near) * has
+        _, totals, squares = fold(f, spread, spread_last, (near, off, off * off))
+        counts = has + whole * (width / STEP)
         if whole < steps:
-            totals, squares = spread_last(f(last()), last(), near, totals, squares)
-            ones = full((1, end), 1.0, np.float32)
-            counts = added_last(kept(ones, last(), 0.0), counts)
-        means = near + totals / np.maximum(counts, 1.0)
-        mean = total_of(means * counts) / n
-        off = means - mean
-        inner = squares - totals * totals / np.maximum(counts, 1.0)
-        variance = total_of(np.maximum(inner, 0.0) + counts * off * off) / n
+            counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
+        inverse = 1.0 / np.maximum(counts, 1.0)
+        mean = total_of(near * counts + totals) / n
+        off = near + totals * inverse - mean
+        inner = np.maximum(squares - totals * totals * inverse, 0.0)
+        variance = total_of(inner + counts * off * off) / n
 
         def centered(j):
             return f(j) - mean

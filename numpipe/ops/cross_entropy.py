@@ -20,8 +20,8 @@ from .cross_entropy_kernels import (
 )
 from .declaration import Operand, op
 from .op_outputs import allocated
-from .operands import dense
-from .over_rows import MATRIX, ROWS, TYPES, launch_over_rows
+from .operands import copied, dense
+from .over_rows import MATRIX, ROWS, TYPES, flat, launch_over_rows
 
 __all__ = ["cross_entropy"]
 
@@ -94,21 +94,21 @@ def floats(op: str, like: ArrayInfo, shape: tuple[int, ...], stream: Any) -> Arr
     return allocated(op, like._replace(dtype=np.dtype(np.float32)), shape, stream)
 
 
+def in_a_row(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+    """Return the elements of an array, with labels as int32, as a matrix of one row."""
+    info = as_int32(info) if info.dtype.kind == "i" else info
+    view = flat(ROWS, info) or flat(ROWS, copied(info, target, stream))
+    assert view is not None
+    return strided(view, (1, *view.shape), (0, *view.strides))
+
+
 def inverse_of(
     labels: ArrayInfo, like: ArrayInfo, mean: bool, ignore_index: int, target: Any, stream: Any
 ) -> ArrayInfo:
     """Return the number, (1,), that multiplies the sum of losses for a mean, or 1 for a sum."""
     made = floats("cross_entropy", like, (1,), stream)
-    launch_over_rows(
-        "cross_entropy",
-        inverse_count,
-        {"labels": (ROWS, as_int32(labels))},
-        {"inverse": (ROWS, made)},
-        target,
-        stream,
-        ignored=int(ignore_index),
-        mean=bool(mean),
-    )
+    place = {"target": target, "stream": stream}
+    inverse_count(in_a_row(labels, **place), made, ignored=ignore_index, mean=mean, **place)
     return made
 
 
@@ -122,16 +122,9 @@ def launch_reduced(
     stream: Any,
 ) -> None:
     """Store the sum or mean of losses."""
-    launch_over_rows(
-        "cross_entropy",
-        reduced,
-        {"losses": (ROWS, losses), "labels": (ROWS, as_int32(labels))},
-        {"result": (ROWS, loss)},
-        target,
-        stream,
-        ignored=int(ignore_index),
-        mean=bool(mean),
-    )
+    place = {"target": target, "stream": stream}
+    rows = in_a_row(losses, **place), in_a_row(labels, **place)
+    reduced(*rows, strided(loss, (1,), (4,)), ignored=ignore_index, mean=mean, **place)
 
 
 def repeated(number: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:

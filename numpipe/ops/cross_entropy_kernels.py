@@ -98,32 +98,34 @@ def backward() -> RowKernel:
     return cross_entropy_gradient
 
 
-VECTOR = 1024
-"""elements of a vector that a warpgroup adds at once"""
+VECTOR = 4096
+"""elements that a warpgroup adds at once"""
 
 
 @function
 def counted(labels, k, ignored):
     """Return 1 for labels of vector k that are not ignored, else 0."""
-    inside = iota(VECTOR) + k * VECTOR < labels.shape[0]
-    return np.where((labels[ds(k * VECTOR, VECTOR)] != ignored) & inside, 1.0, 0.0)
+    inside = iota((1, VECTOR), 1) + k * VECTOR < labels.shape[1]
+    own = labels[ds(0, 1), ds(k * VECTOR, VECTOR)]
+    return np.where((own != ignored) & inside, 1.0, 0.0)
 
 
 @kernel(grid=(1,), warp_specialized=False)
 def inverse_count(labels, inverse, *, ignored, mean):
-    """inverse[0] = 1 / number of labels that are not ignored, or 1 without `mean`"""
-    counts = full(VECTOR, 0.0, np.float32)
-    for k in range(cdiv(labels.shape[0], VECTOR)):
+    """inverse[0] = 1 / number of labels (1, n) that are not ignored, or 1 without `mean`"""
+    counts = full((1, VECTOR), 0.0, np.float32)
+    for k in range(cdiv(labels.shape[1], VECTOR)):
         counts = counts + counted(labels, k, ignored)
     inverse[ds(0, 1)] = 1.0 / full(1, counts.sum() if mean else 1.0, np.float32)
 
 
 @kernel(grid=(1,), warp_specialized=False)
 def reduced(losses, labels, result, *, ignored, mean):
-    """result[0] = sum of losses, with `mean` over the number of labels that are not ignored"""
-    totals = counts = full(VECTOR, 0.0, np.float32)
-    for k in range(cdiv(labels.shape[0], VECTOR)):
-        totals = totals + losses[ds(k * VECTOR, VECTOR)]
+    """result[0] = sum of losses (1, n), with `mean` over the number of labels (1, n) that are not
+    ignored"""
+    totals = counts = full((1, VECTOR), 0.0, np.float32)
+    for k in range(cdiv(labels.shape[1], VECTOR)):
+        totals = totals + losses[ds(0, 1), ds(k * VECTOR, VECTOR)]
         counts = counts + counted(labels, k, ignored)
     count = counts.sum() if mean else 1.0
     result[ds(0, 1)] = full(1, totals.sum(), np.float32) / full(1, count, np.float32)
