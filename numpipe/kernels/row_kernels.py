@@ -117,14 +117,15 @@ def rows(
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
         def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
             for k in row.blocks(x):
-                centered, variance = row.moments(row.load(k, x))
+                value, block = row.load(k, x)
+                centered, variance = row.moments(value)
                 scale = numpipe.rsqrt(variance + eps)
-                row.store(k, y, lambda j: centered(j) * scale * gamma[j] + beta[j])
+                row.store(block, y, lambda j: centered(j) * scale * gamma[j] + beta[j])
 
         y = layer_norm(x, gamma, beta)
 
     operands  matrices whose rows the kernel loads, 1 to 3
-    once      whether it uses each element only once, such as a kernel that returns sums
+    once      whether it has one pass over a row: a single reduction, or a single store
     programs  "": as many programs as there are blocks of rows, or SMs. Or the name of an array with
               a row for each program: for sums along the columns
     options   options of `numpipe.kernel`, such as out_type

@@ -57,18 +57,19 @@ class Rows:
     loops    whether a CTA computes several blocks of rows
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
-    returns a tile (rows, columns), for example ``x(j) * gamma[j]``.
+    returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
 
     ===================================  ==========================================================
     ``for k in row.blocks(x):``          the blocks of rows of x that this program computes
-    ``x_ = row.load(k, x)``,             the rows of block k of up to three matrices, as float32
-    ``x_, y_ = row.load(k, x, y)``       values
+    ``x_, block = row.load(k, x)``,      the rows of block k of up to three matrices, as values, and
+    ``x_, y_, block = row.load(k, x,     what `store` needs
+    y)``
     ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
-    ``row.sums(f, g)``                   the sums of two values, exchanged once
+    ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   (value minus the mean of its row, variance of its row)
     ``row.softmax(f)``                   (softmax of each row as a value, log(sum(exp(f))))
-    ``row.store(k, y, f)``,              store values to the rows of block k of up to three
-    ``row.store(k, y, f, z, g)``         matrices
+    ``row.store(block, y, f)``,          store values to the rows of up to three matrices, once and
+    ``row.store(block, y, f, z, g)``     last: the next rows may then replace this one
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
