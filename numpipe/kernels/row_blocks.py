@@ -12,13 +12,13 @@ are read from the array in each pass: later ones find them in L2.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..core.functions import Function, function
 from ..core.static_range import static_range
-from ..language.memory.copies import commit_smem, copy_gmem_to_smem
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
@@ -31,12 +31,9 @@ from ..plan.context import axis_index, num_programs, program_id
 from . import row_registers
 from .row_registers import LOWEST
 
-if TYPE_CHECKING:
-    from .row_schedules import Rows
 
-
-def functions(rows: Rows) -> dict[str, Function[..., Any]]:
-    """Return the functions of a schedule, by name."""
+def functions(rows: Any) -> dict[str, Function[..., Any]]:
+    """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype = rows.operands, rows.dtype
     direct = max(0, steps - slots)
@@ -144,7 +141,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     def in_ring(k, j, which):
         buffer, _ = ring()
         at = k // num_programs(0) * held + j.start // across - direct
-        slot, first = place(at, which)
+        _, first = place(at, which)
         if j.most != furthest + 1:
             await_chunk(at)
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
@@ -193,7 +190,7 @@ def functions(rows: Rows) -> dict[str, Function[..., Any]]:
         def refill(step):
             """Load what comes next to the slot of a chunk."""
             if slots and step >= direct:
-                commit_smem()
+                meet()
                 fetch_all(first + step - direct + slots, x, y, z)
 
         if y is not None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, join_row, split_row
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
-
-if TYPE_CHECKING:
-    from .row_schedules import Rows
 
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
@@ -61,8 +58,8 @@ def common(height: int) -> dict[str, Function[..., Any]]:
     return {"column": column, "random": random, "get": get, "put": put}
 
 
-def functions(rows: Rows) -> dict[str, Function[..., Any]]:
-    """Return the functions of a schedule, by name."""
+def functions(rows: Any) -> dict[str, Function[..., Any]]:
+    """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs = rows.n, rows.height, rows.width, rows.wgs
     shared, whole, loops = height == 1, rows.whole, rows.loops
 

@@ -533,7 +533,7 @@ for row in (SHARED_ROW, in_steps(1024, 2), in_steps(3072, 2)):
     run(
         f"two sums over a row that warpgroups share, in {row.steps} steps",
         scaled.scheduled(row),
-        ints(5 if row.steps else 1, row.n),
+        ints(5 if row.steps else 1, row.n, dtype=F32),
         ints(5 if row.steps else 1, dtype=F32),
         out(5 if row.steps else 1, row.n),
     )
