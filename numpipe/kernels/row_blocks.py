@@ -63,21 +63,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def shift():
         return program_id(0) & 1 if shifts else 0
 
-    # chunks of two matrices leave no registers for the next ones
-    paired = whole // 2 * 2 if operands == 1 else 0
-    furthest = (max(whole, 1) * wgs - 1) * width + shifts
-
     @function
     def columns(step):
         """The columns of a step that are all inside the row."""
         start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=furthest)
-
-    @function
-    def landed_columns(step):
-        """The same columns, whose chunks have landed. Another bound makes them another type."""
-        start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=furthest + 1)
+        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
 
     @function
     def last():
@@ -130,20 +120,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             fetch(at, z, 2)
 
     @function
-    def await_chunk(at):
-        """Wait for a chunk, unless this warpgroup has done so."""
-        _, landed = ring()
-        slot, _ = place(at, 0)
+    def in_ring(k, j, which):
+        buffer, landed = ring()
+        at = k // num_programs(0) * held + j.start // across - direct
+        slot, first = place(at, which)
+        # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
             barrier_wait(landed.at[slot])
-
-    @function
-    def in_ring(k, j, which):
-        buffer, _ = ring()
-        at = k // num_programs(0) * held + j.start // across - direct
-        _, first = place(at, which)
-        if j.most != furthest + 1:
-            await_chunk(at)
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
@@ -166,16 +149,6 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             y[ds(k, 1), j] = g(j)
         if z is not None:
             z[ds(k, 1), j] = h(j)
-
-    @function
-    def store_two(k, step, x, f, y, g, z, h):
-        """Compute two chunks before they are stored, so that their loads overlap."""
-        i, j, after = ds(k, 1), landed_columns(step), landed_columns(step + 1)
-        if y is None:
-            x[i, j], x[i, after] = f(j), f(after)
-        else:
-            store_chunk(k, j, x, f, y, g, z, h)
-            store_chunk(k, after, x, f, y, g, z, h)
 
     @function
     def load(k, x, y=None, z=None):
@@ -217,18 +190,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
                 y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
             if z is not None:
                 z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
-        if slots:
-            for at in range(whole - direct):
-                await_chunk(k // num_programs(0) * held + at)
-        # without a ring in reverse: the last chunks that were read are still in L2
-        for number in range(0, paired, 2):
-            step = number if slots else whole - 2 - number
-            store_two(k, step, x, f, y, g, z, h)
-            refill(step)
-            refill(step + 1)
-        for number in range(paired, whole):
+        for number in range(whole):
+            # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
-            store_chunk(k, landed_columns(step), x, f, y, g, z, h)
+            store_chunk(k, columns(step), x, f, y, g, z, h)
             refill(step)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g, z, h)
@@ -308,12 +273,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def fold(f, add, add_last, numbers):
-        """Add a value's chunks to the numbers of lanes, two at a time, so that their loads
-        overlap."""
-        for step in range(0, paired, 2):
-            first, second = f(columns(step)), f(columns(step + 1))
-            numbers = add(second, columns(step + 1), add(first, columns(step), numbers))
-        for step in range(paired, whole):
+        """Add a value's chunks to the numbers of lanes."""
+        for step in range(whole):
             numbers = add(f(columns(step)), columns(step), numbers)
         if whole < steps:
             numbers = add_last(f(last()), last(), numbers)

@@ -31,6 +31,8 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
+HELD = 16384
+"""most columns of a row in registers, if TMA can load it"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 RING = 196608
@@ -133,7 +135,7 @@ def choose(
     part, wgs = PART // operands, 1
     while n > part * wgs:
         wgs *= 2
-    if wgs <= MOST_WARPGROUPS:
+    if wgs <= MOST_WARPGROUPS and (n <= HELD or not aligned):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // 256 * 256

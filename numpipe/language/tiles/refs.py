@@ -68,9 +68,8 @@ class Ds:
     most: int | None = None
     """the largest value that `start` may have, if known when the kernel is compiled"""
 
-    def __init__(self, start: Any, size: int, stop: Any = None, most: int | None = None) -> None:
+    def __init__(self, start: Any, size: int, stop: Any = None) -> None:
         self.start, self.size, self.stop, self.limited = start, size, stop, stop is not None
-        self.most = most
 
     def __repr__(self) -> str:
         return f"ds({self.start}, {self.size}{f', stop={self.stop}' * self.limited})"
@@ -122,7 +121,7 @@ def ds(start: Any, size: int, stop: Any = None, most: int | None = None) -> Ds:
             f"a start in 0…{most}, or another `most`",
             "selects elements",
         )
-    return Ds(start, ds_size(size), stop, most)
+    return Ds(start, ds_size(size), stop)
 
 
 def no_stop(stop: Any) -> SpecError:

@@ -276,7 +276,7 @@ nb.attribute(
     lambda ty: None if ty.limited else I32,
     lambda context, builder, ty, value: value,
 )
-nb.constant_attributes(DsType, None, size=lambda ty: ty.size, most=lambda ty: ty.most)
+nb.constant_attributes(DsType, None, size=lambda ty: ty.size)
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 with_at(SharedType)
 nb.constant_attributes(
