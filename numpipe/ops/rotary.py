@@ -19,6 +19,7 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, strided
 from ..plan.context import program_id
+from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import part_of
@@ -28,28 +29,33 @@ __all__ = ["rotary"]
 
 
 @functools.cache
-def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
-    """Return the kernel for tiles of `height` rows of `width` pairs, with the same angles for
-    `repeats` tiles. x1 and x2 are the elements of the pairs, (outer, repeated, rows, pairs)."""
+def rotated(repeats: int, height: int, width: int, across: int, inverse: bool) -> Kernel:
+    """Return the kernel for tiles of `height` rows of `width` pairs, `across` of them next to each
+    other, with the same angles for `repeats` tiles. x1 and x2 are the elements of the pairs,
+    (outer, repeated, rows, pairs)."""
 
-    def grid(x1: Any) -> tuple[int]:
-        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
-        return (x1.shape[0] * (x1.shape[1] // repeats) * down * across,)
+    def grid(x1: Any) -> tuple[int, int]:
+        return (across * (x1.shape[1] // repeats) * cdiv(x1.shape[2], height), x1.shape[0])
 
-    @numpipe_kernel(grid=grid, warp_specialized=False)
+    @numpipe_kernel(
+        grid=grid,
+        warp_specialized=False,
+        compiler_params=CompilerParams(approx_math=True, ctas_per_sm=6),
+    )
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
-        place = program_id(0)
-        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
-        i, j = ds(place // across % down * height, height), ds(place % across * width, width)
-        place = place // (across * down)
-        groups = x1.shape[1] // repeats
-        outer, first = place // groups, place % groups * repeats
+        place, outer = program_id(0), program_id(1)
+        j = ds(place % across * width, width)
+        place, groups = place // across, x1.shape[1] // repeats
+        i, first = ds(place // groups * height, height), place % groups * repeats
         c, s = cos[outer, first, i, j], sin[outer, first, i, j]
+        pairs = ()  # all are loaded before the first is stored
+        for k in static_range(repeats):
+            pairs += ((x1[outer, first + k, i, j], x2[outer, first + k, i, j]),)
         c, s = c.astype(np.float32), s.astype(np.float32)
         if inverse:
             s = 0.0 - s
         for k in static_range(repeats):
-            a, b = x1[outer, first + k, i, j], x2[outer, first + k, i, j]
+            a, b = pairs[k]
             a, b = a.astype(np.float32), b.astype(np.float32)
             y1[outer, first + k, i, j] = a * c - b * s
             y2[outer, first + k, i, j] = a * s + b * c
@@ -93,7 +99,8 @@ def _launch(
         repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
-        kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
+        tile = 1024 // max(width, 32), width, -(-n // width)
+        kernel = rotated(1 if changes[same] else repeats, *tile, inverse)
         kernel(*given, target=target, stream=stream)
 
     def fits(info: ArrayInfo) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,6 +94,8 @@ class Block:
         )
         """whether adjacent elements of a row may be loaded at once: they are contiguous, and rows
         are aligned"""
+        self.whole = False
+        """whether the array has all elements of the block"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
@@ -102,17 +105,25 @@ class Block:
         )
         return builder.add(address, far)
 
-    def aligned(self, columns: int, run: int) -> Any:
-        """Return whether a block of `columns` starts at a multiple of `run` elements, and the array
-        has all its columns."""
-        builder, begin = self.builder, self.start[-1]
-        most = builder.sub(self.size[-1], nb.const(columns))
-        whole = builder.and_(
-            builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most)
+    def aligned(self, shape: Sequence[int], run: int) -> Any:
+        """Return whether a block starts at a multiple of `run` columns, and the array has all its
+        elements along the last dimensions, of which `shape` has the sizes."""
+        builder = self.builder
+        found = builder.icmp_unsigned(
+            "==", builder.and_(self.start[-1], nb.const(run - 1)), nb.const(0)
         )
-        return builder.and_(
-            whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
-        )
+        for axis, size in enumerate(shape, -len(shape)):
+            begin, most = self.start[axis], builder.sub(self.size[axis], nb.const(size))
+            found = builder.and_(found, builder.icmp_signed(">=", begin, nb.const(0)))
+            found = builder.and_(found, builder.icmp_signed("<=", begin, most))
+        return found
+
+    def as_whole(self, shape: Sequence[int]) -> tuple[Any, Block]:
+        """Return whether a block starts at an even column, and the array has all its elements; and
+        the block for code that runs only if so."""
+        whole = copy.copy(self)
+        whole.whole, whole.inside = True, nb.const(1, nb.i1)
+        return self.builder.and_(self.inside, self.aligned(shape, 2)), whole
 
     def whole_pairs(self) -> Any:
         """Return whether every pair of columns is inside the array or outside it: the block starts
@@ -128,7 +139,8 @@ class Block:
         lanes          lanes that share a row
         beyond         whether the column of some lanes is outside a block of `width` columns
         """
-        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
+        known = self.whole or (self.room is not None and distance + 2 * lanes <= self.room)
+        if known and not beyond:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, nb.const(distance))

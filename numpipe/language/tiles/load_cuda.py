@@ -110,46 +110,33 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
-    def within(rows: int | None) -> tuple[Any, Any]:
-        """Return the index of a row of elements, and whether it is inside."""
-        n = builder.add(block.start[0], nb.const(0) if rows is None else row)
-        n = builder.add(n, nb.const(rows or 0))
-        return n, builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
+    def line_of(rows: int | None, at: Any, stride: Any) -> tuple[Any, Any]:
+        """Return (address, inside) of a lane's first column in a row of elements, given the array's
+        address. A row outside the array is read as the array's first row."""
+        at = block.moved(at, builder.add(block.start[-1], column), stride)
+        if flat:
+            return at, block.inside
+        first = builder.add(block.start[0], nb.const(0) if rows is None else row)
+        n = builder.add(first, nb.const(rows or 0))
+        inside = builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
+        moved = block.moved(at, first, block.stride[0])
+        moved = block.moved(moved, nb.const(rows or 0), block.stride[0])
+        if block.whole:
+            return moved, block.inside
+        return builder.select(inside, moved, at), inside
 
     lines: dict[Any, tuple[Any, Any]] = {}
 
-    def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of a pair that is inside the array or outside it as a whole: one address
-        per row, plus an offset."""
+    def by_row(element: int, pair: bool = False) -> tuple[Any, Any]:
+        """Return `address` of an element, or of a pair that is inside the array or outside it as a
+        whole: one address per row, plus an offset."""
         rows, columns = where[element]
-        if rows not in lines:
-            inside = block.inside
-            at = block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
-            if not flat:
-                n, inside = within(rows)
-                at = block.moved(at, n, block.stride[0])
-            lines[rows] = builder.select(inside, at, block.base), inside
-        line, inside = lines[rows]
-        at = builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64))
-        here = block.has(column, columns or 0, lanes, beyond[element], width)
-        return builder.select(here, at, block.base), builder.and_(inside, here)
-
-    starts: dict[Any, tuple[Any, Any]] = {}
-
-    def by_row(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element: one address per row, plus an offset. A row outside the
-        array is read as the array's first row."""
-        rows, right = where[element]
-        first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
-        if rows not in starts:
-            at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
-            if not flat:
-                n, inside = within(rows)
-                at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
-            starts[rows] = at, inside
-        line, inside = starts[rows]
-        here = block.has(column, right or 0, lanes, False, width)
-        at = block.moved(line, distance, block.stride[-1])
+        stride = nb.const(1, nb.i64) if pair else block.stride[-1]
+        if (rows, pair) not in lines:
+            lines[rows, pair] = line_of(rows, block.base, stride)
+        line, inside = lines[rows, pair]
+        here = block.has(column, columns or 0, lanes, beyond[element] and pair, width)
+        at = block.moved(line, nb.const(columns or 0), stride)
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
@@ -160,7 +147,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             if pairs and where[first][1] is not None:
                 found += _run(
                     block,
-                    *(neighbour if rowwise else address)(first),
+                    *(by_row(first, True) if rowwise else address(first)),
                     run,
                 )
                 continue
@@ -176,8 +163,17 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
 
     if not block.pairs or width % run or all(place[1] is None for place in where):
         return registers(False)
-    aligned = block.whole_pairs() if rowwise else block.aligned(width, run)
-    return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
+    if block.whole:
+        return registers(True)
+
+    def checked() -> list[Any]:
+        aligned = block.whole_pairs() if rowwise else block.aligned((width,), run)
+        return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
+
+    if not rowwise or block.room is not None:
+        return checked()
+    inside, whole = block.as_whole(first_form.shape)
+    return nb.one_of(builder, inside, lambda: _registers(builder, whole, forms), checked)
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

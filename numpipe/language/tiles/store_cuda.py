@@ -183,6 +183,22 @@ class _Lanes:
         side_by_side = array.tma and array.order == "row" and axes[-1] == array.ndim - 1
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         side_by_side &= self.statement[0].startswith("st.")
+        if (
+            side_by_side
+            and self.to.room is None
+            and lanes_of(self.tile.form.settled(COLUMN).layout)
+        ):
+            inside, to = self.to.as_whole(self.tile.shape)
+            whole = _Lanes(self.builder, self.tile, self.value, to, self.statement)
+            with self.builder.if_else(inside) as (quick, slow):
+                with quick:
+                    whole._by_layout(side_by_side)
+                with slow:
+                    self._by_layout(side_by_side)
+        else:
+            self._by_layout(side_by_side)
+
+    def _by_layout(self, side_by_side: bool) -> None:
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
@@ -296,15 +312,12 @@ class _Lanes:
         masks = inside_of(builder, form)
 
         def each(count: int) -> None:
+            stride = strides[axis] if count == 1 else nb.const(1, nb.i64)
+            mine = builder.add(start[axis], own)
+            line = to.moved(base, mine, stride)
             for i in range(0, len(form.places), count):
-                at = (
-                    indices[i]
-                    if indices
-                    else builder.add(
-                        builder.add(start[axis], own), nb.const(form.places[i][dim] or 0)
-                    )
-                )
                 distance, lanes = form.places[i][dim] or 0, lanes_of(layout)
+                at = indices[i] if indices else builder.add(mine, nb.const(distance))
                 here = (
                     to.has(own, distance, lanes, False, tile.shape[-1])
                     if dim and lanes and not indices
@@ -312,7 +325,11 @@ class _Lanes:
                 )
                 chosen = builder.and_(inside, here)
                 chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
-                address = to.moved(base, at, strides[axis])
+                address = (
+                    to.moved(base, at, stride)
+                    if indices
+                    else to.moved(line, nb.const(distance), stride)
+                )
                 if count > 1:
                     self._run(i, count, address, chosen)
                 else:
@@ -320,6 +337,9 @@ class _Lanes:
 
         if not (at_once and dim and lanes_of(layout) and first == 0):
             each(1)
+            return
+        if to.whole:
+            each(2)
             return
         with builder.if_else(to.whole_pairs()) as (pairs, elements):
             with pairs:
@@ -367,17 +387,15 @@ class _Lanes:
                 return builder.icmp_unsigned("<", r, to.size[0]), at
             down, right = where[number]
             if down not in lines:
-                r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
-                line = to.moved(
-                    to.moved(to.base, r, to.stride[0]),
-                    builder.add(to.start[1], column),
-                    nb.const(1, nb.i64),
-                )
-                lines[down] = builder.icmp_unsigned("<", r, to.size[0]), line
+                r = builder.add(to.start[0], row)
+                line = to.moved(to.base, builder.add(to.start[1], column), nb.const(1, nb.i64))
+                line = to.moved(to.moved(line, r, to.stride[0]), nb.const(down or 0), to.stride[0])
+                there = builder.icmp_unsigned("<", builder.add(r, nb.const(down or 0)), to.size[0])
+                lines[down] = there, line
             there, line = lines[down]
             here = to.has(column, right or 0, lanes, False, tile.shape[1])
-            return builder.and_(there, here), builder.add(
-                line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64)
+            return here if to.whole else builder.and_(there, here), to.moved(
+                line, nb.const(right or 0), nb.const(1, nb.i64)
             )
 
         def inside(number: int, *tests: Any) -> Any:
@@ -404,10 +422,13 @@ class _Lanes:
         if not at_once:
             elements()
             return
+        if to.whole:
+            runs()
+            return
         whole = (
             to.whole_pairs()
             if lanes
-            else to.aligned(tile.shape[1], min(16 // tile.dtype.itemsize, vector))
+            else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
         with builder.if_else(whole) as (quick, slow):
             with quick:
