@@ -18,7 +18,7 @@ from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import op
 from .quantize import TOP, launch_quantized, scales_type, value
-from .tiled import TYPES, launch_over_tiles, over_tiles, tile_at
+from .tiled import TYPES, Tile, launch_over_tiles
 
 __all__ = ["geglu", "swiglu"]
 
@@ -42,11 +42,11 @@ UNITS = {"silu": unit(gelu=False), "gelu": unit(gelu=True)}
 
 
 @functools.cache
-def forward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
+def forward(activation: str, tile: Tile) -> Kernel:
     """Return the kernel of ``y = activation(x) * up``."""
-    number, at = value(UNITS[activation]), tile_at(height, width)
+    number, at = value(UNITS[activation]), tile.at
 
-    @over_tiles(height, width, approximate)
+    @tile.kernel()
     def gated(x, up, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
         y[i, j] = number(x, up, i, j)
@@ -55,11 +55,11 @@ def forward(activation: str, approximate: bool, height: int, width: int) -> Kern
 
 
 @functools.cache
-def backward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
+def backward(activation: str, tile: Tile) -> Kernel:
     """Return the kernel of the gradients of gate and up."""
-    activated, at = UNITS[activation], tile_at(height, width)
+    activated, at = UNITS[activation], tile.at
 
-    @over_tiles(height, width, approximate)
+    @tile.kernel()
     def gated_gradient(x, up, grad, dgate, dup):  # type: ignore[no-untyped-def]
         i, j = at(x)
         g, u, d = x[i, j], up[i, j], grad[i, j]
@@ -107,7 +107,7 @@ def _launch_gradient(
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
     inputs, results = {"x": gate, "up": up, "grad": grad}, {"dgate": dgate, "dup": dup}
-    of = functools.partial(backward, activation, gate.dtype.itemsize < 4)
+    of = functools.partial(backward, activation)
     launch_over_tiles("gated_backward", of, inputs, results, target, stream)
 
 
@@ -148,7 +148,7 @@ def _declared(name: str, activation: str) -> Any:
     ) -> None:  # fmt: skip
         inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
         if out_scales is None:
-            of = functools.partial(forward, activation, gate.dtype.itemsize < 4)
+            of = functools.partial(forward, activation)
             launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
         else:
             how = out_dtype, out_scales, target, stream

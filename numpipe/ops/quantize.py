@@ -28,12 +28,11 @@ from .over_rows import MATRIX, ROWS, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import (
     TYPES,
+    Tile,
     dense,
     launch_over_tiles,
-    over_tiles,
     reshaped,
     rows_of,
-    tile_at,
     with_fitting,
 )
 
@@ -43,8 +42,6 @@ TOP = {"float8_e4m3fn": 448.0, "int8": 127.0}
 """the largest number of each type"""
 BLOCK = 128
 """columns of a block "1x128" """
-HEIGHT = 16
-"""blocks "1x128" of a CTA, or their rows"""
 LEAST = 1e-35
 """numbers that are all smaller have scale 1, because the inverse of their scale would overflow"""
 IN_REGISTERS = 65536
@@ -114,23 +111,21 @@ def by_row(activated: Function[..., Any] | None, dtype: str) -> RowKernel:
 
 
 @functools.cache
-def by_tile(
-    activated: Function[..., Any] | None, dtype: str, known: str, height: int, width: int
-) -> Kernel:
-    """Return the kernel with a scale for each row of a tile, or with
-    known scales of the "tensor" or of each "row"."""
+def by_tile(activated: Function[..., Any] | None, dtype: str, known: str, tile: Tile) -> Kernel:
+    """Return the kernel with a scale for each row of a tile, or with known scales of the "tensor"
+    or of each "row"."""
     (scale_of, scaled), number = quantizer(dtype), value(activated)
-    at = tile_at(height, width)
+    at, width = tile.at, tile.width
 
-    @over_tiles(height, width, without=() if activated else ("up",))
+    @tile.kernel(without=() if activated else ("up",))
     def quantize_tile(x, up, scales, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
-        tile = number(x, up, i, j)
+        values = number(x, up, i, j)
         if known:
-            y[i, j] = scaled(tile, scales[0] if known == "tensor" else scales[i][:, None])
+            y[i, j] = scaled(values, scales[0] if known == "tensor" else scales[i][:, None])
         else:
-            scale = scale_of(np.abs(tile).max(axis=1))
-            y[i, j] = scaled(tile, scale[:, None])
+            scale = scale_of(np.abs(values).max(axis=1))
+            y[i, j] = scaled(values, scale[:, None])
             scales[i, program_id(0) % cdiv(x.shape[1], width)] = scale
 
     return quantize_tile
@@ -171,7 +166,7 @@ def launch_quantized(
             for name, info in arrays.items()
         }
         views["scales"] = reshaped(arrays["scales"], count // across, across)
-        by_tile(activated, dtype, "", HEIGHT, BLOCK)(**views, target=target, stream=stream)
+        by_tile(activated, dtype, "", Tile(16, BLOCK))(**views, target=target, stream=stream)
 
     def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
         whole, axis = arrays["scales"], None if block == "tensor" else len(x.shape) - 1
@@ -194,6 +189,12 @@ def launch_quantized(
         with_fitting(op, {}, {"scales": scales}, dense, target, stream, in_two_passes)
 
 
+def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:
+    rows = x if block != "tensor" else x.reshape(size, -1)
+    values, scales = xp(quantize, rows, dtype=dtype, block="1x128" if block == "1x128" else "row")
+    return values.reshape(x.shape), scales
+
+
 @op(
     operands={"x": ""},
     results={
@@ -205,6 +206,7 @@ def launch_quantized(
         "quantize", None, {"x": x}, values, scales, dtype, block, target, stream
     ),
     checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
+    batching=_over_batch,
 )
 def quantize(
     x: Any,

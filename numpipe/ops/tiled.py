@@ -1,14 +1,15 @@
 """Launches of kernels on tiles of arrays of any dimensions and strides.
 
 Elementwise kernels read arrays without gaps as one long row, so that all tiles but the last are
-whole, and other arrays as matrices with contiguous rows. Such a kernel is made by `over_tiles` for
-a tile (height, width).
+whole, and other arrays as matrices with contiguous rows. Such a kernel is made by
+`Tile.kernel`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.arith import cdiv
@@ -42,33 +43,43 @@ def tile_for(columns: int, elements: int) -> tuple[int, int]:
     return next(height for height in (32, 16, 8, 4) if height * width <= elements), width
 
 
-def over_tiles(
-    height: int, width: int, approximate: bool = True, **options: Any
-) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that makes a kernel with a CTA for each tile of its first parameter, a
-    matrix x. It finds its tile by ``at(x)``, with the function from `tile_at`."""
+@dataclass(frozen=True)
+class Tile:
+    """The tile of each CTA of a kernel.
 
-    def grid(x: Any) -> tuple[int]:
-        return (cdiv(x.shape[0], height or 1) * cdiv(x.shape[1], width),)
+    height  rows; 0: the kernel reads matrices of one row
+    width   columns
+    exact   whether division and functions such as np.exp are not approximated
+    """
 
-    params = CompilerParams(ctas_per_sm=8, approx_math=approximate)
-    options = {"grid": grid, "compiler_params": params, **options}
-    return lambda body: kernel(body, warp_specialized=False, **options)
+    height: int
+    width: int
+    exact: bool = False
 
+    def kernel(self, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+        """Return a decorator that makes a kernel with a CTA for each tile of its first parameter,
+        a matrix x."""
 
-def tile_at(height: int, width: int) -> Function[..., Any]:
-    """Return the function ``at(x)`` that returns the rows and columns of a CTA's tile of x; with
-    height 0, x is a single row."""
+        def grid(x: Any) -> tuple[int]:
+            return (cdiv(x.shape[0], self.height or 1) * cdiv(x.shape[1], self.width),)
 
-    @function
-    def at(x):  # type: ignore[no-untyped-def]
-        place = program_id(0)
-        if height == 0:
-            return ds(0, 1), ds(place * width, width)
-        across = cdiv(x.shape[1], width)
-        return ds(place // across * height, height), ds(place % across * width, width)
+        params = CompilerParams(ctas_per_sm=8, approx_math=not self.exact)
+        return kernel(grid=grid, warp_specialized=False, compiler_params=params, **options)
 
-    return at
+    @property
+    def at(self) -> Function[..., Any]:
+        """The kernel function ``at(x)`` that returns the rows and columns of a CTA's tile."""
+        height, width = self.height, self.width
+
+        @function
+        def at(x):  # type: ignore[no-untyped-def]
+            place = program_id(0)
+            if height == 0:
+                return ds(0, 1), ds(place * width, width)
+            across = cdiv(x.shape[1], width)
+            return ds(place // across * height, height), ds(place % across * width, width)
+
+        return at
 
 
 def reshaped(info: ArrayInfo, *shape: int) -> ArrayInfo:
@@ -88,7 +99,7 @@ def dense(info: ArrayInfo) -> bool:
     )
 
 
-def rows_of(info: ArrayInfo) -> ArrayInfo | None:
+def rows_of(info: ArrayInfo) -> Any:
     """Return an array as a matrix with contiguous rows; None if it has none, or if they are not
     evenly spaced."""
     view, size = merged(info, 1) if info.shape else reshaped(info, 1, 1), info.dtype.itemsize
@@ -122,7 +133,7 @@ def with_fitting(
 
 def launch_over_tiles(
     op: str,
-    kernel_for: Callable[[int, int], Kernel],
+    kernel_for: Callable[[Tile], Kernel],
     inputs: Mapping[str, ArrayInfo],
     results: Mapping[str, ArrayInfo],
     target: str | None,
@@ -132,26 +143,25 @@ def launch_over_tiles(
 ) -> None:
     """Launch an elementwise kernel on arrays of one shape.
 
-    kernel_for  returns the kernel for a tile (height, width)
-    flat        whether arrays without gaps may be read as one long row
-    others      further arguments of the kernel
+    flat    whether arrays without gaps may be read as one long row
+    others  further arguments of the kernel
     """
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         first = next(iter(arrays.values()))
-        count, elements = math.prod(first.shape), NBYTES // first.dtype.itemsize
-        views = {name: rows_of(info) for name, info in arrays.items()}
+        count, size = math.prod(first.shape), first.dtype.itemsize
         if flat and all(map(dense, arrays.values())) and count < 1 << 30:
             # rows of a multiple of 16 bytes keep accesses of several elements aligned
+            pitch, tile = -(-count // 16) * 16, (0, NBYTES // size)
             views = {
-                name: strided(info, (1, count), (-(-count // 16) * 16 * size, size))
+                name: strided(info, (1, count), (pitch * step, step))
                 for name, info in arrays.items()
-                for size in [info.dtype.itemsize]
+                for step in [info.dtype.itemsize]
             }
-            tile = 0, elements
         else:
-            columns = views[next(iter(views))].shape[1]  # type: ignore[union-attr]
-            tile = tile_for(columns, elements)
-        kernel_for(*tile)(**views, **others, target=target, stream=stream)
+            views = {name: rows_of(info) for name, info in arrays.items()}
+            tile = tile_for(views[next(iter(views))].shape[1], NBYTES // size)
+        kernel = kernel_for(Tile(*tile, exact=size > 2))
+        kernel(**views, **others, target=target, stream=stream)
 
     with_fitting(op, inputs, results, rows_of, target, stream, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,8 +93,6 @@ class Block:
         )
         """whether adjacent elements of a row may be loaded at once: they are contiguous, and rows
         are aligned"""
-        self.whole = False
-        """whether the array has all elements of the block"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
@@ -118,13 +115,6 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def as_whole(self, shape: Sequence[int]) -> tuple[Any, Block]:
-        """Return whether a block starts at an even column, and the array has all its elements; and
-        the block for code that runs only if so."""
-        whole = copy.copy(self)
-        whole.whole, whole.inside = True, nb.const(1, nb.i1)
-        return self.builder.and_(self.inside, self.aligned(shape, 2)), whole
-
     def whole_pairs(self) -> Any:
         """Return whether every pair of columns is inside the array or outside it: the block starts
         at an even column, and the array ends before one."""
@@ -139,8 +129,7 @@ class Block:
         lanes          lanes that share a row
         beyond         whether the column of some lanes is outside a block of `width` columns
         """
-        known = self.whole or (self.room is not None and distance + 2 * lanes <= self.room)
-        if known and not beyond:
+        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, nb.const(distance))

@@ -73,9 +73,10 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     )
 
 
-def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
+def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = False) -> list[Any]:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
-    column is even and the array has all columns, else by elements."""
+    column is even and the array has all columns, else by elements. A tile that is `whole` starts at
+    an even column, and is inside the array."""
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
     flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
@@ -115,14 +116,14 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
         address. A row outside the array is read as the array's first row."""
         at = block.moved(at, builder.add(block.start[-1], column), stride)
         if flat:
-            return at, block.inside
+            return at, nb.const(1, nb.i1) if whole else block.inside
         first = builder.add(block.start[0], nb.const(0) if rows is None else row)
         n = builder.add(first, nb.const(rows or 0))
         inside = builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
+        if whole:
+            inside = nb.const(1, nb.i1)
         moved = block.moved(at, first, block.stride[0])
         moved = block.moved(moved, nb.const(rows or 0), block.stride[0])
-        if block.whole:
-            return moved, block.inside
         return builder.select(inside, moved, at), inside
 
     lines: dict[Any, tuple[Any, Any]] = {}
@@ -135,7 +136,10 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
         if (rows, pair) not in lines:
             lines[rows, pair] = line_of(rows, block.base, stride)
         line, inside = lines[rows, pair]
-        here = block.has(column, columns or 0, lanes, beyond[element] and pair, width)
+        outside = beyond[element] and pair
+        here = nb.const(1, nb.i1)
+        if outside or not whole:
+            here = block.has(column, columns or 0, lanes, outside, width)
         at = block.moved(line, nb.const(columns or 0), stride)
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
@@ -163,7 +167,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
 
     if not block.pairs or width % run or all(place[1] is None for place in where):
         return registers(False)
-    if block.whole:
+    if whole:
         return registers(True)
 
     def checked() -> list[Any]:
@@ -172,8 +176,8 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
 
     if not rowwise or block.room is not None:
         return checked()
-    inside, whole = block.as_whole(first_form.shape)
-    return nb.one_of(builder, inside, lambda: _registers(builder, whole, forms), checked)
+    inside = builder.and_(block.inside, block.aligned(first_form.shape, 2))
+    return nb.one_of(builder, inside, lambda: _registers(builder, block, forms, True), checked)
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

@@ -183,22 +183,6 @@ class _Lanes:
         side_by_side = array.tma and array.order == "row" and axes[-1] == array.ndim - 1
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         side_by_side &= self.statement[0].startswith("st.")
-        if (
-            side_by_side
-            and self.to.room is None
-            and lanes_of(self.tile.form.settled(COLUMN).layout)
-        ):
-            inside, to = self.to.as_whole(self.tile.shape)
-            whole = _Lanes(self.builder, self.tile, self.value, to, self.statement)
-            with self.builder.if_else(inside) as (quick, slow):
-                with quick:
-                    whole._by_layout(side_by_side)
-                with slow:
-                    self._by_layout(side_by_side)
-        else:
-            self._by_layout(side_by_side)
-
-    def _by_layout(self, side_by_side: bool) -> None:
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
@@ -338,9 +322,6 @@ class _Lanes:
         if not (at_once and dim and lanes_of(layout) and first == 0):
             each(1)
             return
-        if to.whole:
-            each(2)
-            return
         with builder.if_else(to.whole_pairs()) as (pairs, elements):
             with pairs:
                 each(2)
@@ -387,14 +368,14 @@ class _Lanes:
                 return builder.icmp_unsigned("<", r, to.size[0]), at
             down, right = where[number]
             if down not in lines:
-                r = builder.add(to.start[0], row)
+                r, further = builder.add(to.start[0], row), nb.const(down or 0)
                 line = to.moved(to.base, builder.add(to.start[1], column), nb.const(1, nb.i64))
-                line = to.moved(to.moved(line, r, to.stride[0]), nb.const(down or 0), to.stride[0])
-                there = builder.icmp_unsigned("<", builder.add(r, nb.const(down or 0)), to.size[0])
+                line = to.moved(to.moved(line, r, to.stride[0]), further, to.stride[0])
+                there = builder.icmp_unsigned("<", builder.add(r, further), to.size[0])
                 lines[down] = there, line
             there, line = lines[down]
             here = to.has(column, right or 0, lanes, False, tile.shape[1])
-            return here if to.whole else builder.and_(there, here), to.moved(
+            return builder.and_(there, here), to.moved(
                 line, nb.const(right or 0), nb.const(1, nb.i64)
             )
 
@@ -421,9 +402,6 @@ class _Lanes:
 
         if not at_once:
             elements()
-            return
-        if to.whole:
-            runs()
             return
         whole = (
             to.whole_pairs()
