@@ -63,6 +63,7 @@ class Tile:
         def grid(x: Any) -> tuple[int]:
             return (cdiv(x.shape[0], self.height or 1) * cdiv(x.shape[1], self.width),)
 
+        options["static_dims"] = (-1,) if self.height else ()
         params = CompilerParams(ctas_per_sm=8, approx_math=not self.exact)
         return kernel(grid=grid, warp_specialized=False, compiler_params=params, **options)
 

@@ -75,8 +75,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 
 def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = False) -> list[Any]:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
-    column is even and the array has all columns, else by elements. A tile that is `whole` starts at
-    an even column, and is inside the array."""
+    column is even and the array has all columns, else by elements. A tile that is `whole` is inside
+    the array, and starts at an even column if pairs may be loaded at once."""
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
     flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
@@ -136,7 +136,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
         if (rows, pair) not in lines:
             lines[rows, pair] = line_of(rows, block.base, stride)
         line, inside = lines[rows, pair]
-        outside = beyond[element] and pair
+        outside = beyond[element] and (pair or whole)
         here = nb.const(1, nb.i1)
         if outside or not whole:
             here = block.has(column, columns or 0, lanes, outside, width)
@@ -165,18 +165,21 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
                 )
         return found
 
-    if not block.pairs or width % run or all(place[1] is None for place in where):
+    if all(place[1] is None for place in where):
         return registers(False)
+    pairs = block.pairs and not width % run
     if whole:
-        return registers(True)
+        return registers(pairs)
 
     def checked() -> list[Any]:
+        if not pairs:
+            return registers(False)
         aligned = block.whole_pairs() if rowwise else block.aligned((width,), run)
         return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
 
     if not rowwise or block.room is not None:
         return checked()
-    inside = builder.and_(block.inside, block.aligned(first_form.shape, 2))
+    inside = builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1))
     return nb.one_of(builder, inside, lambda: _registers(builder, block, forms, True), checked)
 
 
