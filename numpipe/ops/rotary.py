@@ -29,23 +29,22 @@ __all__ = ["rotary"]
 
 
 @functools.cache
-def rotated(repeats: int, height: int, width: int, across: int, inverse: bool) -> Kernel:
-    """Return the kernel for tiles of `height` rows of `width` pairs, `across` of them next to each
-    other, with the same angles for `repeats` tiles. x1 and x2 are the elements of the pairs,
-    (outer, repeated, rows, pairs)."""
+def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
+    """Return the kernel for tiles of `height` rows of `width` pairs, with the same angles for
+    `repeats` tiles. x1 and x2 are the elements of the pairs, (outer, repeated, rows, pairs)."""
 
     def grid(x1: Any) -> tuple[int, int]:
-        return (across * (x1.shape[1] // repeats) * cdiv(x1.shape[2], height), x1.shape[0])
+        outer, repeated, down, n = x1.shape
+        return (cdiv(n, width) * (repeated // repeats) * cdiv(down, height), outer)
 
-    @numpipe_kernel(
-        grid=grid,
-        warp_specialized=False,
-        compiler_params=CompilerParams(approx_math=True, ctas_per_sm=6),
-    )
+    params = CompilerParams(approx_math=True, ctas_per_sm=6)
+
+    @numpipe_kernel(grid=grid, warp_specialized=False, static_dims=(-1,), compiler_params=params)
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
         place, outer = program_id(0), program_id(1)
+        across, groups = cdiv(x1.shape[3], width), x1.shape[1] // repeats
         j = ds(place % across * width, width)
-        place, groups = place // across, x1.shape[1] // repeats
+        place = place // across
         i, first = ds(place // groups * height, height), place % groups * repeats
         c, s = cos[outer, first, i, j], sin[outer, first, i, j]
         pairs = ()  # all are loaded before the first is stored
@@ -99,8 +98,7 @@ def _launch(
         repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
-        tile = 1024 // max(width, 32), width, -(-n // width)
-        kernel = rotated(1 if changes[same] else repeats, *tile, inverse)
+        kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
         kernel(*given, target=target, stream=stream)
 
     def fits(info: ArrayInfo) -> bool:
