@@ -21,7 +21,7 @@ from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..launch.array_info import ArrayInfo
-from ..plan.context import axis_index, program_id
+from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .over_rows import MATRIX, ROWS, launch_over_rows
@@ -101,11 +101,7 @@ def by_row(activated: Function[..., Any] | None, dtype: str) -> RowKernel:
         tile = number(x, up, i, j)
         scale = scale_of(row.max(np.abs(tile), x.shape[1]))  # type: ignore[attr-defined]
         y[i, j] = scaled(tile, scale)
-        # a store that the search for results sees, unlike row.put
-        if (row.wgs == 1 or axis_index("wg") == 0) and (  # type: ignore[attr-defined]
-            row.cluster == 1 or axis_index("part") == 0  # type: ignore[attr-defined]
-        ):
-            scales[i] = scale.reshape(-1)
+        row.put(scales, scale)  # type: ignore[attr-defined]
 
     return quantize_row
 

@@ -4,7 +4,6 @@ angles; the gradient is the rotation by the negative angles."""
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import broadcast, strided
+from ..launch.windows import broadcast, merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import part_of
-from .tiled import TYPES, dense, reshaped, with_fitting
+from .tiled import TYPES, with_fitting
 
 __all__ = ["rotary"]
 
@@ -74,12 +73,11 @@ def _launch(
 ) -> None:
     """Launch the kernel on arrays of four dimensions: the largest one along which the angles change
     gives the rows, and the largest one along which they do not gives the repeated dimension."""
-    few = len(x.shape) <= 4
 
-    def in_four(info: ArrayInfo) -> ArrayInfo:
-        if few:
-            return broadcast(info, (*[1] * (4 - len(info.shape)), *info.shape))
-        return reshaped(info, math.prod(info.shape[:-3]), *info.shape[-3:])
+    def in_four(info: ArrayInfo) -> Any:
+        lacking = [1] * (4 - len(info.shape))
+        adjacent = info.strides[-1] == info.dtype.itemsize
+        return merged(broadcast(info, (*lacking, *info.shape)), 3) if adjacent else None
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         views = {name: in_four(info) for name, info in arrays.items()}
@@ -101,12 +99,9 @@ def _launch(
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
         kernel(*given, target=target, stream=stream)
 
-    def fits(info: ArrayInfo) -> bool:
-        return info.strides[-1] == info.dtype.itemsize if few else dense(info)
-
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
-    with_fitting("rotary", inputs, {"y": y}, fits, target, stream, run)
+    with_fitting("rotary", inputs, {"y": y}, in_four, target, stream, run)
 
 
 # ---- declaration

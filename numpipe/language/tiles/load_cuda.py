@@ -111,33 +111,28 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
-    def line_of(rows: int | None, at: Any, stride: Any) -> tuple[Any, Any]:
-        """Return (address, inside) of a lane's first column in a row of elements, given the array's
-        address. A row outside the array is read as the array's first row."""
-        at = block.moved(at, builder.add(block.start[-1], column), stride)
-        if flat:
-            return at, nb.const(1, nb.i1) if whole else block.inside
-        first = builder.add(block.start[0], nb.const(0) if rows is None else row)
-        n = builder.add(first, nb.const(rows or 0))
-        inside = builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
-        if whole:
-            inside = nb.const(1, nb.i1)
-        moved = block.moved(at, first, block.stride[0])
-        moved = block.moved(moved, nb.const(rows or 0), block.stride[0])
-        return builder.select(inside, moved, at), inside
-
     lines: dict[Any, tuple[Any, Any]] = {}
+    yes = nb.const(1, nb.i1)
 
     def by_row(element: int, pair: bool = False) -> tuple[Any, Any]:
         """Return `address` of an element, or of a pair that is inside the array or outside it as a
-        whole: one address per row, plus an offset."""
+        whole: one address per row, plus an offset. A row outside the array is read as its first."""
         rows, columns = where[element]
         stride = nb.const(1, nb.i64) if pair else block.stride[-1]
         if (rows, pair) not in lines:
-            lines[rows, pair] = line_of(rows, block.base, stride)
+            at = block.moved(block.base, builder.add(block.start[-1], column), stride)
+            inside = block.inside
+            if not flat:
+                first = builder.add(block.start[0], nb.const(0) if rows is None else row)
+                down = nb.const(rows or 0)
+                here = builder.icmp_unsigned("<", builder.add(first, down), block.size[0])
+                inside = builder.and_(inside, here)
+                line = block.moved(block.moved(at, first, block.stride[0]), down, block.stride[0])
+                at = line if whole else builder.select(inside, line, at)
+            lines[rows, pair] = at, yes if whole else inside
         line, inside = lines[rows, pair]
         outside = beyond[element] and (pair or whole)
-        here = nb.const(1, nb.i1)
+        here = yes
         if outside or not whole:
             here = block.has(column, columns or 0, lanes, outside, width)
         at = block.moved(line, nb.const(columns or 0), stride)

@@ -295,13 +295,14 @@ class _Lanes:
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         masks = inside_of(builder, form)
 
+        one = nb.const(1, nb.i64)
+        line = to.moved(base, builder.add(start[axis], own), one)
+
         def each(count: int) -> None:
-            stride = strides[axis] if count == 1 else nb.const(1, nb.i64)
-            mine = builder.add(start[axis], own)
-            line = to.moved(base, mine, stride)
             for i in range(0, len(form.places), count):
                 distance, lanes = form.places[i][dim] or 0, lanes_of(layout)
-                at = indices[i] if indices else builder.add(mine, nb.const(distance))
+                further = nb.const(distance)
+                at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
                     to.has(own, distance, lanes, False, tile.shape[-1])
                     if dim and lanes and not indices
@@ -309,14 +310,10 @@ class _Lanes:
                 )
                 chosen = builder.and_(inside, here)
                 chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
-                address = (
-                    to.moved(base, at, stride)
-                    if indices
-                    else to.moved(line, nb.const(distance), stride)
-                )
                 if count > 1:
-                    self._run(i, count, address, chosen)
+                    self._run(i, count, to.moved(line, further, one), chosen)
                 else:
+                    address = to.moved(base, at, strides[axis])
                     self._write(address, self._element(first + i), chosen)
 
         if not (at_once and dim and lanes_of(layout) and first == 0):
