@@ -47,13 +47,11 @@ def launch_over_rows(
         first = views.pop(next(iter(views)))
         kernel(first, **views, target=target, stream=stream, **scalars)
 
-    def fits(info: ArrayInfo) -> ArrayInfo | None:
-        return flat(kinds[id(info)], info)
-
+    fits = lambda info: flat(kinds[id(info)], info)
     with_fitting(op, inputs_, results_, fits, target, stream, run)
 
 
-def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
+def flat(kind: str, info: ArrayInfo) -> Any:
     """Return the view that the kernel takes, or None if there is none: the elements of a row are
     not adjacent, or the rows are not evenly spaced."""
     size = info.dtype.itemsize

@@ -172,12 +172,9 @@ def launch_quantized(
         launch_over_tiles(op, kernel, inputs, {"y": y}, *how, scales=known)
 
     if block == "row" and (activated or x.shape[-1] <= IN_REGISTERS):
-        kinds = {"scales": ROWS}
-        of_rows = [
-            {name: (kinds.get(name, MATRIX), info) for name, info in arrays.items()}
-            for arrays in (inputs, results)
-        ]
-        launch_over_rows(op, by_row(activated, dtype), *of_rows, target, stream)
+        matrices = {name: (MATRIX, info) for name, info in inputs.items()}
+        by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+        launch_over_rows(op, by_row(activated, dtype), matrices, by_kind, target, stream)
     elif block == "1x128":
         fits = lambda info: dense(info) if info is scales else rows_of(info)
         with_fitting(op, inputs, results, fits, target, stream, in_blocks)

@@ -46,7 +46,7 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
         place = place // across
         i, first = ds(place // groups * height, height), place % groups * repeats
         c, s = cos[outer, first, i, j], sin[outer, first, i, j]
-        pairs = ()  # all are loaded before the first is stored
+        pairs: Any = ()  # all are loaded before the first is stored
         for k in static_range(repeats):
             pairs += ((x1[outer, first + k, i, j], x2[outer, first + k, i, j]),)
         c, s = c.astype(np.float32), s.astype(np.float32)

@@ -65,7 +65,8 @@ class Tile:
 
         options["static_dims"] = (-1,) if self.height else ()
         params = CompilerParams(ctas_per_sm=8, approx_math=not self.exact)
-        return kernel(grid=grid, warp_specialized=False, compiler_params=params, **options)
+        options |= {"grid": grid, "compiler_params": params}
+        return kernel(warp_specialized=False, **options)  # type: ignore[no-any-return]
 
     @property
     def at(self) -> Function[..., Any]:
