@@ -9,6 +9,7 @@ has cached.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -160,22 +161,27 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
                 )
         return found
 
-    if all(place[1] is None for place in where):
-        return registers(False)
-    pairs = block.pairs and not width % run
-    if whole:
-        return registers(pairs)
+    pairs = block.pairs and not width % run and (rowwise or block.lines)
 
-    def checked() -> list[Any]:
+    def in_pairs(test: Callable[[], Any]) -> list[Any]:
         if not pairs:
             return registers(False)
-        aligned = block.whole_pairs() if rowwise else block.aligned((width,), run)
-        return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
+        return nb.one_of(builder, test(), lambda: registers(True), lambda: registers(False))
 
-    if not rowwise or block.room is not None:
-        return checked()
-    inside = builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1))
-    return nb.one_of(builder, inside, lambda: _registers(builder, block, forms, True), checked)
+    if all(place[1] is None for place in where):
+        return registers(False)
+    if whole:
+        return in_pairs(block.even)
+    if not rowwise:
+        return in_pairs(lambda: block.aligned((width,), run))
+    if block.room is not None:
+        return in_pairs(block.whole_pairs)
+    return nb.one_of(
+        builder,
+        builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
+        lambda: _registers(builder, block, forms, True),
+        lambda: in_pairs(block.whole_pairs),
+    )
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

@@ -180,7 +180,9 @@ class _Lanes:
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
         # adjacent elements are contiguous, and rows are aligned
-        side_by_side = array.tma and array.order == "row" and axes[-1] == array.ndim - 1
+        side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
+        by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
+        side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         side_by_side &= self.statement[0].startswith("st.")
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:

@@ -176,6 +176,16 @@ def test_a_row_inside_an_array_needs_one_address() -> None:
         assert len(re.findall(access + r" desc\[\w+\]\[R\d+\.64\+0x[246]00\]", sass)) == 3
 
 
+def test_pairs_of_elements_are_moved_at_once_if_all_rows_start_at_even_places() -> None:
+    @numpipe.kernel(warp_specialized=False, static_dims=(-1,))
+    def copied(x, y):
+        i, j = ds(0, 8), ds(0, 66)
+        y[i, j] = x[i, j]
+
+    sass = copied.inspect("sass", *[Odd((8, 66), np.dtype(np.float16))] * 2)
+    assert re.search(r"LDG\.E R", sass) and re.search(r"STG\.E desc", sass)
+
+
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def unless_apart(x, y):
     """Copy x to y if the 65 elements of a row of x are contiguous."""
