@@ -338,66 +338,43 @@ class _Lanes:
         where = places(tile.shape, tile.layout)
         masks, lanes = inside_of(builder, tile.form), lanes_of(tile.layout)
 
-        lines: dict[Any, tuple[Any, Any]] = {}
-        own_column = nb.const(0) if 1 in self.indices else builder.add(to.start[1], column)
-
-        def place(number: int) -> tuple[Any, Any, Any]:
-            """Return (row, column, address) of an element in the array."""
+        def place(number: int, stride: Any) -> tuple[Any, list[Any]]:
+            """Return (address, whether the array has the row and the column) of an element, at a
+            constant distance from one address for each row of a tile by rows."""
             down, right = (part or 0 for part in where[number])
-            r = (
-                self.indices[0][number]
-                if 0 in self.indices
-                else builder.add(builder.add(to.start[0], row), nb.const(down))
+            first, begin = (
+                nb.const(0) if axis in self.indices else builder.add(to.start[axis], own)
+                for axis, own in enumerate((row, column))
             )
+            r = self.indices[0][number] if 0 in self.indices else builder.add(first, nb.const(down))
             c = (
                 self.indices[1][number]
                 if 1 in self.indices
-                else builder.add(own_column, nb.const(right))
+                else builder.add(begin, nb.const(right))
             )
+            tests = [
+                builder.icmp_unsigned("<", n, size) for n, size in zip((r, c), to.size, strict=True)
+            ]
             if self.indices or not lanes:
-                return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
-            line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
-            return r, c, to.moved(line, nb.const(right), to.stride[1])
+                return to.moved(to.moved(to.base, r, to.stride[0]), c, stride), tests
+            tests[1] = to.has(column, right, lanes, False, tile.shape[1])
+            line = to.moved(to.moved(to.base, first, to.stride[0]), begin, stride)
+            line = to.moved(line, nb.const(down), to.stride[0])
+            return to.moved(line, nb.const(right), stride), tests
 
-        def neighbour(number: int) -> tuple[Any, Any]:
-            """Return (whether the array has it, address) of a lane's adjacent elements, with one
-            address per row of a tile by rows."""
-            if not lanes:
-                r, _, at = place(number)
-                return builder.icmp_unsigned("<", r, to.size[0]), at
-            down, right = where[number]
-            if down not in lines:
-                r, further = builder.add(to.start[0], row), nb.const(down or 0)
-                line = to.moved(to.base, builder.add(to.start[1], column), nb.const(1, nb.i64))
-                line = to.moved(to.moved(line, r, to.stride[0]), further, to.stride[0])
-                there = builder.icmp_unsigned("<", builder.add(r, further), to.size[0])
-                lines[down] = there, line
-            there, line = lines[down]
-            here = to.has(column, right or 0, lanes, False, tile.shape[1])
-            return builder.and_(there, here), to.moved(
-                line, nb.const(right or 0), nb.const(1, nb.i64)
-            )
-
-        def inside(number: int, *tests: Any) -> Any:
+        def inside(number: int, tests: list[Any]) -> Any:
             masked = [] if masks[number] is None else [masks[number]]
             return functools.reduce(builder.and_, [*tests, *masked], mine)
 
         def runs() -> None:
             for first in range(0, len(where), vector):
-                here, at = neighbour(first)
-                self._run(first, vector, at, inside(first, here))
+                at, tests = place(first, nb.const(1, nb.i64))
+                self._run(first, vector, at, inside(first, tests if lanes else tests[:1]))
 
         def elements() -> None:
             for number in range(len(where)):
-                *own, at = place(number)
-                word = self._element(number)
-                tests = [
-                    builder.icmp_unsigned("<", n, size)
-                    for n, size in zip(own, to.size, strict=True)
-                ]
-                if lanes and not self.indices:
-                    tests[1] = to.has(column, where[number][1] or 0, lanes, False, tile.shape[1])
-                self._write(at, word, inside(number, *tests))
+                at, tests = place(number, to.stride[1])
+                self._write(at, self._element(number), inside(number, tests))
 
         if not at_once:
             elements()
