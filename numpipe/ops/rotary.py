@@ -36,15 +36,15 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
         outer, repeated, down, n = x1.shape
         return (cdiv(n, width) * (repeated // repeats) * cdiv(down, height), outer)
 
-    params = CompilerParams(approx_math=True, ctas_per_sm=6)
+    params = CompilerParams(ctas_per_sm=4)
 
     @numpipe_kernel(grid=grid, warp_specialized=False, static_dims=(-1,), compiler_params=params)
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
         place, outer = program_id(0), program_id(1)
-        across, groups = cdiv(x1.shape[3], width), x1.shape[1] // repeats
-        j = ds(place % across * width, width)
-        place = place // across
-        i, first = ds(place // groups * height, height), place % groups * repeats
+        across, down = cdiv(x1.shape[3], width), cdiv(x1.shape[2], height)
+        j = ds(place % across * width, width) if across > 1 else ds(0, width, most=0)
+        place = place // across  # tiles that follow each other in memory run at the same time
+        i, first = ds(place % down * height, height), place // down * repeats
         c, s = cos[outer, first, i, j], sin[outer, first, i, j]
         pairs: Any = ()  # all are loaded before the first is stored
         for k in static_range(repeats):
@@ -93,7 +93,7 @@ def _launch(
             split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
             pair = name in "xy"
             given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
-        repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
+        repeats = next(k for k in (4, 5, 3, 2, 1) if not sizes[same] % k)
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
@@ -175,7 +175,7 @@ def rotary(
     target, stream
                  as for any kernel
 
-    Arithmetic is float32. x is read once; cos and sin are read once for up to 4 rows that share
+    Arithmetic is float32. x is read once; cos and sin are read once for up to 5 rows that share
     them. There is a gradient of x, the rotation by the negative angles, and none of cos and sin.
     Raises SpecError for an odd d and for angles that do not broadcast.
 
