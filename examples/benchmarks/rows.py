@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench, ops
+from numpipe.ops.gated import gated_backward
 from numpipe.ops.layer_norm import layer_norm_backward
 from numpipe.ops.rms_norm import rms_norm_backward
 from numpipe.ops.softmax import softmax_backward
@@ -45,6 +46,7 @@ class Contest:
     results   matrices that it writes
     vectors   vectors along the columns that it reads
     others    function of the first matrix that returns further outputs, which do not count
+    narrow    bytes of each element of the first of `others`, if it does count
     inputs    function of the first matrix that returns further inputs, which do not count
     ours      function of (matrices, vectors, inputs, results, others) that returns a call of the op
     theirs    function of (matrices, vectors, inputs) that returns a call of PyTorch's
@@ -58,6 +60,7 @@ class Contest:
     vectors: int = 0
     results: int = 1
     others: Callable[[Any], list[Any]] = lambda x: []
+    narrow: int = 0
     inputs: Callable[[Any], list[Any]] = lambda x: []
 
 
@@ -110,16 +113,21 @@ def _labels(x: Any) -> list[Any]:
     return [torch.randint(x.shape[1], (x.shape[0],), device="cuda")]
 
 
-def _angles(x: Any) -> list[Any]:
-    import torch
-
-    angles = torch.rand(4096, x.shape[1] // 2, device="cuda")
-    return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
+HEAD = 128
+"""columns of a head, and of a block with a scale"""
 
 
 def _in_heads(x: Any) -> Any:
-    """Return rows as (1, 1, positions, depth) or as (batches, heads, positions, depth)."""
-    return x.view(-1, 1, min(4096, x.shape[0]), x.shape[1])
+    """Return a matrix as (1, heads, tokens, HEAD)."""
+    return x.view(1, -1, math.gcd(x.numel() // HEAD, 4096), HEAD)
+
+
+def _angles(x: Any) -> list[Any]:
+    """Return tables (tokens, HEAD / 2), which are small next to x."""
+    import torch
+
+    angles = torch.rand(_in_heads(x).shape[2], HEAD // 2, device="cuda")
+    return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
 
 
 def _turned(x: Any, cos: Any, sin: Any) -> Any:
@@ -127,6 +135,32 @@ def _turned(x: Any, cos: Any, sin: Any) -> Any:
 
     a, b = _in_heads(x).chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).view(x.shape)
+
+
+def _swiglu_backward(grad: Any, gate: Any, up: Any) -> Any:
+    return _aten("silu_backward", grad * up, gate), grad * _functional("silu")(gate)
+
+
+def _bytes_and_scales(x: Any) -> list[Any]:
+    import torch
+
+    return [torch.empty_like(x, dtype=torch.int8), _floats(len(x), -(-x.shape[1] // HEAD))]
+
+
+def _quantized(x: Any) -> Any:
+    """Return the bytes of the float8 numbers of a matrix with scales for blocks of HEAD columns."""
+    import torch
+
+    blocks = _functional("pad")(x, (0, -x.shape[1] % HEAD)).view(len(x), -1, HEAD).float()
+    blocks = blocks * (448 / blocks.abs().amax(-1, keepdim=True))
+    return blocks.to(torch.float8_e4m3fn).view(torch.int8).flatten(1)[:, : x.shape[1]]
+
+
+def _quantize(x: Any, values: Any, scales: Any) -> Any:
+    import torch
+
+    out = values.view(torch.float8_e4m3fn), scales
+    return lambda: ops.quantize(x, block="1x128", out=out)
 
 
 CONTESTS = {
@@ -190,6 +224,22 @@ CONTESTS = {
         lambda x, up, out: lambda: ops.swiglu(x, up, out=out),
         lambda x, up: lambda: _functional("silu")(x) * up,
         lambda x, up: x * x.sigmoid() * up,
+    ),
+    "swiglu_backward": Contest(
+        3,
+        lambda *arrays: lambda: gated_backward(*arrays[:3], out=arrays[3:]),
+        lambda *arrays: lambda: _swiglu_backward(*arrays),
+        lambda grad, gate, up: _swiglu_backward(grad, gate, up)[0],
+        results=2,
+    ),
+    "quantize": Contest(
+        1,
+        _quantize,
+        lambda x: lambda: _quantized(x),
+        lambda x: None,
+        results=0,
+        others=_bytes_and_scales,
+        narrow=1,
     ),
     "rotary": Contest(
         1,
@@ -286,7 +336,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     torch.manual_seed(process)
     rows, columns = (int(size) for size in case["shape"].split(","))
     dtype, contest = getattr(torch, DTYPES[case["dtype"]]), CONTESTS[case["of"]]
-    nbytes = (contest.matrices + contest.results) * rows * columns * dtype.itemsize
+    matrices = contest.matrices + contest.results
+    nbytes = rows * columns * (matrices * dtype.itemsize + contest.narrow)
     cached = torch.cuda.get_device_properties(0).L2_cache_size
     sets = range(bench.rotation_sets(nbytes, cached))
 

@@ -9,80 +9,66 @@ from typing import Any
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
-from ..core.functions import function
+from ..core.functions import Function, function
 from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SpecError
-from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.tiles.mathematics import sigmoid
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
-from .activations import ACTIVATIONS
 from .declaration import op
-from .quantize import TOP, launch_quantized, scales_type
-from .tiled import TYPES, launch_over_tiles, tile_at, tiles_of
+from .quantize import TOP, launch_quantized, scales_type, value
+from .tiled import TYPES, Tile, launch_over_tiles
 
 __all__ = ["geglu", "swiglu"]
 
-FORWARD, BACKWARD = (CompilerParams(ctas_per_sm=ctas) for ctas in (5, 6))
+
+def unit(gelu: bool) -> Function[..., Any]:
+    """Return the kernel function from x to (activation(x), its derivative): silu(x), or gelu(x) by
+    its tanh approximation. Both are x * sigmoid(z), here accurate to a few ulp for any x."""
+
+    @function
+    def activated(x):  # type: ignore[no-untyped-def]
+        square = x * x
+        z = x * (1.5957691216 + 0.0713548163 * square) if gelu else x
+        slope = 1.5957691216 + 0.2140644488 * square if gelu else 1.0
+        s = 1.0 / (1.0 + np.exp(-z))
+        return x * s, s + x * s * (1.0 - s) * slope
+
+    return activated
 
 
-@function
-def silu_slope(x):  # type: ignore[no-untyped-def]
-    """Return (silu(x), its derivative)."""
-    s = sigmoid(x)
-    return x * s, s * (1.0 + x * (1.0 - s))
-
-
-@function
-def gelu_slope(x):  # type: ignore[no-untyped-def]
-    """Return (gelu(x), its derivative), for the tanh approximation."""
-    t = 0.5 + 0.5 * np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x))
-    return x * t, t + x * t * (1.0 - t) * (1.5957691216 + 0.2140644488 * x * x)
-
-
-SLOPES: dict[str, Any] = {"silu": silu_slope, "gelu": gelu_slope}
+UNITS = {"silu": unit(gelu=False), "gelu": unit(gelu=True)}
 
 
 @functools.cache
-def forward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
+def forward(activation: str, tile: Tile) -> Kernel:
     """Return the kernel of ``y = activation(x) * up``."""
-    act, at = ACTIVATIONS[activation], tile_at(height, width)
+    number, at = value(UNITS[activation]), tile.at
 
-    @numpipe_kernel(
-        grid=lambda x: tiles_of(x, height, width),
-        warp_specialized=False,
-        compiler_params=FORWARD.replace(approx_math=approximate),
-    )
+    @tile.kernel()
     def gated(x, up, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
-        g, u = x[i, j], up[i, j]
-        y[i, j] = act(g.astype(np.float32)) * u.astype(np.float32)
+        y[i, j] = number(x, up, i, j)
 
-    return gated  # type: ignore[no-any-return]
+    return gated
 
 
 @functools.cache
-def backward(activation: str, approximate: bool, height: int, width: int) -> Kernel:
+def backward(activation: str, tile: Tile) -> Kernel:
     """Return the kernel of the gradients of gate and up."""
-    slope, at = SLOPES[activation], tile_at(height, width)
+    activated, at = UNITS[activation], tile.at
 
-    @numpipe_kernel(
-        grid=lambda gate: tiles_of(gate, height, width),
-        warp_specialized=False,
-        compiler_params=BACKWARD.replace(approx_math=approximate),
-    )
-    def gated_gradient(grad, gate, up, dgate, dup):  # type: ignore[no-untyped-def]
-        i, j = at(gate)
-        d, g, u = grad[i, j], gate[i, j], up[i, j]
+    @tile.kernel()
+    def gated_gradient(x, up, grad, dgate, dup):  # type: ignore[no-untyped-def]
+        i, j = at(x)
+        g, u, d = x[i, j], up[i, j], grad[i, j]
         d = d.astype(np.float32)
-        value, derivative = slope(g.astype(np.float32))
-        dgate[i, j] = d * u.astype(np.float32) * derivative
-        dup[i, j] = d * value
+        y, slope = activated(g.astype(np.float32))
+        dgate[i, j] = d * u.astype(np.float32) * slope
+        dup[i, j] = d * y
 
-    return gated_gradient  # type: ignore[no-any-return]
+    return gated_gradient
 
 
 def halves(x: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
@@ -120,9 +106,9 @@ def _launch_gradient(
 ) -> None:
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
-    inputs, results = {"grad": grad, "gate": gate, "up": up}, {"dgate": dgate, "dup": dup}
-    of = functools.partial(backward, activation, gate.dtype.itemsize < 4)
-    launch_over_tiles("gated_backward", of, inputs, results, target, stream, nbytes=4096)
+    inputs, results = {"x": gate, "up": up, "grad": grad}, {"dgate": dgate, "dup": dup}
+    of = functools.partial(backward, activation)
+    launch_over_tiles("gated_backward", of, inputs, results, target, stream)
 
 
 @op(
@@ -133,7 +119,7 @@ def _launch_gradient(
     },
     types=TYPES,
     launch=_launch_gradient,
-    checks={"activation": word(*SLOPES)},
+    checks={"activation": word(*UNITS)},
     batching="leading",
 )
 def gated_backward(
@@ -162,11 +148,11 @@ def _declared(name: str, activation: str) -> Any:
     ) -> None:  # fmt: skip
         inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
         if out_scales is None:
-            of = functools.partial(forward, activation, gate.dtype.itemsize < 4)
+            of = functools.partial(forward, activation)
             launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
         else:
             how = out_dtype, out_scales, target, stream
-            launch_quantized(name, activation, inputs, y, scales, *how)
+            launch_quantized(name, UNITS[activation], inputs, y, scales, *how)
 
     def gradient(xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: Any) -> Any:
         if out_scales is not None:

@@ -18,24 +18,21 @@ from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
-from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..launch.array_info import ArrayInfo
-from ..plan.context import axis_index, program_id
+from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
-from .activations import ACTIVATIONS
 from .declaration import op
 from .over_rows import MATRIX, ROWS, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import (
     TYPES,
+    Tile,
     dense,
     launch_over_tiles,
     reshaped,
     rows_of,
-    tile_at,
-    tiles_of,
     with_fitting,
 )
 
@@ -77,64 +74,57 @@ def quantizer(dtype: str) -> tuple[Function[..., Any], Function[..., Any]]:
 
 
 @functools.cache
-def value(activation: str) -> Function[..., Any]:
-    """Return the function of a kernel for the number to quantize, float32."""
-    act = ACTIVATIONS.get(activation)
+def value(activated: Function[..., Any] | None) -> Function[..., Any]:
+    """Return the kernel function for the float32 number to quantize: x, or the first result of
+    ``activated(x)`` times up."""
 
     @function
     def number(x, up, i, j):  # type: ignore[no-untyped-def]
         tile = x[i, j]
-        if act is not None:
+        if activated is not None:
             u = up[i, j]
-            tile = act(tile.astype(np.float32)) * u.astype(np.float32)
+            y, _ = activated(tile.astype(np.float32))
+            tile = y * u.astype(np.float32)
         return tile.astype(np.float32)
 
     return number
 
 
 @functools.cache
-def by_row(activation: str, dtype: str) -> RowKernel:
+def by_row(activated: Function[..., Any] | None, dtype: str) -> RowKernel:
     """Return the kernel over rows with a scale for each row."""
-    (scale_of, scaled), number = quantizer(dtype), value(activation)
+    (scale_of, scaled), number = quantizer(dtype), value(activated)
 
-    @rows(operands=2 if activation else 1, without=() if activation else ("up",))
+    @rows(operands=2 if activated else 1, without=() if activated else ("up",))
     def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
         i, j = row.block()  # type: ignore[attr-defined]
         tile = number(x, up, i, j)
         scale = scale_of(row.max(np.abs(tile), x.shape[1]))  # type: ignore[attr-defined]
         y[i, j] = scaled(tile, scale)
-        # a store that the search for results sees, unlike row.put
-        if (row.wgs == 1 or axis_index("wg") == 0) and (  # type: ignore[attr-defined]
-            row.cluster == 1 or axis_index("part") == 0  # type: ignore[attr-defined]
-        ):
-            scales[i] = scale.reshape(-1)
+        row.put(scales, scale)  # type: ignore[attr-defined]
 
     return quantize_row
 
 
 @functools.cache
-def by_tile(activation: str, dtype: str, known: str, height: int, width: int) -> Kernel:
-    """Return the kernel with a scale for each row of a tile, or with
-    known scales of the "tensor" or of each "row"."""
-    (scale_of, scaled), number = quantizer(dtype), value(activation)
-    at = tile_at(height, width)
+def by_tile(activated: Function[..., Any] | None, dtype: str, known: str, tile: Tile) -> Kernel:
+    """Return the kernel with a scale for each row of a tile, or with known scales of the "tensor"
+    or of each "row"."""
+    (scale_of, scaled), number = quantizer(dtype), value(activated)
+    at, width = tile.at, tile.width
 
-    @numpipe_kernel(
-        grid=lambda x: tiles_of(x, height, width),
-        warp_specialized=False,
-        without=() if activation else ("up",),
-    )
+    @tile.kernel(without=() if activated else ("up",))
     def quantize_tile(x, up, scales, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
-        tile = number(x, up, i, j)
+        values = number(x, up, i, j)
         if known:
-            y[i, j] = scaled(tile, scales[0] if known == "tensor" else scales[i][:, None])
+            y[i, j] = scaled(values, scales[0] if known == "tensor" else scales[i][:, None])
         else:
-            scale = scale_of(np.abs(tile).max(axis=1))
-            y[i, j] = scaled(tile, scale[:, None])
+            scale = scale_of(np.abs(values).max(axis=1))
+            y[i, j] = scaled(values, scale[:, None])
             scales[i, program_id(0) % cdiv(x.shape[1], width)] = scale
 
-    return quantize_tile  # type: ignore[no-any-return]
+    return quantize_tile
 
 
 def scales_type(shape: tuple[Any, ...], block: str) -> ArrayType:
@@ -151,7 +141,7 @@ def scales_type(shape: tuple[Any, ...], block: str) -> ArrayType:
 
 def launch_quantized(
     op: str,
-    activation: str,
+    activated: Function[..., Any] | None,
     inputs: dict[str, ArrayInfo],
     y: ArrayInfo,
     scales: ArrayInfo,
@@ -160,45 +150,42 @@ def launch_quantized(
     target: str | None,
     stream: Any,
 ) -> None:
-    """Quantize x, or ``activation(x) * up`` in blocks that are not "tensor"."""
-    x, count = inputs["x"], math.prod(scales.shape)
+    """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
+    x, count, results = inputs["x"], math.prod(scales.shape), {"y": y, "scales": scales}
 
     def in_blocks(arrays: dict[str, ArrayInfo]) -> None:
-        views = {name: rows_of(info) for name, info in arrays.items()}
-        across = scales.shape[-1]
+        # blocks of arrays without gaps follow each other in memory
+        adjacent = x.shape[-1] % BLOCK == 0 and all(map(dense, arrays.values()))
+        across = 1 if adjacent else scales.shape[-1]
+        views = {
+            name: reshaped(info, count, BLOCK) if adjacent else rows_of(info)
+            for name, info in arrays.items()
+        }
         views["scales"] = reshaped(arrays["scales"], count // across, across)
-        if x.shape[-1] % BLOCK == 0 and all(map(dense, arrays.values())):
-            # blocks follow each other in memory
-            views = {name: reshaped(info, count, BLOCK) for name, info in arrays.items()}
-            views["scales"] = reshaped(arrays["scales"], count, 1)
-        kernel = by_tile(activation, dtype, "", 32, BLOCK)
-        kernel(**views, target=target, stream=stream)
+        by_tile(activated, dtype, "", Tile(16, BLOCK))(**views, target=target, stream=stream)
 
     def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
         whole, axis = arrays["scales"], None if block == "tensor" else len(x.shape) - 1
         launch_reduction(op, "top", x, axis, whole, target, stream, finish=quantizer(dtype)[0])
-        kernel = functools.partial(by_tile, activation, dtype, block)
-        launch_over_tiles(
-            op,
-            kernel,
-            inputs,
-            {"y": y},
-            target,
-            stream,
-            scales=reshaped(whole, count),
-            flat=axis is None,
-        )
+        kernel, known = functools.partial(by_tile, activated, dtype, block), reshaped(whole, count)
+        how = target, stream, axis is None
+        launch_over_tiles(op, kernel, inputs, {"y": y}, *how, scales=known)
 
-    if block == "row" and (activation or x.shape[-1] <= IN_REGISTERS):
+    if block == "row" and (activated or x.shape[-1] <= IN_REGISTERS):
         matrices = {name: (MATRIX, info) for name, info in inputs.items()}
-        results = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-        launch_over_rows(op, by_row(activation, dtype), matrices, results, target, stream)
+        by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+        launch_over_rows(op, by_row(activated, dtype), matrices, by_kind, target, stream)
     elif block == "1x128":
         fits = lambda info: dense(info) if info is scales else rows_of(info)
-        results_ = {"y": y, "scales": scales}
-        with_fitting(op, inputs, results_, fits, target, stream, in_blocks)
+        with_fitting(op, inputs, results, fits, target, stream, in_blocks)
     else:
         with_fitting(op, {}, {"scales": scales}, dense, target, stream, in_two_passes)
+
+
+def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:
+    rows = x if block != "tensor" else x.reshape(size, -1)
+    values, scales = xp(quantize, rows, dtype=dtype, block="1x128" if block == "1x128" else "row")
+    return values.reshape(x.shape), scales
 
 
 @op(
@@ -209,9 +196,10 @@ def launch_quantized(
     },
     types=TYPES,
     launch=lambda x, values, scales, dtype, block, target, stream: launch_quantized(
-        "quantize", "", {"x": x}, values, scales, dtype, block, target, stream
+        "quantize", None, {"x": x}, values, scales, dtype, block, target, stream
     ),
     checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
+    batching=_over_batch,
 )
 def quantize(
     x: Any,

@@ -4,7 +4,6 @@ angles; the gradient is the rotation by the negative angles."""
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import broadcast, strided
+from ..launch.windows import broadcast, merged, strided
 from ..plan.context import program_id
+from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import part_of
-from .tiled import TYPES, dense, reshaped, with_fitting
+from .tiled import TYPES, with_fitting
 
 __all__ = ["rotary"]
 
@@ -32,24 +32,28 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
     """Return the kernel for tiles of `height` rows of `width` pairs, with the same angles for
     `repeats` tiles. x1 and x2 are the elements of the pairs, (outer, repeated, rows, pairs)."""
 
-    def grid(x1: Any) -> tuple[int]:
-        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
-        return (x1.shape[0] * (x1.shape[1] // repeats) * down * across,)
+    def grid(x1: Any) -> tuple[int, int]:
+        outer, repeated, down, n = x1.shape
+        return (cdiv(n, width) * (repeated // repeats) * cdiv(down, height), outer)
 
-    @numpipe_kernel(grid=grid, warp_specialized=False)
+    params = CompilerParams(ctas_per_sm=4)
+
+    @numpipe_kernel(grid=grid, warp_specialized=False, static_dims=(-1,), compiler_params=params)
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
-        place = program_id(0)
-        down, across = cdiv(x1.shape[2], height), cdiv(x1.shape[3], width)
-        i, j = ds(place // across % down * height, height), ds(place % across * width, width)
-        place = place // (across * down)
-        groups = x1.shape[1] // repeats
-        outer, first = place // groups, place % groups * repeats
+        place, outer = program_id(0), program_id(1)
+        across, down = cdiv(x1.shape[3], width), cdiv(x1.shape[2], height)
+        j = ds(place % across * width, width) if across > 1 else ds(0, width, most=0)
+        place = place // across  # tiles that follow each other in memory run at the same time
+        i, first = ds(place % down * height, height), place // down * repeats
         c, s = cos[outer, first, i, j], sin[outer, first, i, j]
+        pairs: Any = ()  # all are loaded before the first is stored
+        for k in static_range(repeats):
+            pairs += ((x1[outer, first + k, i, j], x2[outer, first + k, i, j]),)
         c, s = c.astype(np.float32), s.astype(np.float32)
         if inverse:
             s = 0.0 - s
         for k in static_range(repeats):
-            a, b = x1[outer, first + k, i, j], x2[outer, first + k, i, j]
+            a, b = pairs[k]
             a, b = a.astype(np.float32), b.astype(np.float32)
             y1[outer, first + k, i, j] = a * c - b * s
             y2[outer, first + k, i, j] = a * s + b * c
@@ -69,12 +73,11 @@ def _launch(
 ) -> None:
     """Launch the kernel on arrays of four dimensions: the largest one along which the angles change
     gives the rows, and the largest one along which they do not gives the repeated dimension."""
-    few = len(x.shape) <= 4
 
-    def in_four(info: ArrayInfo) -> ArrayInfo:
-        if few:
-            return broadcast(info, (*[1] * (4 - len(info.shape)), *info.shape))
-        return reshaped(info, math.prod(info.shape[:-3]), *info.shape[-3:])
+    def in_four(info: ArrayInfo) -> Any:
+        lacking = [1] * (4 - len(info.shape))
+        adjacent = info.strides[-1] == info.dtype.itemsize
+        return merged(broadcast(info, (*lacking, *info.shape)), 3) if adjacent else None
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         views = {name: in_four(info) for name, info in arrays.items()}
@@ -90,18 +93,15 @@ def _launch(
             split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
             pair = name in "xy"
             given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
-        repeats = next(k for k in (4, 3, 2, 1) if not sizes[same] % k)
+        repeats = next(k for k in (4, 5, 3, 2, 1) if not sizes[same] % k)
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
         kernel(*given, target=target, stream=stream)
 
-    def fits(info: ArrayInfo) -> bool:
-        return info.strides[-1] == info.dtype.itemsize if few else dense(info)
-
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
-    with_fitting("rotary", inputs, {"y": y}, fits, target, stream, run)
+    with_fitting("rotary", inputs, {"y": y}, in_four, target, stream, run)
 
 
 # ---- declaration
@@ -175,7 +175,7 @@ def rotary(
     target, stream
                  as for any kernel
 
-    Arithmetic is float32. x is read once; cos and sin are read once for up to 4 rows that share
+    Arithmetic is float32. x is read once; cos and sin are read once for up to 5 rows that share
     them. There is a gradient of x, the rotation by the negative angles, and none of cos and sin.
     Raises SpecError for an odd d and for angles that do not broadcast.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -253,3 +254,9 @@ def test_in_jax() -> None:
                 )
         turned = jax.vmap(lambda x: numpipe.jax.rotary(x, cos, sin))(gate)
         np.testing.assert_allclose(turned, theirs(gate), rtol=1e-5, atol=1e-5)
+        x = numbers(3, 2, 130)
+        for block in ("tensor", "row", "1x128"):
+            call = functools.partial(numpipe.jax.quantize, dtype="int8", block=block)
+            each = [ops.quantize(row, "int8", block) for row in x]
+            for got, wanted in zip(jax.vmap(call)(x), zip(*each, strict=True), strict=True):
+                np.testing.assert_array_equal(got, np.stack(wanted))

@@ -88,11 +88,13 @@ class Block:
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
-            and ref.arg.tma
+            and (ref.arg.tma or ref.arg.adjacent)
             and not any(number == len(axes) - 1 for number, *_ in self.indices)
         )
         """whether adjacent elements of a row may be loaded at once: they are contiguous, and rows
-        are aligned"""
+        are `even`"""
+        self.lines = ref.arg.tma
+        """whether all rows start at multiples of 16 bytes"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
@@ -102,24 +104,35 @@ class Block:
         )
         return builder.add(address, far)
 
-    def aligned(self, columns: int, run: int) -> Any:
-        """Return whether a block of `columns` starts at a multiple of `run` elements, and the array
-        has all its columns."""
-        builder, begin = self.builder, self.start[-1]
-        most = builder.sub(self.size[-1], nb.const(columns))
-        whole = builder.and_(
-            builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most)
+    def aligned(self, shape: Sequence[int], run: int) -> Any:
+        """Return whether a block starts at a multiple of `run` columns, and the array has all its
+        elements along the last dimensions, of which `shape` has the sizes."""
+        builder = self.builder
+        found = builder.icmp_unsigned(
+            "==", builder.and_(self.start[-1], nb.const(run - 1)), nb.const(0)
         )
-        return builder.and_(
-            whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
-        )
+        for axis, size in enumerate(shape, -len(shape)):
+            begin, most = self.start[axis], builder.sub(self.size[axis], nb.const(size))
+            found = builder.and_(found, builder.icmp_signed(">=", begin, nb.const(0)))
+            found = builder.and_(found, builder.icmp_signed("<=", begin, most))
+        return found
+
+    def even(self) -> Any:
+        """Return whether all rows start at multiples of the size of a pair of elements."""
+        builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
+        if self.lines:
+            return nb.const(1, nb.i1)
+        for stride in self.stride[:-1]:
+            at = builder.or_(at, builder.mul(stride, nbytes))
+        odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
+        return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
 
     def whole_pairs(self) -> Any:
-        """Return whether every pair of columns is inside the array or outside it: the block starts
-        at an even column, and the array ends before one."""
+        """Return whether every pair of columns is inside the array or outside it, and can be moved
+        at once: the block starts at an even column, and the array ends before one."""
         builder = self.builder
         odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
-        return builder.icmp_unsigned("==", odd, nb.const(0))
+        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.

@@ -9,6 +9,7 @@ has cached.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,10 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     )
 
 
-def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
+def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = False) -> list[Any]:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
-    column is even and the array has all columns, else by elements."""
+    column is even and the array has all columns, else by elements. A tile that is `whole` is inside
+    the array, and starts at an even column if pairs may be loaded at once."""
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
     flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
@@ -110,46 +112,31 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
-    def within(rows: int | None) -> tuple[Any, Any]:
-        """Return the index of a row of elements, and whether it is inside."""
-        n = builder.add(block.start[0], nb.const(0) if rows is None else row)
-        n = builder.add(n, nb.const(rows or 0))
-        return n, builder.and_(block.inside, builder.icmp_unsigned("<", n, block.size[0]))
-
     lines: dict[Any, tuple[Any, Any]] = {}
+    yes = nb.const(1, nb.i1)
 
-    def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of a pair that is inside the array or outside it as a whole: one address
-        per row, plus an offset."""
+    def by_row(element: int, pair: bool = False) -> tuple[Any, Any]:
+        """Return `address` of an element, or of a pair that is inside the array or outside it as a
+        whole: one address per row, plus an offset. A row outside the array is read as its first."""
         rows, columns = where[element]
-        if rows not in lines:
+        stride = nb.const(1, nb.i64) if pair else block.stride[-1]
+        if (rows, pair) not in lines:
+            at = block.moved(block.base, builder.add(block.start[-1], column), stride)
             inside = block.inside
-            at = block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
             if not flat:
-                n, inside = within(rows)
-                at = block.moved(at, n, block.stride[0])
-            lines[rows] = builder.select(inside, at, block.base), inside
-        line, inside = lines[rows]
-        at = builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64))
-        here = block.has(column, columns or 0, lanes, beyond[element], width)
-        return builder.select(here, at, block.base), builder.and_(inside, here)
-
-    starts: dict[Any, tuple[Any, Any]] = {}
-
-    def by_row(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element: one address per row, plus an offset. A row outside the
-        array is read as the array's first row."""
-        rows, right = where[element]
-        first, distance = builder.add(block.start[-1], column), nb.const(right or 0)
-        if rows not in starts:
-            at, inside = block.moved(block.base, first, block.stride[-1]), block.inside
-            if not flat:
-                n, inside = within(rows)
-                at = builder.select(inside, block.moved(at, n, block.stride[0]), at)
-            starts[rows] = at, inside
-        line, inside = starts[rows]
-        here = block.has(column, right or 0, lanes, False, width)
-        at = block.moved(line, distance, block.stride[-1])
+                first = builder.add(block.start[0], nb.const(0) if rows is None else row)
+                down = nb.const(rows or 0)
+                here = builder.icmp_unsigned("<", builder.add(first, down), block.size[0])
+                inside = builder.and_(inside, here)
+                line = block.moved(block.moved(at, first, block.stride[0]), down, block.stride[0])
+                at = line if whole else builder.select(inside, line, at)
+            lines[rows, pair] = at, yes if whole else inside
+        line, inside = lines[rows, pair]
+        outside = beyond[element] and (pair or whole)
+        here = yes
+        if outside or not whole:
+            here = block.has(column, columns or 0, lanes, outside, width)
+        at = block.moved(line, nb.const(columns or 0), stride)
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
@@ -160,7 +147,7 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
             if pairs and where[first][1] is not None:
                 found += _run(
                     block,
-                    *(neighbour if rowwise else address)(first),
+                    *(by_row(first, True) if rowwise else address(first)),
                     run,
                 )
                 continue
@@ -174,10 +161,27 @@ def _registers(builder: Any, block: Block, forms: list[Form]) -> list[Any]:
                 )
         return found
 
-    if not block.pairs or width % run or all(place[1] is None for place in where):
+    pairs = block.pairs and not width % run and (rowwise or block.lines)
+
+    def in_pairs(test: Callable[[], Any]) -> list[Any]:
+        if not pairs:
+            return registers(False)
+        return nb.one_of(builder, test(), lambda: registers(True), lambda: registers(False))
+
+    if all(place[1] is None for place in where):
         return registers(False)
-    aligned = block.whole_pairs() if rowwise else block.aligned(width, run)
-    return nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False))
+    if whole:
+        return in_pairs(block.even)
+    if not rowwise:
+        return in_pairs(lambda: block.aligned((width,), run))
+    if block.room is not None:
+        return in_pairs(block.whole_pairs)
+    return nb.one_of(
+        builder,
+        builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
+        lambda: _registers(builder, block, forms, True),
+        lambda: in_pairs(block.whole_pairs),
+    )
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

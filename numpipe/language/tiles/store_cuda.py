@@ -180,7 +180,9 @@ class _Lanes:
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
         # adjacent elements are contiguous, and rows are aligned
-        side_by_side = array.tma and array.order == "row" and axes[-1] == array.ndim - 1
+        side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
+        by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
+        side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         side_by_side &= self.statement[0].startswith("st.")
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
@@ -295,16 +297,14 @@ class _Lanes:
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         masks = inside_of(builder, form)
 
+        one = nb.const(1, nb.i64)
+        line = to.moved(base, builder.add(start[axis], own), one)
+
         def each(count: int) -> None:
             for i in range(0, len(form.places), count):
-                at = (
-                    indices[i]
-                    if indices
-                    else builder.add(
-                        builder.add(start[axis], own), nb.const(form.places[i][dim] or 0)
-                    )
-                )
                 distance, lanes = form.places[i][dim] or 0, lanes_of(layout)
+                further = nb.const(distance)
+                at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
                     to.has(own, distance, lanes, False, tile.shape[-1])
                     if dim and lanes and not indices
@@ -312,10 +312,10 @@ class _Lanes:
                 )
                 chosen = builder.and_(inside, here)
                 chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
-                address = to.moved(base, at, strides[axis])
                 if count > 1:
-                    self._run(i, count, address, chosen)
+                    self._run(i, count, to.moved(line, further, one), chosen)
                 else:
+                    address = to.moved(base, at, strides[axis])
                     self._write(address, self._element(first + i), chosen)
 
         if not (at_once and dim and lanes_of(layout) and first == 0):
@@ -338,68 +338,43 @@ class _Lanes:
         where = places(tile.shape, tile.layout)
         masks, lanes = inside_of(builder, tile.form), lanes_of(tile.layout)
 
-        lines: dict[Any, tuple[Any, Any]] = {}
-        own_column = nb.const(0) if 1 in self.indices else builder.add(to.start[1], column)
-
-        def place(number: int) -> tuple[Any, Any, Any]:
-            """Return (row, column, address) of an element in the array."""
+        def place(number: int, stride: Any) -> tuple[Any, list[Any]]:
+            """Return (address, whether the array has the row and the column) of an element, at a
+            constant distance from one address for each row of a tile by rows."""
             down, right = (part or 0 for part in where[number])
-            r = (
-                self.indices[0][number]
-                if 0 in self.indices
-                else builder.add(builder.add(to.start[0], row), nb.const(down))
+            first, begin = (
+                nb.const(0) if axis in self.indices else builder.add(to.start[axis], own)
+                for axis, own in enumerate((row, column))
             )
+            r = self.indices[0][number] if 0 in self.indices else builder.add(first, nb.const(down))
             c = (
                 self.indices[1][number]
                 if 1 in self.indices
-                else builder.add(own_column, nb.const(right))
+                else builder.add(begin, nb.const(right))
             )
+            tests = [
+                builder.icmp_unsigned("<", n, size) for n, size in zip((r, c), to.size, strict=True)
+            ]
             if self.indices or not lanes:
-                return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
-            line = to.moved(to.moved(to.base, r, to.stride[0]), own_column, to.stride[1])
-            return r, c, to.moved(line, nb.const(right), to.stride[1])
+                return to.moved(to.moved(to.base, r, to.stride[0]), c, stride), tests
+            tests[1] = to.has(column, right, lanes, False, tile.shape[1])
+            line = to.moved(to.moved(to.base, first, to.stride[0]), begin, stride)
+            line = to.moved(line, nb.const(down), to.stride[0])
+            return to.moved(line, nb.const(right), stride), tests
 
-        def neighbour(number: int) -> tuple[Any, Any]:
-            """Return (whether the array has it, address) of a lane's adjacent elements, with one
-            address per row of a tile by rows."""
-            if not lanes:
-                r, _, at = place(number)
-                return builder.icmp_unsigned("<", r, to.size[0]), at
-            down, right = where[number]
-            if down not in lines:
-                r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
-                line = to.moved(
-                    to.moved(to.base, r, to.stride[0]),
-                    builder.add(to.start[1], column),
-                    nb.const(1, nb.i64),
-                )
-                lines[down] = builder.icmp_unsigned("<", r, to.size[0]), line
-            there, line = lines[down]
-            here = to.has(column, right or 0, lanes, False, tile.shape[1])
-            return builder.and_(there, here), builder.add(
-                line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64)
-            )
-
-        def inside(number: int, *tests: Any) -> Any:
+        def inside(number: int, tests: list[Any]) -> Any:
             masked = [] if masks[number] is None else [masks[number]]
             return functools.reduce(builder.and_, [*tests, *masked], mine)
 
         def runs() -> None:
             for first in range(0, len(where), vector):
-                here, at = neighbour(first)
-                self._run(first, vector, at, inside(first, here))
+                at, tests = place(first, nb.const(1, nb.i64))
+                self._run(first, vector, at, inside(first, tests if lanes else tests[:1]))
 
         def elements() -> None:
             for number in range(len(where)):
-                *own, at = place(number)
-                word = self._element(number)
-                tests = [
-                    builder.icmp_unsigned("<", n, size)
-                    for n, size in zip(own, to.size, strict=True)
-                ]
-                if lanes and not self.indices:
-                    tests[1] = to.has(column, where[number][1] or 0, lanes, False, tile.shape[1])
-                self._write(at, word, inside(number, *tests))
+                at, tests = place(number, to.stride[1])
+                self._write(at, self._element(number), inside(number, tests))
 
         if not at_once:
             elements()
@@ -407,7 +382,7 @@ class _Lanes:
         whole = (
             to.whole_pairs()
             if lanes
-            else to.aligned(tile.shape[1], min(16 // tile.dtype.itemsize, vector))
+            else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
         with builder.if_else(whole) as (quick, slow):
             with quick:

@@ -165,6 +165,27 @@ def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:
     assert (sums[:8, :8] == 1).all() and (sums[8, :8] == 16).all() and (sums[:8, 8] == 24).all()
 
 
+def test_a_row_inside_an_array_needs_one_address() -> None:
+    @numpipe.kernel(grid=(4,), warp_specialized=False)
+    def copied(x, y):
+        i, j = ds(0, 1), ds(numpipe.program_id(0) * 1024, 1024)
+        y[i, j] = x[i, j]
+
+    sass = copied.inspect("sass", *[numpipe.ArrayType((1, 4000), np.float16)] * 2)
+    for access in (r"LDG\.E R\d+,", r"STG\.E"):
+        assert len(re.findall(access + r" desc\[\w+\]\[R\d+\.64\+0x[246]00\]", sass)) == 3
+
+
+def test_pairs_of_elements_are_moved_at_once_if_all_rows_start_at_even_places() -> None:
+    @numpipe.kernel(warp_specialized=False, static_dims=(-1,))
+    def copied(x, y):
+        i, j = ds(0, 8), ds(0, 66)
+        y[i, j] = x[i, j]
+
+    sass = copied.inspect("sass", *[Odd((8, 66), np.dtype(np.float16))] * 2)
+    assert re.search(r"LDG\.E R", sass) and re.search(r"STG\.E desc", sass)
+
+
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def unless_apart(x, y):
     """Copy x to y if the 65 elements of a row of x are contiguous."""

@@ -200,7 +200,8 @@ def written() -> set[str]:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
             if isinstance(node, ast.FunctionDef) and any(
-                ast.unparse(of).partition("(")[0] in ("numpipe.kernel", "numpipe_kernel")
+                ast.unparse(of).partition("(")[0]
+                in ("numpipe.kernel", "numpipe_kernel", "tile.kernel")
                 for of in node.decorator_list
             ):
                 found.add(node.name)
