@@ -35,6 +35,7 @@ ERRORS = {"bf16": 8e-3, "f16": 1e-3, "f32": 4e-6}
 """largest relative errors (Frobenius norm) of sampled rows, by element type"""
 SAMPLED_ROWS = 64
 EPS = 1e-5
+DEVICE = "cuda"
 
 
 @dataclass(frozen=True)
@@ -101,19 +102,19 @@ def _functional(name: str) -> Any:
 def _floats(*shape: int) -> Any:
     import torch
 
-    return torch.empty(shape, device="cuda")
+    return torch.empty(shape, device=DEVICE)
 
 
 def _labels(x: Any) -> list[Any]:
     import torch
 
-    return [torch.randint(x.shape[1], (x.shape[0],), device="cuda")]
+    return [torch.randint(x.shape[1], (x.shape[0],), device=DEVICE)]
 
 
 def _angles(x: Any) -> list[Any]:
     import torch
 
-    angles = torch.rand(4096, x.shape[1] // 2, device="cuda")
+    angles = torch.rand(4096, x.shape[1] // 2, device=DEVICE)
     return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
 
 
@@ -161,8 +162,8 @@ CONTESTS = {
         lambda x, r, w, *out: lambda: ops.rms_norm(x, w, r, eps=EPS, out=out),
         lambda x, r, w: (
             lambda: (
-                total := x + r,
-                _functional("rms_norm")(total, w.shape, w, EPS),
+                _functional("rms_norm")(total := x + r, w.shape, w, EPS),
+                total,
             )
         ),
         lambda x, r, w: _norm(False, x + r, w),
@@ -279,6 +280,23 @@ class Allocating:
         self.outs: list[Any] = [None] * self.count
 
 
+def buffers(
+    contest: Contest, rows: int, columns: int, dtype: Any
+) -> tuple[list[Any], list[Any]]:
+    """Return random inputs of a contest, and its outputs."""
+    import torch
+
+    def numbers(*shape: int) -> Any:
+        return torch.randn(shape, device=DEVICE).to(dtype)
+
+    made = [numbers(rows, columns) for _ in range(contest.matrices)]
+    if contest is CONTESTS["softmax_backward"]:
+        made[0] = made[0].softmax(1)
+    vectors = [numbers(columns) for _ in range(contest.vectors)]
+    outs = [torch.empty_like(made[0]) for _ in range(contest.results)]
+    return made + vectors + contest.inputs(made[0]), outs + contest.others(made[0])
+
+
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Measure one case in this process; return its entry of the result file."""
     import torch
@@ -289,25 +307,11 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     nbytes = (contest.matrices + contest.results) * rows * columns * dtype.itemsize
     cached = torch.cuda.get_device_properties(0).L2_cache_size
     sets = range(bench.rotation_sets(nbytes, cached))
-
-    def numbers(*shape: int) -> Any:
-        return torch.randn(shape, device="cuda").to(dtype)
-
-    def inputs() -> list[Any]:
-        made = [numbers(rows, columns) for _ in range(contest.matrices)]
-        if case["of"] == "softmax_backward":
-            made[0] = made[0].softmax(1)
-        vectors = [numbers(columns) for _ in range(contest.vectors)]
-        return made + vectors + contest.inputs(made[0])
-
-    arrays = [inputs() for _ in sets]
-    outs = [
-        [torch.empty_like(each[0]) for _ in range(contest.results)] + contest.others(each[0])
-        for each in arrays
-    ]
+    made = [buffers(contest, rows, columns, dtype) for _ in sets]
+    arrays, outs = [each[0] for each in made], [each[1] for each in made]
     ours = [contest.ours(*each, *out) for each, out in zip(arrays, outs, strict=True)]
     theirs = [contest.theirs(*each) for each in arrays]
-    sources = [numbers(nbytes // 2 // dtype.itemsize) for _ in sets]
+    sources = [torch.randn(nbytes // 2 // dtype.itemsize, device=DEVICE).to(dtype) for _ in sets]
     calls = {
         "numpipe": InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
         "PyTorch": Allocating(len(sets), lambda i: theirs[i]()),
@@ -316,7 +320,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
         ),
     }
     harness.run_all(calls, len(sets))
-    some, errors = torch.randperm(rows, device="cuda")[:SAMPLED_ROWS], {}
+    some, errors = torch.randperm(rows, device=DEVICE)[:SAMPLED_ROWS], {}
     for name in ("numpipe", "PyTorch"):
         errors[name] = 0.0
         for each, out in zip(arrays, calls[name].outs, strict=True):
