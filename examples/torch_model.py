@@ -30,7 +30,7 @@ class PyTorch:
     @staticmethod
     def norm(x: Any, weight: Any, residual: Any) -> tuple[Any, Any]:
         """Return the norm of x + residual, and this sum."""
-        total = x if residual is None else x + residual
+        total = x + residual
         return functional.rms_norm(total, weight.shape, weight, EPS), total
 
     @staticmethod
@@ -54,8 +54,6 @@ class Numpipe:
 
     @staticmethod
     def norm(x: Any, weight: Any, residual: Any) -> tuple[Any, Any]:
-        if residual is None:
-            return numpipe.torch.rms_norm(x, weight, eps=EPS), x
         return numpipe.torch.rms_norm(x, weight, residual, eps=EPS)
 
     rotary = staticmethod(numpipe.torch.rotary)
@@ -103,7 +101,8 @@ class Model(nn.Module):
         self.register_buffer("sin", angles.sin())
 
     def forward(self, tokens: Any, labels: Any) -> Any:
-        x, stream = self.embedding(tokens), None
+        x = self.embedding(tokens)
+        stream = torch.zeros_like(x)
         for block in self.blocks:
             x, stream = block(x, stream, self.cos, self.sin)
         x, _ = self.functions.norm(x, self.norm, stream)

@@ -55,6 +55,7 @@ def _launch_backward(
     },
     types=TYPES,
     launch=_launch_backward,
+    batching="each",
 )
 def layer_norm_backward(
     x: Any,

@@ -212,6 +212,7 @@ def launch_quantized(
         "quantize", "", {"x": x}, values, scales, dtype, block, target, stream
     ),
     checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
+    batching="each",
 )
 def quantize(
     x: Any,

@@ -53,6 +53,7 @@ def _launch_backward(
     },
     types=TYPES,
     launch=_launch_backward,
+    batching="each",
 )
 def rms_norm_backward(
     x: Any,
