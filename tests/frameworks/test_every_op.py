@@ -156,7 +156,7 @@ def check(found: Any, wanted: list[Any], tolerance: float) -> None:
 def exact_of_each(case: Case, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return `exact` of each element of a batch, stacked."""
     each = [exact(case, [x[k] for x in arrays]) for k in range(len(arrays[0]))]
-    return tuple([np.stack(x) for x in zip(*of, strict=True)] for of in zip(*each, strict=True))  # type: ignore[return-value]
+    return tuple([np.stack(x) for x in zip(*of, strict=True)] for of in zip(*each, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,3 +202,9 @@ def test_in_jax(name: str, target: str) -> None:
             check(jax.jit(mapped(ours))(*given), results, case.tolerance)
             if case.graded:
                 check(jax.jit(mapped(gradient))(*given), gradients, case.tolerance)
+
+
+def test_a_second_gradient_that_no_op_has_is_refused() -> None:
+    first = torch.func.grad(lambda x: numpipe.torch.swiglu(x, x).sum())
+    with pytest.raises(numpipe.SpecError, match="gated_backward: .* has no backward pass"):
+        torch.func.grad(lambda x: first(x).sum())(torch.ones(4, 8))
