@@ -16,8 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 from .files import Case
 
-PRELOADED = ["__main__", "torch", "numpipe.core.numba.kernel_compiler"]
+PRELOADED = ["__main__", "torch"]
 """modules that are imported once, for all workers, if they exist"""
+CALLS = 4
+"""calls for which another worker is worth its start"""
 
 
 def spread(
@@ -41,7 +43,7 @@ def spread(
     failures: dict[int, str] = {}
     limited = hasattr(os, "sched_getaffinity")
     cpus = len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1
-    count = min(workers or cpus, len(cases))
+    count = min(workers or cpus, -(-len(cases) // CALLS))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with ProcessPoolExecutor(count, context) as pool:
