@@ -117,12 +117,13 @@ def train(functions: Any, options: argparse.Namespace) -> tuple[list[float], flo
     torch.manual_seed(0)
     model = Model(functions, options).to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    batch = torch.randint(options.vocabulary, (options.batch, options.tokens + 1), device=DEVICE)
+    tokens = torch.randint(options.vocabulary, (options.batch, options.tokens), device=DEVICE)
+    labels = tokens.roll(-1, 1)
     step = torch.compile(model) if options.compile else model
     losses, seconds = [], []
     for _ in range(options.steps):
         begun = time.perf_counter()
-        loss = step(batch[:, :-1], batch[:, 1:])
+        loss = step(tokens, labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
