@@ -26,9 +26,8 @@ those of the reference are PyTorch's. A later call must give the same bits.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import harness
@@ -39,7 +38,6 @@ from product_rows import Case, Goal, log_uniform
 from rows import DTYPES, ERRORS, Contest
 
 from numpipe import bench, ops
-from numpipe.ops.gated import gated_backward
 
 OURS, REFERENCE = "numpipe", {"large": "copy", "small": "PyTorch"}
 BYTES = {"large": (8 << 20, 256 << 20), "small": (16 << 10, 1 << 20)}
@@ -48,8 +46,10 @@ COLUMNS = {"rotary": (32, 256), "layer_norm_backward": (16, 52_416)}
 COLUMNS["rms_norm_backward"] = COLUMNS["layer_norm_backward"]
 ANY_COLUMNS = (16, 131_072)
 MOST_SETS, SHORT = 64, 100e-6
-HEADS = 8
-"""dimension of the operand of rotary along which angles are the same"""
+K, HEADS = 8, 8
+"""of topk; dimension of rotary's operand along which angles are the same"""
+ALONE = {"topk"}
+"""ops that are only compared with PyTorch's"""
 LOAD = {"op": "softmax", "shape": "16384,16384", "type": "bf16", "of": "load"}
 
 
@@ -72,86 +72,77 @@ def _turned(x: Any, cos: Any, sin: Any) -> Any:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def _gelu(x: Any) -> Any:
-    return rows._functional("gelu")(x, approximate="tanh")
+def _geglu(x: Any, up: Any) -> Any:
+    return rows._functional("gelu")(x, approximate="tanh") * up
 
 
-def _silu_gradients(grad: Any, gate: Any, up: Any) -> Any:
-    return rows._aten("silu_backward", grad * up, gate), grad * rows._functional("silu")(gate)
-
-
-def _quantized(x: Any) -> Any:
-    """Return values with one scale for each row, and the scales, as `quantize` defines them."""
+def _quantized(x: Any, block: str) -> Any:
+    """Return values and scales as `quantize` defines them."""
     import torch
 
-    scales = x.float().abs().amax(1) / 448
-    return (x / scales[:, None]).to(torch.float8_e4m3fn), scales
+    n = x.shape[1]
+    width = n if block == "row" else rows.HEAD
+    blocks = rows._functional("pad")(x.float(), (0, -n % width)).view(len(x), -1, width)
+    scales = blocks.abs().amax(2) / 448
+    values = (blocks / scales[:, :, None]).to(torch.float8_e4m3fn).flatten(1)[:, :n]
+    return values.contiguous(), scales.view(-1) if block == "row" else scales
 
 
-def _reduction(name: str, axis: int, theirs: Callable[..., Any]) -> Contest:
-    def result(x: Any) -> list[Any]:
-        made = x.new_empty(x.shape[1 - axis])
-        return [made.int() if name == "argmax" else made]
+def _dequantized(values: Any, scales: Any) -> Any:
+    n = values.shape[1]
+    width = n if scales.ndim == 1 else rows.HEAD
+    return values.float() * scales.view(len(values), -1).repeat_interleave(width, 1)[:, :n]
 
+
+def _quantize(block: str) -> Contest:
     return Contest(
         1,
-        lambda x, out: lambda: getattr(ops, name)(x, axis, out=out),
-        lambda x: lambda: theirs(x, axis),
-        lambda x: theirs(x, axis).double(),
+        lambda x, *out: lambda: ops.quantize(x, block=block, out=out),
+        lambda x: lambda: _quantized(x, block),
+        lambda x: x,
         results=0,
-        others=result,
+        others=lambda x: [each.clone() for each in _quantized(x, block)],
     )
 
 
-def _exact(name: str, exact: Callable[..., Any]) -> Contest:
-    """Return a contest of `rows` with a result in float64 of whole arrays."""
-    return dataclasses.replace(rows.CONTESTS[name], exact=exact)
+def _topk(x: Any, *out: Any) -> Any:
+    return lambda: ops.topk(x, K, out=out)
 
 
 CONTESTS = rows.CONTESTS | {
-    "sum_of_columns": _exact("sum_of_columns", lambda x: x.sum(0)),
-    "transpose": _exact("transpose", lambda x: x.T),
-    "max": _reduction("max", 1, lambda x, axis: x.amax(axis)),
-    "max_of_columns": _reduction("max", 0, lambda x, axis: x.amax(axis)),
-    "mean": _reduction("mean", 1, lambda x, axis: x.mean(axis)),
-    "mean_of_columns": _reduction("mean", 0, lambda x, axis: x.mean(axis)),
-    "argmax_of_columns": _reduction("argmax", 0, lambda x, axis: x.argmax(axis)),
+    "mean": rows._reduction("mean", 1),
+    "mean_of_columns": rows._reduction("mean", 0),
     "cumsum_flat": Contest(
         1,
         lambda x, out: lambda: ops.cumsum(x.view(-1), out=out.view(-1)),
         lambda x: lambda: x.view(-1).cumsum(0),
-        lambda x: x.view(-1).cumsum(0),
+        lambda x: None,
     ),
     "geglu": Contest(
         2,
         lambda x, up, out: lambda: ops.geglu(x, up, out=out),
-        lambda x, up: lambda: _gelu(x) * up,
-        lambda x, up: _gelu(x) * up,
-    ),
-    "swiglu_gradient": Contest(
-        3,
-        lambda grad, x, up, *out: lambda: gated_backward(grad, x, up, out=out),
-        lambda grad, x, up: lambda: _silu_gradients(grad, x, up),
-        lambda grad, x, up: _silu_gradients(grad, x, up)[0],
-        results=2,
+        lambda x, up: lambda: _geglu(x, up),
+        lambda x, up: None,
     ),
     "rotary": Contest(
         1,
         lambda x, cos, sin, out: lambda: ops.rotary(_in_heads(x), cos, sin, out=_in_heads(out)),
         lambda x, cos, sin: lambda: _turned(x, cos, sin),
-        _turned,
+        lambda x, cos, sin: None,
         inputs=_angles,
     ),
-    "quantize": Contest(
+    "quantize": _quantize("1x128"),
+    "quantize_rows": _quantize("row"),
+    "topk": Contest(
         1,
-        lambda x, *out: lambda: ops.quantize(x, block="row", out=out),
-        lambda x: lambda: _quantized(x),
-        lambda x: x,
+        _topk,
+        lambda x: lambda: x.topk(K),
+        lambda x: None,
         results=0,
-        others=lambda x: [each.clone() for each in _quantized(x)],
+        others=lambda x: [x.new_empty(x.shape[0], K), x.new_empty(x.shape[0], K).int()],
     ),
 }
-VALUE = {"quantize": lambda values, scales: values.float() * scales[:, None]}
+VALUE = {"quantize": _dequantized, "quantize_rows": _dequantized}
 """what is compared with float64, unless it is the first result"""
 
 
@@ -160,6 +151,9 @@ def random_cases(
 ) -> list[Case]:
     """Return `count` cases of a seed; a larger count starts with the same cases."""
     draw, found, left = random.Random(f"{seed} {part} rows"), [], list[str]()
+    names = [name for name in names if hasattr(ops, "topk") or name != "topk"]
+    if part == "large":
+        names = [name for name in names if name not in ALONE]
     while len(found) < count:
         left = left or draw.sample(names, len(names))
         name, kind = left.pop(), draw.choice(types)
@@ -185,10 +179,17 @@ def prepared(case: harness.Case) -> tuple[Contest, int, int, Any]:
     return CONTESTS[case["op"]], height, columns, getattr(torch, DTYPES[case["type"]])
 
 
+def exact_of(of: Contest, inputs: Sequence[Any]) -> Any:
+    """Return the first result in float64, by the contest's own function or by PyTorch's op."""
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    exact = of.exact(*wide)
+    return of.theirs(*wide)() if exact is None else exact
+
+
 def relative_error(name: str, made: Any, exact: Any) -> float:
-    made = made if isinstance(made, tuple | list) else [made]
+    made, exact = (x if isinstance(x, tuple | list) else (x,) for x in (made, exact))
     value = VALUE.get(name, lambda first, *others: first)(*made)
-    return harness.relative_error(value.double().reshape(-1), exact.reshape(-1))
+    return harness.relative_error(value.double().reshape(-1), exact[0].double().reshape(-1))
 
 
 def contest(process: int, case: harness.Case) -> harness.Contest:
@@ -217,7 +218,7 @@ def contest(process: int, case: harness.Case) -> harness.Contest:
     first: list[Any] = []
 
     def verify() -> dict[str, Any]:
-        exact = of.exact(*[x.double() for x in made[0][0]])
+        exact = exact_of(of, made[0][0])
         found = {OURS: made[0][1], reference: theirs[0]()}
         errors = {name: relative_error(case["op"], each, exact) for name, each in found.items()}
         if not (errors[OURS] <= max(ERRORS[case["type"]], 1.05 * errors[reference])):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench, ops
+from numpipe.ops.gated import gated_backward
 from numpipe.ops.layer_norm import layer_norm_backward
 from numpipe.ops.rms_norm import rms_norm_backward
 from numpipe.ops.softmax import softmax_backward
@@ -46,6 +47,7 @@ class Contest:
     results   matrices that it writes
     vectors   vectors along the columns that it reads
     others    function of the first matrix that returns further outputs, which do not count
+    narrow    bytes of each element of the first of `others`, if it does count
     inputs    function of the first matrix that returns further inputs, which do not count
     ours      function of (matrices, vectors, inputs, results, others) that returns a call of the op
     theirs    function of (matrices, vectors, inputs) that returns a call of PyTorch's
@@ -59,6 +61,7 @@ class Contest:
     vectors: int = 0
     results: int = 1
     others: Callable[[Any], list[Any]] = lambda x: []
+    narrow: int = 0
     inputs: Callable[[Any], list[Any]] = lambda x: []
 
 
@@ -111,16 +114,21 @@ def _labels(x: Any) -> list[Any]:
     return [torch.randint(x.shape[1], (x.shape[0],), device=DEVICE)]
 
 
-def _angles(x: Any) -> list[Any]:
-    import torch
-
-    angles = torch.rand(4096, x.shape[1] // 2, device=DEVICE)
-    return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
+HEAD = 128
+"""columns of a head, and of a block with a scale"""
 
 
 def _in_heads(x: Any) -> Any:
-    """Return rows as (1, 1, positions, depth) or as (batches, heads, positions, depth)."""
-    return x.view(-1, 1, min(4096, x.shape[0]), x.shape[1])
+    """Return a matrix as (1, heads, tokens, HEAD)."""
+    return x.view(1, -1, math.gcd(x.numel() // HEAD, 4096), HEAD)
+
+
+def _angles(x: Any) -> list[Any]:
+    """Return tables (tokens, HEAD / 2), which are small next to x."""
+    import torch
+
+    angles = torch.rand(_in_heads(x).shape[2], HEAD // 2, device=DEVICE)
+    return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
 
 
 def _turned(x: Any, cos: Any, sin: Any) -> Any:
@@ -128,6 +136,46 @@ def _turned(x: Any, cos: Any, sin: Any) -> Any:
 
     a, b = _in_heads(x).chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).view(x.shape)
+
+
+def _swiglu_backward(grad: Any, gate: Any, up: Any) -> Any:
+    return _aten("silu_backward", grad * up, gate), grad * _functional("silu")(gate)
+
+
+def _bytes_and_scales(x: Any) -> list[Any]:
+    import torch
+
+    return [torch.empty_like(x, dtype=torch.int8), _floats(len(x), -(-x.shape[1] // HEAD))]
+
+
+def _quantized(x: Any) -> Any:
+    """Return the bytes of the float8 numbers of a matrix with scales for blocks of HEAD columns."""
+    import torch
+
+    blocks = _functional("pad")(x, (0, -x.shape[1] % HEAD)).view(len(x), -1, HEAD).float()
+    blocks = blocks * (448 / blocks.abs().amax(-1, keepdim=True))
+    return blocks.to(torch.float8_e4m3fn).view(torch.int8).flatten(1)[:, : x.shape[1]]
+
+
+def _quantize(x: Any, values: Any, scales: Any) -> Any:
+    import torch
+
+    out = values.view(torch.float8_e4m3fn), scales
+    return lambda: ops.quantize(x, block="1x128", out=out)
+
+
+def _reduction(name: str, axis: int) -> Contest:
+    """Return the contest of a reduction of rows (axis 1) or of columns (0)."""
+    theirs = "amax" if name == "max" else name
+    empty = lambda x: x.new_empty(x.shape[1 - axis])
+    return Contest(
+        1,
+        lambda x, out: lambda: getattr(ops, name)(x, axis, out=out),
+        lambda x: lambda: getattr(x, theirs)(axis),
+        lambda x: getattr(x, theirs)(axis).double() if axis else None,
+        results=0,
+        others=lambda x: [empty(x).int() if name == "argmax" else empty(x)],
+    )
 
 
 CONTESTS = {
@@ -192,6 +240,22 @@ CONTESTS = {
         lambda x, up: lambda: _functional("silu")(x) * up,
         lambda x, up: x * x.sigmoid() * up,
     ),
+    "swiglu_backward": Contest(
+        3,
+        lambda *arrays: lambda: gated_backward(*arrays[:3], out=arrays[3:]),
+        lambda *arrays: lambda: _swiglu_backward(*arrays),
+        lambda grad, gate, up: _swiglu_backward(grad, gate, up)[0],
+        results=2,
+    ),
+    "quantize": Contest(
+        1,
+        _quantize,
+        lambda x: lambda: _quantized(x),
+        lambda x: None,
+        results=0,
+        others=_bytes_and_scales,
+        narrow=1,
+    ),
     "rotary": Contest(
         1,
         lambda x, cos, sin, out: lambda: ops.rotary(_in_heads(x), cos, sin, out=_in_heads(out)),
@@ -207,30 +271,6 @@ CONTESTS = {
         results=0,
         inputs=_labels,
         others=lambda x: [_floats(x.shape[0])],
-    ),
-    "sum": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, -1, out=out),
-        lambda x: lambda: x.sum(1),
-        lambda x: x.sum(1),
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[0])],
-    ),
-    "sum_of_columns": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, 0, out=out),
-        lambda x: lambda: x.sum(0),
-        lambda x: None,
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[1])],
-    ),
-    "argmax": Contest(
-        1,
-        lambda x, out: lambda: ops.argmax(x, -1, out=out),
-        lambda x: lambda: x.argmax(1),
-        lambda x: x.argmax(1).double(),
-        results=0,
-        others=lambda x: [_floats(x.shape[0]).int()],
     ),
     "cumsum": Contest(
         1,
@@ -253,6 +293,11 @@ CONTESTS = {
         results=0,
         others=lambda x: [x.new_empty(x.shape[0])],
     ),
+    **{
+        f"{name}{of}": _reduction(name, axis)
+        for name in ("sum", "max", "argmax")
+        for axis, of in ((1, ""), (0, "_of_columns"))
+    },
 }
 
 
@@ -280,9 +325,7 @@ class Allocating:
         self.outs: list[Any] = [None] * self.count
 
 
-def buffers(
-    contest: Contest, rows: int, columns: int, dtype: Any
-) -> tuple[list[Any], list[Any]]:
+def buffers(contest: Contest, rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[Any]]:
     """Return random inputs of a contest, and its outputs."""
     import torch
 
@@ -304,7 +347,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     torch.manual_seed(process)
     rows, columns = (int(size) for size in case["shape"].split(","))
     dtype, contest = getattr(torch, DTYPES[case["dtype"]]), CONTESTS[case["of"]]
-    nbytes = (contest.matrices + contest.results) * rows * columns * dtype.itemsize
+    matrices = contest.matrices + contest.results
+    nbytes = rows * columns * (matrices * dtype.itemsize + contest.narrow)
     cached = torch.cuda.get_device_properties(0).L2_cache_size
     sets = range(bench.rotation_sets(nbytes, cached))
     made = [buffers(contest, rows, columns, dtype) for _ in sets]
