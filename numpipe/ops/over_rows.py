@@ -10,10 +10,11 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from .tiled import TYPES, rows_of, with_fitting
+from .op_outputs import allocated
+from .operands import copied, move
 
-__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "launch_over_rows"]
-
+TYPES = ("float16", "bfloat16", "float32")
+"""element types of ops over rows"""
 MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 
@@ -33,24 +34,25 @@ def launch_over_rows(
                      element for each row
     scalars          further arguments of the kernel
 
-    Arrays that have no such view are copied (`with_fitting`).
+    An input that is no view of that shape is copied first; such a result is computed in a new array
+    and copied.
     """
-    kinds = {id(info): kind for kind, info in (*inputs.values(), *results.values())}
-    inputs_, results_ = (
-        {name: info for name, (_, info) in arrays.items()} for arrays in (inputs, results)
-    )
-
-    def run(arrays: dict[str, ArrayInfo]) -> None:
-        views = {
-            name: flat(kind, arrays[name]) for name, (kind, _) in {**inputs, **results}.items()
-        }
-        first = views.pop(next(iter(views)))
-        kernel(first, **views, target=target, stream=stream, **scalars)
-
-    def fits(info: ArrayInfo) -> ArrayInfo | None:
-        return flat(kinds[id(info)], info)
-
-    with_fitting(op, inputs_, results_, fits, target, stream, run)
+    arrays = {
+        name: flat(kind, info) or flat(kind, copied(info, target, stream))
+        for name, (kind, info) in inputs.items()
+    }
+    late = []
+    for name, (kind, info) in results.items():
+        if (view := flat(kind, info)) is None:
+            fresh = allocated(op, info, info.shape, stream)
+            late.append((fresh, info))
+            view = flat(kind, fresh)
+        arrays[name] = view
+    first, *others = arrays.values()
+    names = list(arrays)[1:]
+    kernel(first, **dict(zip(names, others, strict=True)), target=target, stream=stream, **scalars)
+    for fresh, info in late:
+        move(fresh, info, target, stream)
 
 
 def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
@@ -58,7 +60,11 @@ def flat(kind: str, info: ArrayInfo) -> ArrayInfo | None:
     not adjacent, or the rows are not evenly spaced."""
     size = info.dtype.itemsize
     if kind == MATRIX:
-        return rows_of(info)
+        view = merged(info, 1)
+        adjacent = view is not None and (
+            view.strides[1] == size or view.shape[1] == 1 or 0 in view.shape
+        )
+        return view if adjacent else None
     if kind == COLUMNS:
         return info if info.strides[-1] == size or info.shape[-1] == 1 else None
     count = math.prod(info.shape)

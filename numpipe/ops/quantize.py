@@ -212,7 +212,6 @@ def launch_quantized(
         "quantize", "", {"x": x}, values, scales, dtype, block, target, stream
     ),
     checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
-    batching="each",
 )
 def quantize(
     x: Any,

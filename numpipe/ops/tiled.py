@@ -70,11 +70,11 @@ def dense(info: ArrayInfo) -> bool:
     )
 
 
-def rows_of(info: ArrayInfo) -> Any:
+def rows_of(info: ArrayInfo) -> ArrayInfo | None:
     """Return an array as a matrix with contiguous rows; None if it has none, or if they are not
     evenly spaced."""
-    view, size = merged(info, 1) if info.shape else reshaped(info, 1, 1), info.dtype.itemsize
-    adjacent = view and (view.strides[1] == size or view.shape[1] == 1 or 0 in view.shape)
+    view = merged(info, 1) if info.shape else reshaped(info, 1, 1)
+    adjacent = view is not None and (view.strides[1] == info.dtype.itemsize or view.shape[1] == 1)
     return view if adjacent else None
 
 
