@@ -55,7 +55,6 @@ def _launch_backward(
     },
     types=TYPES,
     launch=_launch_backward,
-    batching="each",
 )
 def layer_norm_backward(
     x: Any,

@@ -53,7 +53,6 @@ def _launch_backward(
     },
     types=TYPES,
     launch=_launch_backward,
-    batching="each",
 )
 def rms_norm_backward(
     x: Any,
