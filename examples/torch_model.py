@@ -115,7 +115,8 @@ def train(functions: Any, options: argparse.Namespace) -> tuple[list[float], flo
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
-    model = Model(functions, options).to(DEVICE, torch.bfloat16)
+    with torch.device(DEVICE):
+        model = Model(functions, options).to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     tokens = torch.randint(options.vocabulary, (options.batch, options.tokens), device=DEVICE)
     labels = tokens.roll(-1, 1)
