@@ -93,6 +93,7 @@ CASES = {
     "softmax": Case(lambda x: x.softmax(-1)),
     "sum": Case(lambda x: x.sum(0), options={"axis": 0}),
     "swiglu": Case(lambda x, up: functional.silu(x) * up, GATED, graded=2),
+    "topk": Case(lambda x: tuple(x.topk(4)), options={"k": 4}),
     "transpose": Case(lambda x: x.mT),
 }
 NAMES = [name for name in ops.__all__ if not getattr(ops, name).sharded]
@@ -119,9 +120,9 @@ def several(made: Any) -> tuple[Any, ...]:
 
 
 def weighted(made: Any) -> Any:
-    """Return a scalar that depends on all results, differently on each element."""
+    """Return a scalar that depends on all floating results, differently on each element."""
     total = 0
-    for k, y in enumerate(several(made)):
+    for k, y in enumerate(each for each in several(made) if "float" in str(each.dtype)):
         flat = y.reshape(-1)
         weights = np.cos(np.arange(flat.shape[0]) + k).astype(np.float32)
         own = torch.tensor(weights, device=y.device) if isinstance(y, torch.Tensor) else weights
