@@ -22,8 +22,7 @@ from typing import Any
 
 from numpipe import bench, ops
 from numpipe.ops.gated import gated_backward
-from numpipe.ops.layer_norm import layer_norm_backward
-from numpipe.ops.rms_norm import rms_norm_backward
+from numpipe.ops.norms import norm_backward, norm_rows
 from numpipe.ops.softmax import softmax_backward
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -36,6 +35,7 @@ ERRORS = {"bf16": 8e-3, "f16": 1e-3, "f32": 4e-6}
 """largest relative errors (Frobenius norm) of sampled rows, by element type"""
 SAMPLED_ROWS = 64
 EPS = 1e-5
+DEVICE = "cuda"
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ def _aten(name: str, *args: Any) -> Any:
     return getattr(torch.ops.aten, name)(*args)
 
 
+def _our_backward(layer: bool, x: Any, grad: Any, weight: Any, out: Any) -> Any:
+    _, statistics = norm_rows(x, weight, centered=layer, eps=EPS)
+    return lambda: norm_backward(x, grad, statistics, weight, bias=layer, out=out)
+
+
 def _norm_backward(layer: bool, x: Any, grad: Any, weight: Any, bias: Any = None) -> Any:
     """Run PyTorch's gradient on statistics that were computed before."""
     n = list(weight.shape)
@@ -104,13 +109,13 @@ def _functional(name: str) -> Any:
 def _floats(*shape: int) -> Any:
     import torch
 
-    return torch.empty(shape, device="cuda")
+    return torch.empty(shape, device=DEVICE)
 
 
 def _labels(x: Any) -> list[Any]:
     import torch
 
-    return [torch.randint(x.shape[1], (x.shape[0],), device="cuda")]
+    return [torch.randint(x.shape[1], (x.shape[0],), device=DEVICE)]
 
 
 HEAD = 128
@@ -126,7 +131,7 @@ def _angles(x: Any) -> list[Any]:
     """Return tables (tokens, HEAD / 2), which are small next to x."""
     import torch
 
-    angles = torch.rand(_in_heads(x).shape[2], HEAD // 2, device="cuda")
+    angles = torch.rand(_in_heads(x).shape[2], HEAD // 2, device=DEVICE)
     return [angles.cos().to(x.dtype), angles.sin().to(x.dtype)]
 
 
@@ -163,6 +168,20 @@ def _quantize(x: Any, values: Any, scales: Any) -> Any:
     return lambda: ops.quantize(x, block="1x128", out=out)
 
 
+def _reduction(name: str, axis: int) -> Contest:
+    """Return the contest of a reduction of rows (axis 1) or of columns (0)."""
+    theirs = "amax" if name == "max" else name
+    empty = lambda x: x.new_empty(x.shape[1 - axis])
+    return Contest(
+        1,
+        lambda x, out: lambda: getattr(ops, name)(x, axis, out=out),
+        lambda x: lambda: getattr(x, theirs)(axis),
+        lambda x: getattr(x, theirs)(axis).double() if axis else None,
+        results=0,
+        others=lambda x: [empty(x).int() if name == "argmax" else empty(x)],
+    )
+
+
 CONTESTS = {
     "softmax": Contest(
         1,
@@ -195,8 +214,8 @@ CONTESTS = {
         lambda x, r, w, *out: lambda: ops.rms_norm(x, w, r, eps=EPS, out=out),
         lambda x, r, w: (
             lambda: (
-                total := x + r,
-                _functional("rms_norm")(total, w.shape, w, EPS),
+                _functional("rms_norm")(total := x + r, w.shape, w, EPS),
+                total,
             )
         ),
         lambda x, r, w: _norm(False, x + r, w),
@@ -205,7 +224,7 @@ CONTESTS = {
     ),
     "layer_norm_backward": Contest(
         2,
-        lambda x, g, w, b, *out: lambda: layer_norm_backward(x, g, w, bias=True, eps=EPS, out=out),
+        lambda x, g, w, b, *out: _our_backward(True, x, g, w, out),
         lambda x, g, w, b: _norm_backward(True, x, g, w, b),
         lambda x, g, w, b: _gradient_of(lambda x: _norm(True, x, w, b), x, g),
         vectors=2,
@@ -213,7 +232,7 @@ CONTESTS = {
     ),
     "rms_norm_backward": Contest(
         2,
-        lambda x, g, w, *out: lambda: rms_norm_backward(x, g, w, eps=EPS, out=out),
+        lambda x, g, w, *out: _our_backward(False, x, g, w, out),
         lambda x, g, w: _norm_backward(False, x, g, w),
         lambda x, g, w: _gradient_of(lambda x: _norm(False, x, w), x, g),
         vectors=1,
@@ -257,30 +276,6 @@ CONTESTS = {
         inputs=_labels,
         others=lambda x: [_floats(x.shape[0])],
     ),
-    "sum": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, -1, out=out),
-        lambda x: lambda: x.sum(1),
-        lambda x: x.sum(1),
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[0])],
-    ),
-    "sum_of_columns": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, 0, out=out),
-        lambda x: lambda: x.sum(0),
-        lambda x: None,
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[1])],
-    ),
-    "argmax": Contest(
-        1,
-        lambda x, out: lambda: ops.argmax(x, -1, out=out),
-        lambda x: lambda: x.argmax(1),
-        lambda x: x.argmax(1).double(),
-        results=0,
-        others=lambda x: [_floats(x.shape[0]).int()],
-    ),
     "cumsum": Contest(
         1,
         lambda x, out: lambda: ops.cumsum(x, out=out),
@@ -302,6 +297,11 @@ CONTESTS = {
         results=0,
         others=lambda x: [x.new_empty(x.shape[0])],
     ),
+    **{
+        f"{name}{of}": _reduction(name, axis)
+        for name in ("sum", "max", "argmax")
+        for axis, of in ((1, ""), (0, "_of_columns"))
+    },
 }
 
 
@@ -329,6 +329,21 @@ class Allocating:
         self.outs: list[Any] = [None] * self.count
 
 
+def buffers(contest: Contest, rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[Any]]:
+    """Return random inputs of a contest, and its outputs."""
+    import torch
+
+    def numbers(*shape: int) -> Any:
+        return torch.randn(shape, device=DEVICE).to(dtype)
+
+    made = [numbers(rows, columns) for _ in range(contest.matrices)]
+    if contest is CONTESTS["softmax_backward"]:
+        made[0] = made[0].softmax(1)
+    vectors = [numbers(columns) for _ in range(contest.vectors)]
+    outs = [torch.empty_like(made[0]) for _ in range(contest.results)]
+    return made + vectors + contest.inputs(made[0]), outs + contest.others(made[0])
+
+
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Measure one case in this process; return its entry of the result file."""
     import torch
@@ -340,25 +355,11 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     nbytes = rows * columns * (matrices * dtype.itemsize + contest.narrow)
     cached = torch.cuda.get_device_properties(0).L2_cache_size
     sets = range(bench.rotation_sets(nbytes, cached))
-
-    def numbers(*shape: int) -> Any:
-        return torch.randn(shape, device="cuda").to(dtype)
-
-    def inputs() -> list[Any]:
-        made = [numbers(rows, columns) for _ in range(contest.matrices)]
-        if case["of"] == "softmax_backward":
-            made[0] = made[0].softmax(1)
-        vectors = [numbers(columns) for _ in range(contest.vectors)]
-        return made + vectors + contest.inputs(made[0])
-
-    arrays = [inputs() for _ in sets]
-    outs = [
-        [torch.empty_like(each[0]) for _ in range(contest.results)] + contest.others(each[0])
-        for each in arrays
-    ]
+    made = [buffers(contest, rows, columns, dtype) for _ in sets]
+    arrays, outs = [each[0] for each in made], [each[1] for each in made]
     ours = [contest.ours(*each, *out) for each, out in zip(arrays, outs, strict=True)]
     theirs = [contest.theirs(*each) for each in arrays]
-    sources = [numbers(nbytes // 2 // dtype.itemsize) for _ in sets]
+    sources = [torch.randn(nbytes // 2 // dtype.itemsize, device=DEVICE).to(dtype) for _ in sets]
     calls = {
         "numpipe": InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
         "PyTorch": Allocating(len(sets), lambda i: theirs[i]()),
@@ -367,7 +368,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
         ),
     }
     harness.run_all(calls, len(sets))
-    some, errors = torch.randperm(rows, device="cuda")[:SAMPLED_ROWS], {}
+    some, errors = torch.randperm(rows, device=DEVICE)[:SAMPLED_ROWS], {}
     for name in ("numpipe", "PyTorch"):
         errors[name] = 0.0
         for each, out in zip(arrays, calls[name].outs, strict=True):

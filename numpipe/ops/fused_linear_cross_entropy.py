@@ -88,7 +88,11 @@ def _launch(
     stream: Any,
 ) -> None:
     labels = as_int32(labels)
-    flat_labels = flat(ROWS, labels) or flat(ROWS, copied(labels, target, stream))
+    flat_labels = flat(ROWS, labels)
+    if flat_labels is None:
+        dense = allocated(NAME, labels, labels.shape, stream)
+        move(labels, dense, target, stream)
+        flat_labels = flat(ROWS, dense)
     matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, target, stream))
     assert flat_labels is not None and matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize

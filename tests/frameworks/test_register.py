@@ -250,7 +250,7 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         (
             kernels.squared,
             {"backward": kernels.squared},
-            "an out_type for outputs called grad_x, .* it returns y, z",
+            "must return outputs called grad_x, .* it returns y, z",
         ),
         (kernels.squared, {"backward": kernels.tripled}, "it returns nothing"),
     ],

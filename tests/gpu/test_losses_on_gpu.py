@@ -134,6 +134,17 @@ def test_fused_linear_cross_entropy(dtype: Any) -> None:
         )
 
 
+def test_labels_may_be_a_window_of_tokens() -> None:
+    x, weight = (torch.randn(size, device="cuda").half() for size in ((3, 25, 64), (100, 64)))
+    labels = labels_of((3, 26, 100))[:, 1:]
+    for function, operands in (
+        (ops.cross_entropy, (x @ weight.T,)),
+        (ops.fused_linear_cross_entropy, (x, weight)),
+    ):
+        found, wanted = (function(*operands, each) for each in (labels, labels.contiguous()))
+        assert torch.equal(found, wanted)
+
+
 def test_in_jax() -> None:
     jax = pytest.importorskip("jax")
     x = jax.random.normal(jax.random.key(0), (64, 20000), np.float32)

@@ -16,6 +16,11 @@ from concurrent.futures.process import BrokenProcessPool
 
 from .files import Case
 
+PRELOADED = ["__main__", "torch"]
+"""modules that are imported once, for all workers, if they exist"""
+CALLS = 4
+"""calls for which another worker is worth its start"""
+
 
 def spread(
     function: Callable[[Case], object],
@@ -38,8 +43,10 @@ def spread(
     failures: dict[int, str] = {}
     limited = hasattr(os, "sched_getaffinity")
     cpus = len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1
-    count = min(workers or cpus, len(cases))
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+    count = min(workers or cpus, -(-len(cases) // CALLS))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with ProcessPoolExecutor(count, context) as pool:
         waiting = {pool.submit(_called, function, case): at for at, case in enumerate(cases)}
         try:
             while waiting:

@@ -190,7 +190,7 @@ class TorchOp:
             if outs:
                 self._out(*arrays, *self._of_schema(options), outs)
                 return out
-            graded = transformed() and torch.is_grad_enabled() and declared.gradients
+            graded = transformed() and torch.is_grad_enabled()
             if graded and not any(map(callable, options)):
                 return self._present(self.recorded(arrays, options, None, _Transformed))
             return self._present(self.op(*arrays, *self._of_schema(options)))
@@ -376,14 +376,19 @@ class TorchOp:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
             return self._whole(by_name(replacement, values), arrays[0])
+        if function is None:  # a transform may record a call whose gradient is never needed
+            self.require_gradients()
+        made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
+        return list(made) if mesh is not None else made
+
+    def require_gradients(self) -> None:
+        """Raise SpecError if the op has no gradients."""
         if not self.declared.gradients:
             raise SpecError(
                 f"{self.name}: an argument requires a gradient, but this op has no backward pass; "
                 "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
                 "of torch.nn.functional"
             )
-        made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
-        return list(made) if mesh is not None else made
 
     def constants(self, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
         """Return the schema's options and the mesh by name."""
@@ -460,6 +465,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         op: TorchOp = ctx.call.op
+        op.require_gradients()
         operands, results = op.declared.operands, op.declared.results
         if op.declared.contiguous:
             grads = tuple(map(_XP.contiguous, grads))

@@ -1,0 +1,7 @@
+"""examples/torch_model.py on the GPU."""
+
+from __future__ import annotations
+
+from tests.examples.test_example_torch_model import (  # noqa: F401
+    test_losses_of_both_fall_alike,
+)
