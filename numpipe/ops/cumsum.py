@@ -62,8 +62,9 @@ def chunks_of(x, sums):  # type: ignore[no-untyped-def]
 
 @numpipe_rows()
 def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
-    i, j = row.block()  # type: ignore[attr-defined]
-    y[i, j] = np.cumsum(x[i, j].astype(np.float32), axis=1)
+    for k in row.blocks(x):  # type: ignore[attr-defined]
+        value, block = row.load(k, x)  # type: ignore[attr-defined]
+        row.store(block, y, lambda j: np.cumsum(value(j), axis=1))  # type: ignore[attr-defined]
 
 
 @numpipe_kernel(

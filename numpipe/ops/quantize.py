@@ -1,8 +1,7 @@
 """``quantize(x, dtype, block)``: numbers divided by scales and rounded to float8 or int8.
 
-A row, or a block of 128 columns, stays in registers between its maximum and its result, so x is
-read once. One scale for all of x, or for each of very long rows, takes two passes. The kernels can
-also quantize ``activation(x) * up``.
+With a scale for each row or block, x is read once; with one scale for all of x, twice. The kernels
+can also quantize ``activation(x) * up``.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ BLOCK = 128
 """columns of a block "1x128" """
 LEAST = 1e-35
 """numbers that are all smaller have scale 1, because the inverse of their scale would overflow"""
-IN_REGISTERS = 65536
-"""columns up to which a row is read once"""
 
 
 @functools.cache
@@ -53,8 +50,8 @@ def quantizer(dtype: str) -> tuple[Function[..., Any], Function[..., Any]]:
     """Return two functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
     `top`, and ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`.
 
-    In a kernel over rows: ``scale = scale_of(row.max(np.abs(tile), n))``, then ``y[i, j] =
-    scaled(tile, scale)`` and ``row.put(scales, scale)``.
+    In a kernel over rows: ``scale = scale_of(row.max(lambda j: np.abs(f(j))))``, then
+    ``row.put(k, scales, scale)`` and ``row.store(block, y, lambda j: scaled(f(j), scale))``.
     """
     most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
     inverse = 1.0 / most
@@ -93,23 +90,31 @@ def value(activated: Function[..., Any] | None) -> Function[..., Any]:
 @functools.cache
 def by_row(activated: Function[..., Any] | None, dtype: str) -> RowKernel:
     """Return the kernel over rows with a scale for each row."""
-    (scale_of, scaled), number = quantizer(dtype), value(activated)
+    scale_of, scaled = quantizer(dtype)
 
     @rows(operands=2 if activated else 1, without=() if activated else ("up",))
     def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
-        i, j = row.block()  # type: ignore[attr-defined]
-        tile = number(x, up, i, j)
-        scale = scale_of(row.max(np.abs(tile), x.shape[1]))  # type: ignore[attr-defined]
-        y[i, j] = scaled(tile, scale)
-        row.put(scales, scale)  # type: ignore[attr-defined]
+        for k in row.blocks(x):  # type: ignore[attr-defined]
+            if activated is None:
+                number, block = row.load(k, x)  # type: ignore[attr-defined]
+            else:
+                gate, factor, block = row.load(k, x, up)  # type: ignore[attr-defined]
+
+                def number(j):  # type: ignore[no-untyped-def]
+                    y, _ = activated(gate(j))
+                    return y * factor(j)
+
+            top = row.max(lambda j: np.abs(number(j)))  # type: ignore[attr-defined]
+            scale = scale_of(top)
+            row.put(k, scales, scale)  # type: ignore[attr-defined]
+            row.store(block, y, lambda j: scaled(number(j), scale))  # type: ignore[attr-defined]
 
     return quantize_row
 
 
 @functools.cache
-def by_tile(activated: Function[..., Any] | None, dtype: str, known: str, tile: Tile) -> Kernel:
-    """Return the kernel with a scale for each row of a tile, or with known scales of the "tensor"
-    or of each "row"."""
+def by_tile(activated: Function[..., Any] | None, dtype: str, one: bool, tile: Tile) -> Kernel:
+    """Return the kernel with a scale for each row of a tile, or with `one` known scale."""
     (scale_of, scaled), number = quantizer(dtype), value(activated)
     at, width = tile.at, tile.width
 
@@ -117,8 +122,8 @@ def by_tile(activated: Function[..., Any] | None, dtype: str, known: str, tile: 
     def quantize_tile(x, up, scales, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
         values = number(x, up, i, j)
-        if known:
-            y[i, j] = scaled(values, scales[0] if known == "tensor" else scales[i][:, None])
+        if one:
+            y[i, j] = scaled(values, scales[0])
         else:
             scale = scale_of(np.abs(values).max(axis=1))
             y[i, j] = scaled(values, scale[:, None])
@@ -162,16 +167,15 @@ def launch_quantized(
             for name, info in arrays.items()
         }
         views["scales"] = reshaped(arrays["scales"], count // across, across)
-        by_tile(activated, dtype, "", Tile(16, BLOCK))(**views, target=target, stream=stream)
+        by_tile(activated, dtype, False, Tile(16, BLOCK))(**views, target=target, stream=stream)
 
     def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
-        whole, axis = arrays["scales"], None if block == "tensor" else len(x.shape) - 1
-        launch_reduction(op, "top", x, axis, whole, target, stream, finish=quantizer(dtype)[0])
-        kernel, known = functools.partial(by_tile, activated, dtype, block), reshaped(whole, count)
-        how = target, stream, axis is None
-        launch_over_tiles(op, kernel, inputs, {"y": y}, *how, scales=known)
+        whole = arrays["scales"]
+        launch_reduction(op, "top", x, None, whole, target, stream, finish=quantizer(dtype)[0])
+        kernel, known = functools.partial(by_tile, activated, dtype, True), reshaped(whole, 1)
+        launch_over_tiles(op, kernel, inputs, {"y": y}, target, stream, True, scales=known)
 
-    if block == "row" and (activated or x.shape[-1] <= IN_REGISTERS):
+    if block == "row":
         matrices = {name: (MATRIX, info) for name, info in inputs.items()}
         by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
         launch_over_rows(op, by_row(activated, dtype), matrices, by_kind, target, stream)
