@@ -1,15 +1,16 @@
 """Reductions of an axis of an array: sums, maxima, and indices of maxima.
 
-A kernel reads tiles along the axis and combines them element by element, in float32, so that only
-one tile is reduced across lanes. If there would be too few CTAs, several share the axis, and a
-second launch combines their partial results, always in the same order.
+A CTA walks along the axis with a tile of a few rows and columns in registers and combines all tiles
+element by element, in float32, so that only one tile is reduced across lanes. If there would be too
+few CTAs, several share the axis, and a second launch combines their partial results, always in the
+same order.
 
-=========  =============================  ==========================
-`down`     x                              y
-=========  =============================  ==========================
-False      (rows, n), rows contiguous     (rows, parts)
-True       (batch, n, columns)            (batch, parts, columns)
-=========  =============================  ==========================
+=========  =========================  =============================
+`down`     x                          y
+=========  =========================  =============================
+False      (1, rows, n)               (parts, 1, rows, 1)
+True       (batch, n, columns)        (parts, batch, 1, columns)
+=========  =========================  =============================
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
@@ -31,10 +33,10 @@ from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
-from .tiled import dense, reshaped, tile_for, with_fitting
+from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1024
-"""CTAs from which on the axis is not shared; a GPU runs several per SM at once"""
+"""CTAs from which on the axis is not shared: about 8 on each SM"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -43,97 +45,97 @@ BEYOND = 2**31 - 1
 def reducer(
     kind: str,
     down: bool,
-    height: int,
-    width: int,
+    step: int,
+    across: int,
     again: bool = False,
     last: bool = True,
+    most: int | None = None,
     finish: Function[..., Any] | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
     indices of maxima ("argmax", the first, where NaN is largest).
 
+    step, across  elements of a tile along the axis and across it
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch; the last one of "argmax" has no y
+    most    the first column of the last tile, if all of its columns are inside x
     finish  function of the reduced vector, applied before it is stored
 
-    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    The arguments are x as `split` returns it, `parts`, the CTAs that share the axis, and `scale`, a
+    factor of the result.
     """
-    axis, step, index = (0, height, kind == "argmax") if down else (1, width, kind == "argmax")
-    lowest = 0.0 if kind == "sum" else -np.inf
+    shape, axis = ((step, across), 0) if down else ((across, step), 1)
+    index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
     unused = {"places": not again, "found": not index, "y": index and last}
 
-    def grid(x: Any, parts: int) -> tuple[int]:
-        tiles = x.shape[0] * cdiv(x.shape[2], width) if down else cdiv(x.shape[0], height)
-        return (tiles * parts,)
-
     @function
-    def filled(number, dtype):  # type: ignore[no-untyped-def]
-        return full((height, width), number, dtype)
-
-    @function
-    def along_axis():  # type: ignore[no-untyped-def]
-        return iota((height, width), axis)
-
-    @function
-    def place(x, parts):  # type: ignore[no-untyped-def]
-        here = program_id(0) // parts
-        across = cdiv(x.shape[2], width) if down else 1
-        return here // across, here % across * width
-
-    @function
-    def piece(x, parts, k):  # type: ignore[no-untyped-def]
-        first, column = place(x, parts)
-        if down:
-            return x[first, ds(k, height), ds(column, width)]
-        return x[ds(first * height, height), ds(k, width)]
-
-    @function
-    def store(x, y, parts, values):  # type: ignore[no-untyped-def]
-        first, column = place(x, parts)
-        if down:
-            y[first, program_id(0) % parts, ds(column, width)] = values
-        else:
-            y[ds(first * height, height), program_id(0) % parts] = values
+    def place(x):  # type: ignore[no-untyped-def]
+        count = cdiv(x.shape[2 - axis], across)
+        number = program_id(0)
+        return number // count, ds(number % count * across, across, most=most)
 
     @numpipe_kernel(
-        grid=grid,
+        grid=lambda rest, parts: (rest.shape[0] * cdiv(rest.shape[2 - axis], across), parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
+        compiler_params=CompilerParams(ctas_per_sm=8),
+        static_dims=(-1,) if most is None and not down else (-2, -1),
     )
-    def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        total = filled(lowest, np.float32)
-        at = filled(BEYOND, np.int32)
-        n = x.shape[1]
-        each = cdiv(cdiv(n, step), parts) * step
-        start = program_id(0) % parts * each
-        for k in range(start, min(start + each, n), step):
-            tile = piece(x, parts, k).astype(np.float32)
-            along = along_axis() + k
+    def reduce_axis(blocks, rest, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
+        batch, own = place(rest)
+
+        def combined(total, at, tile, number):  # type: ignore[no-untyped-def]
+            tile = tile.astype(np.float32)
+            if kind == "top":
+                tile = np.abs(tile)
             if kind == "sum":
-                total = total + tile
-            elif index:
-                own = along
+                return total + tile, at
+            if index:
+                at = np.where(~(tile <= total) & ~np.isnan(total), number, at)
+            return np.maximum(total, tile), at
+
+        total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
+        count, length = blocks.shape[1], blocks.shape[axis + 2]
+        each = cdiv(count, parts)
+        first = program_id(1) * each
+        for block in range(first, min(first + each, count)):
+            for k in static_range(0, length, step):
+                along = ds(k, step)
+                if down:
+                    tile = blocks[batch, block, along, own]
+                else:
+                    tile = blocks[batch, block, own, along]
+                total, at = combined(total, at, tile, block * length + k)
+        if program_id(1) == parts - 1:
+            size = rest.shape[axis + 1]
+            for k in static_range(0, size, step):
+                along = ds(k, step)
+                tile = rest[batch, along, own] if down else rest[batch, own, along]
+                if lowest < 0 and k + step > size:
+                    tile = np.where(iota(shape, axis) < size - k, tile.astype(np.float32), lowest)
+                number = count * length + k
                 if again:
-                    own = piece(places, parts, k)
-                # the first element counts even if it is -inf
-                larger = (tile > total) | (np.isnan(tile) & ~np.isnan(total)) | (at == BEYOND)
-                larger = larger & (along < n)
-                total, at = np.where(larger, tile, total), np.where(larger, own, at)
-            else:
-                if kind == "top":
-                    tile = np.abs(tile)
-                total = np.maximum(total, np.where(along < n, tile, -np.inf))
+                    number = places[batch, along, own]
+                total, at = combined(total, at, tile, number)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
+            if not again:
+                at = at + iota(shape, axis)
             top = result[None, :] if down else result[:, None]
-            first = np.where((total == top) | (np.isnan(total) & np.isnan(top)), at, BEYOND)
-            store(x, found, parts, first.min(axis=axis))
+            # an element that no other exceeds is -inf, as is the first of the axis
+            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+            if down:
+                found[program_id(1), batch, 0, own] = at
+            else:
+                found[program_id(1), batch, own, 0] = at
         if not (index and last):
             result = result * scale
             if finish is not None:
                 result = finish(result)
-            store(x, y, parts, result)
+            if down:
+                y[program_id(1), batch, 0, own] = result
+            else:
+                y[program_id(1), batch, own, 0] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -141,7 +143,7 @@ def reducer(
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
-        return (reshaped(x, 1, math.prod(x.shape)), False) if dense(x) else None
+        return (reshaped(x, 1, 1, math.prod(x.shape)), False) if dense(x) else None
     if 0 in x.shape:
         x = reshaped(x, *x.shape)
     size, n, step = x.dtype.itemsize, x.shape[axis], x.strides[axis]
@@ -150,28 +152,43 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     outer = merged(strided(x, (*x.shape[:axis], n), (*x.strides[:axis], step)), 1)
     if inner is None or outer is None:
         return None
-    columns, batch = inner.shape[0], outer.shape[0]
+    columns, batch, far = inner.shape[0], outer.shape[0], outer.strides[0]
     if columns == 1:
-        return (outer, False) if step == size or n == 1 else None
+        adjacent = step == size or n == 1
+        return (strided(x, (1, batch, n), (0, far, size)), False) if adjacent else None
     adjacent = inner.strides[0] == size
-    shape, strides = (batch, n, columns), (outer.strides[0], step, size)
-    return (strided(x, shape, strides), True) if adjacent else None
+    return (strided(x, (batch, n, columns), (far, step, size)), True) if adjacent else None
 
 
-def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, int, int]:
-    """Return (height, width, parts) of a reduction.
+def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, int, int, int]:
+    """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
+    and the CTAs that share the axis.
 
-    >>> schedule((65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
-    ((1, 4096, 1), (32, 128, 8))
+    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
+    ((64, 16, 256, 1), (8, 256, 32, 16))
     """
+    n, others = shape[1:] if down else shape[:0:-1]
     if down:
-        height = 32 if itemsize <= 2 else 16
-        width = 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
-        tiles, steps = shape[0] * -(-shape[2] // width), -(-shape[1] // height)
+        across = min(256, max(16, 1 << (others - 1).bit_length()))
+        step = 2048 // across
     else:
-        height, width = tile_for(shape[1], 8192 // itemsize)
-        tiles, steps = -(-shape[0] // height), -(-shape[1] // width)
-    return height, width, max(1, min(-(-ENOUGH // max(tiles, 1)), steps // 4))
+        across = next((height for height in (16, 8) if others >= height * ENOUGH // 2), 1)
+        step = 64 if across > 1 else 1024
+    tiles, length = shape[0] * -(-others // across), step * 8 // itemsize
+    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
+
+
+def split(x: ArrayInfo, axis: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return x in blocks of this length along an axis, as (batch, blocks, …), and what is left, at
+    least one element if x has any."""
+    count, far = max(x.shape[axis] - 1, 0) // length, length * x.strides[axis]
+    (batch, *sizes), (outer, *steps) = x.shape, x.strides
+    sizes[axis - 1] = length
+    blocks = strided(x, (batch, count, *sizes), (outer, far, *steps))
+    sizes[axis - 1] = x.shape[axis] - count * length
+    array = None if x.array is None else np.moveaxis(x.array, axis, 0)[count * length :]
+    rest = x._replace(ptr=x.ptr + count * far, array=array)
+    return blocks, strided(rest, (batch, *sizes), x.strides)
 
 
 def launch_reduction(
@@ -186,31 +203,58 @@ def launch_reduction(
     finish: Function[..., Any] | None = None,
 ) -> None:
     """Reduce an axis of x, or all of x, to y: to indices for "argmax"."""
+    index = kind == "argmax"
+
+    def reduced(
+        kind: str,
+        x: ArrayInfo,
+        down: bool,
+        plan: tuple[int, ...],
+        results: dict[str, ArrayInfo],
+        places: ArrayInfo | None = None,
+        last: bool = True,
+    ) -> None:
+        step, across, length, parts = plan
+        axis = 1 if down else 2
+        if not down and x.shape[1] % across == 0:
+            far, near = x.strides[1:]
+            shape = (x.shape[1] // across, across, x.shape[2])
+            x = strided(x, shape, (far * across, far, near))
+        others = x.shape[3 - axis]
+        most = None if others % across else max(others - across, 0)
+        kept = [parts, *x.shape]
+        kept[axis + 1] = 1
+        more = {name: reshaped(info, *kept) for name, info in results.items()}
+        if places is not None:
+            more["places"] = places
+        again = places is not None
+        kernel = reducer(kind, down, step, across, again, last, most, finish if last else None)
+        kernel(
+            *split(x, axis, length),
+            **more,
+            parts=parts,
+            scale=scale if last else 1.0,
+            target=target,
+            stream=stream,
+        )
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
         # a tile of indices takes as many registers as a tile of float32
-        size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
-        height, width, parts = schedule(view.shape, down, size)
-        way, place = kind, {"target": target, "stream": stream}
-        more: dict[str, Any] = {}
-        if parts > 1:
-            shape = (view.shape[0], parts, *view.shape[2:])
-            names = {"y": np.float32, "found": np.int32} if kind == "argmax" else {"y": np.float32}
-            made: dict[str, Any] = {
-                name: reshaped(
-                    allocated(op, x._replace(dtype=np.dtype(dtype)), shape, stream), *shape
-                )
-                for name, dtype in names.items()
-            }
-            kernel = reducer(kind, down, height, width, last=False)
-            kernel(x=view, **made, parts=parts, scale=1.0, **place)
-            view, way = made["y"], "max" if kind == "top" else kind
-            more = {"places": made["found"]} if kind == "argmax" else {}
-            height, width, _ = schedule(shape, down, 4)
-        kernel = reducer(way, down, height, width, bool(more), True, finish)
-        more["found" if kind == "argmax" else "y"] = reshaped(y, view.shape[0], 1, *view.shape[2:])
-        kernel(x=view, **more, parts=1, scale=scale, **place)
+        plan = schedule(view.shape, down, x.dtype.itemsize * (1 + index))
+        parts, name = plan[-1], "found" if index else "y"
+        if parts == 1:
+            reduced(kind, view, down, plan, {name: y})
+            return
+        others = math.prod(y.shape)
+        made = {
+            name: allocated(op, x._replace(dtype=np.dtype(dtype)), (1, parts, others), stream)
+            for name, dtype in (("y", np.float32), ("found", np.int32))[: 1 + index]
+        }
+        reduced(kind, view, down, plan, made, last=False)
+        plan = (*schedule((1, parts, min(others, 64)), True, 4)[:2], parts, 1)
+        way = "max" if kind == "top" else kind
+        reduced(way, made["y"], True, plan, {name: y}, made.get("found"))
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)

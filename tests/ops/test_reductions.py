@@ -54,8 +54,8 @@ def test_an_axis_is_shared_by_several_ctas(
     schedule = reduce_axis.schedule
 
     def shared(sizes: Any, down: bool, itemsize: int) -> Any:
-        height, width, _ = schedule(sizes, down, itemsize)
-        return height, min(width, 512), 3
+        step, across, _, _ = schedule(sizes, down, itemsize)
+        return step, across, step, 3
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
