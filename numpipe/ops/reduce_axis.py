@@ -5,12 +5,12 @@ element by element, in float32, so that only one tile is reduced across lanes. I
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
 same order.
 
-=========  =========================  =============================
-`down`     x                          y
-=========  =========================  =============================
-False      (1, rows, n)               (parts, 1, rows, 1)
-True       (batch, n, columns)        (parts, batch, 1, columns)
-=========  =========================  =============================
+=========  =====================  ===========================
+`down`     x                      y
+=========  =====================  ===========================
+False      (batch, rows, n)       (parts, batch, rows, 1)
+True       (batch, n, columns)    (parts, batch, columns, 1)
+=========  =====================  ===========================
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -68,12 +68,6 @@ def reducer(
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
     unused = {"places": not again, "found": not index, "y": index and last}
 
-    @function
-    def place(x):  # type: ignore[no-untyped-def]
-        count = cdiv(x.shape[2 - axis], across)
-        number = program_id(0)
-        return number // count, ds(number % count * across, across, most=most)
-
     @numpipe_kernel(
         grid=lambda rest, parts: (rest.shape[0] * cdiv(rest.shape[2 - axis], across), parts),
         warp_specialized=False,
@@ -82,7 +76,9 @@ def reducer(
         static_dims=(-1,) if most is None and not down else (-2, -1),
     )
     def reduce_axis(blocks, rest, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        batch, own = place(rest)
+        tiles = cdiv(rest.shape[2 - axis], across)
+        batch, part = program_id(0) // tiles, program_id(1)
+        own = ds(program_id(0) % tiles * across, across, most=most)
 
         def combined(total, at, tile, number):  # type: ignore[no-untyped-def]
             tile = tile.astype(np.float32)
@@ -97,7 +93,7 @@ def reducer(
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
         count, length = blocks.shape[1], blocks.shape[axis + 2]
         each = cdiv(count, parts)
-        first = program_id(1) * each
+        first = part * each
         for block in range(first, min(first + each, count)):
             for k in static_range(0, length, step):
                 along = ds(k, step)
@@ -106,7 +102,7 @@ def reducer(
                 else:
                     tile = blocks[batch, block, own, along]
                 total, at = combined(total, at, tile, block * length + k)
-        if program_id(1) == parts - 1:
+        if part == parts - 1:
             size = rest.shape[axis + 1]
             for k in static_range(0, size, step):
                 along = ds(k, step)
@@ -115,7 +111,7 @@ def reducer(
                     tile = np.where(iota(shape, axis) < size - k, tile.astype(np.float32), lowest)
                 number = count * length + k
                 if again:
-                    number = places[batch, along, own]
+                    number = places[batch, along, own] if down else places[batch, own, along]
                 total, at = combined(total, at, tile, number)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
@@ -123,19 +119,14 @@ def reducer(
                 at = at + iota(shape, axis)
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
-            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-            if down:
-                found[program_id(1), batch, 0, own] = at
-            else:
-                found[program_id(1), batch, own, 0] = at
+            at = np.where((total == top) | np.isnan(total), at, BEYOND)
+            found[part, batch, own, 0] = at.min(axis=axis)
         if not (index and last):
-            result = result * scale
+            if last:
+                result = result * scale
             if finish is not None:
                 result = finish(result)
-            if down:
-                y[program_id(1), batch, 0, own] = result
-            else:
-                y[program_id(1), batch, own, 0] = result
+            y[part, batch, own, 0] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -160,17 +151,21 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (batch, n, columns), (far, step, size)), True) if adjacent else None
 
 
-def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, int, int, int]:
+def schedule(
+    shape: tuple[int, ...], down: bool, itemsize: int, again: bool = False
+) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
-    and the CTAs that share the axis.
+    and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
     ((64, 16, 256, 1), (8, 256, 32, 16))
     """
     n, others = shape[1:] if down else shape[:0:-1]
     if down:
-        across = min(256, max(16, 1 << (others - 1).bit_length()))
+        across = min(64 if again else 256, max(16, 1 << (others - 1).bit_length()))
         step = 2048 // across
+        if again:
+            return step, across, n, 1
     else:
         across = next((height for height in (16, 8) if others >= height * ENOUGH // 2), 1)
         step = 64 if across > 1 else 1024
@@ -201,60 +196,51 @@ def launch_reduction(
     stream: Any,
     scale: float = 1.0,
     finish: Function[..., Any] | None = None,
+    again: bool = False,
+    places: ArrayInfo | None = None,
 ) -> None:
-    """Reduce an axis of x, or all of x, to y: to indices for "argmax"."""
-    index = kind == "argmax"
+    """Reduce an axis of x, or all of x, to y: to indices for "argmax".
 
-    def reduced(
-        kind: str,
-        x: ArrayInfo,
-        down: bool,
-        plan: tuple[int, ...],
-        results: dict[str, ArrayInfo],
-        places: ArrayInfo | None = None,
-        last: bool = True,
-    ) -> None:
-        step, across, length, parts = plan
-        axis = 1 if down else 2
-        if not down and x.shape[1] % across == 0:
-            far, near = x.strides[1:]
-            shape = (x.shape[1] // across, across, x.shape[2])
-            x = strided(x, shape, (far * across, far, near))
-        others = x.shape[3 - axis]
-        most = None if others % across else max(others - across, 0)
-        kept = [parts, *x.shape]
-        kept[axis + 1] = 1
-        more = {name: reshaped(info, *kept) for name, info in results.items()}
-        if places is not None:
-            more["places"] = places
-        again = places is not None
-        kernel = reducer(kind, down, step, across, again, last, most, finish if last else None)
-        kernel(
-            *split(x, axis, length),
-            **more,
-            parts=parts,
-            scale=scale if last else 1.0,
-            target=target,
-            stream=stream,
-        )
+    scale, finish  a factor of the result, and a function of a vector of results
+    again, places  whether x has partial results, and their indices
+    """
+    index = kind == "argmax"
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
         # a tile of indices takes as many registers as a tile of float32
-        plan = schedule(view.shape, down, x.dtype.itemsize * (1 + index))
-        parts, name = plan[-1], "found" if index else "y"
-        if parts == 1:
-            reduced(kind, view, down, plan, {name: y})
-            return
-        others = math.prod(y.shape)
-        made = {
-            name: allocated(op, x._replace(dtype=np.dtype(dtype)), (1, parts, others), stream)
-            for name, dtype in (("y", np.float32), ("found", np.int32))[: 1 + index]
-        }
-        reduced(kind, view, down, plan, made, last=False)
-        plan = (*schedule((1, parts, min(others, 64)), True, 4)[:2], parts, 1)
-        way = "max" if kind == "top" else kind
-        reduced(way, made["y"], True, plan, {name: y}, made.get("found"))
+        size = x.dtype.itemsize * (1 + index)
+        step, across, length, parts = schedule(view.shape, down, size, again)
+        batch, *sizes = view.shape
+        if not down and sizes[0] % across == 0:
+            far, near = view.strides[1:]
+            batch, sizes[0] = sizes[0] // across, across
+            view = strided(view, (batch, *sizes), (far * across, far, near))
+        others, last = sizes[down], parts == 1
+        types = {"y": np.float32, "found": np.int32} if index else {"y": np.float32}
+        made = (
+            {list(types)[-1]: y}
+            if last
+            else {
+                name: allocated(
+                    op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
+                )
+                for name, dtype in types.items()
+            }
+        )
+        blocks, rest = split(view, 2 - down, length)
+        more = {} if places is None else {"places": strided(places, rest.shape, rest.strides)}
+        more |= {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
+        most = None if others % across else max(others - across, 0)
+        kernel = reducer(
+            kind, down, step, across, again and index, last, most, finish if last else None
+        )
+        kernel(blocks, rest, **more, parts=parts, scale=scale, target=target, stream=stream)
+        if not last:
+            way = "max" if kind == "top" else kind
+            launch_reduction(
+                op, way, made["y"], 1, y, target, stream, scale, finish, True, made.get("found")
+            )
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)

@@ -53,9 +53,9 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(sizes: Any, down: bool, itemsize: int) -> Any:
-        step, across, _, _ = schedule(sizes, down, itemsize)
-        return step, across, step, 3
+    def shared(sizes: Any, down: bool, itemsize: int, again: bool) -> Any:
+        step, across, *others = schedule(sizes, down, itemsize, again)
+        return (step, across, *others) if again else (step, across, step, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
