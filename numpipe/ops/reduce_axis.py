@@ -57,7 +57,7 @@ def reducer(
 
     step, across  elements of a tile along the axis and across it
     again   x has maxima, and `places` their indices in the original array
-    last    whether there is no further launch; the last one of "argmax" has no y
+    last    whether there is no further launch: y has indices, and no `found` has them
     most    the first column of the last tile, if all of its columns are inside x
     finish  function of the reduced vector, applied before it is stored
 
@@ -66,19 +66,23 @@ def reducer(
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
-    unused = {"places": not again, "found": not index, "y": index and last}
+    unused = {"places": not again, "found": last or not index}
 
     @numpipe_kernel(
-        grid=lambda rest, parts: (rest.shape[0] * cdiv(rest.shape[2 - axis], across), parts),
+        grid=lambda rest, parts: (rest.shape[0] * cdiv(rest.shape[3 - axis], across), parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=8),
         static_dims=(-1,) if most is None and not down else (-2, -1),
     )
     def reduce_axis(blocks, rest, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        tiles = cdiv(rest.shape[2 - axis], across)
+        tiles = cdiv(rest.shape[3 - axis], across)
         batch, part = program_id(0) // tiles, program_id(1)
         own = ds(program_id(0) % tiles * across, across, most=most)
+
+        def piece(x, block, k):  # type: ignore[no-untyped-def]
+            along = ds(k, step)
+            return x[batch, block, along, own] if down else x[batch, block, own, along]
 
         def combined(total, at, tile, number):  # type: ignore[no-untyped-def]
             tile = tile.astype(np.float32)
@@ -91,27 +95,17 @@ def reducer(
             return np.maximum(total, tile), at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        count, length = blocks.shape[1], blocks.shape[axis + 2]
+        count, length, size = blocks.shape[1], blocks.shape[axis + 2], rest.shape[axis + 2]
         each = cdiv(count, parts)
-        first = part * each
-        for block in range(first, min(first + each, count)):
+        for block in range(part * each, min(part * each + each, count)):
             for k in static_range(0, length, step):
-                along = ds(k, step)
-                if down:
-                    tile = blocks[batch, block, along, own]
-                else:
-                    tile = blocks[batch, block, own, along]
-                total, at = combined(total, at, tile, block * length + k)
+                total, at = combined(total, at, piece(blocks, block, k), block * length + k)
         if part == parts - 1:
-            size = rest.shape[axis + 1]
             for k in static_range(0, size, step):
-                along = ds(k, step)
-                tile = rest[batch, along, own] if down else rest[batch, own, along]
+                tile = piece(rest, 0, k)
                 if lowest < 0 and k + step > size:
                     tile = np.where(iota(shape, axis) < size - k, tile.astype(np.float32), lowest)
-                number = count * length + k
-                if again:
-                    number = places[batch, along, own] if down else places[batch, own, along]
+                number = piece(places, 0, k) if again else count * length + k
                 total, at = combined(total, at, tile, number)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
@@ -119,9 +113,12 @@ def reducer(
                 at = at + iota(shape, axis)
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
-            at = np.where((total == top) | np.isnan(total), at, BEYOND)
-            found[part, batch, own, 0] = at.min(axis=axis)
-        if not (index and last):
+            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+        if index and last:
+            y[part, batch, own, 0] = at
+        else:
+            if index:
+                found[part, batch, own, 0] = at
             if last:
                 result = result * scale
             if finish is not None:
@@ -134,21 +131,18 @@ def reducer(
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
-        return (reshaped(x, 1, 1, math.prod(x.shape)), False) if dense(x) else None
+        return view_of(reshaped(x, math.prod(x.shape)), 0) if dense(x) else None
     if 0 in x.shape:
         x = reshaped(x, *x.shape)
-    size, n, step = x.dtype.itemsize, x.shape[axis], x.strides[axis]
-    after, steps = x.shape[axis + 1 :], x.strides[axis + 1 :]
-    inner = merged(strided(x, (*after, 1), (*steps, size)), 1)
-    outer = merged(strided(x, (*x.shape[:axis], n), (*x.strides[:axis], step)), 1)
-    if inner is None or outer is None:
+    size, after = x.dtype.itemsize, axis + 1
+    shape = (*x.shape[:after], math.prod(x.shape[after:]))
+    view = merged(strided(x, shape, (*x.strides[:after], size)))
+    if view is None or not dense(strided(x, x.shape[after:], x.strides[after:])):
         return None
-    columns, batch, far = inner.shape[0], outer.shape[0], outer.strides[0]
-    if columns == 1:
-        adjacent = step == size or n == 1
-        return (strided(x, (1, batch, n), (0, far, size)), False) if adjacent else None
-    adjacent = inner.strides[0] == size
-    return (strided(x, (batch, n, columns), (far, step, size)), True) if adjacent else None
+    if shape[-1] > 1:
+        return view, True
+    (rows, n, _), (far, near, _) = view.shape, view.strides
+    return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
 def schedule(
@@ -174,16 +168,18 @@ def schedule(
 
 
 def split(x: ArrayInfo, axis: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return x in blocks of this length along an axis, as (batch, blocks, …), and what is left, at
-    least one element if x has any."""
+    """Return x as (batch, blocks, …), in blocks of this length along an axis, and what is left as
+    one more block, at least one element if x has any."""
     count, far = max(x.shape[axis] - 1, 0) // length, length * x.strides[axis]
-    (batch, *sizes), (outer, *steps) = x.shape, x.strides
-    sizes[axis - 1] = length
-    blocks = strided(x, (batch, count, *sizes), (outer, far, *steps))
-    sizes[axis - 1] = x.shape[axis] - count * length
     array = None if x.array is None else np.moveaxis(x.array, axis, 0)[count * length :]
     rest = x._replace(ptr=x.ptr + count * far, array=array)
-    return blocks, strided(rest, (batch, *sizes), x.strides)
+
+    def blocks(x: ArrayInfo, count: int, length: int) -> ArrayInfo:
+        batch, *sizes = x.shape
+        sizes[axis - 1] = length
+        return strided(x, (batch, count, *sizes), (x.strides[0], far, *x.strides[1:]))
+
+    return blocks(x, count, length), blocks(rest, 1, x.shape[axis] - count * length)
 
 
 def launch_reduction(
@@ -217,17 +213,12 @@ def launch_reduction(
             batch, sizes[0] = sizes[0] // across, across
             view = strided(view, (batch, *sizes), (far * across, far, near))
         others, last = sizes[down], parts == 1
-        types = {"y": np.float32, "found": np.int32} if index else {"y": np.float32}
-        made = (
-            {list(types)[-1]: y}
-            if last
-            else {
-                name: allocated(
-                    op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
-                )
-                for name, dtype in types.items()
-            }
+        new = lambda dtype: allocated(
+            op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
         )
+        made = {"y": y if last else new(np.float32)}
+        if index and not last:
+            made["found"] = new(np.int32)
         blocks, rest = split(view, 2 - down, length)
         more = {} if places is None else {"places": strided(places, rest.shape, rest.strides)}
         more |= {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
