@@ -129,6 +129,20 @@ def _turned(x: Any, cos: Any, sin: Any) -> Any:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).view(x.shape)
 
 
+def _reduction(name: str, axis: int) -> Contest:
+    """Return the contest of a reduction of rows (axis 1) or of columns (0)."""
+    theirs = "amax" if name == "max" else name
+    empty = lambda x: x.new_empty(x.shape[1 - axis])
+    return Contest(
+        1,
+        lambda x, out: lambda: getattr(ops, name)(x, axis, out=out),
+        lambda x: lambda: getattr(x, theirs)(axis),
+        lambda x: getattr(x, theirs)(axis).double() if axis else None,
+        results=0,
+        others=lambda x: [empty(x).int() if name == "argmax" else empty(x)],
+    )
+
+
 CONTESTS = {
     "softmax": Contest(
         1,
@@ -207,30 +221,6 @@ CONTESTS = {
         inputs=_labels,
         others=lambda x: [_floats(x.shape[0])],
     ),
-    "sum": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, -1, out=out),
-        lambda x: lambda: x.sum(1),
-        lambda x: x.sum(1),
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[0])],
-    ),
-    "sum_of_columns": Contest(
-        1,
-        lambda x, out: lambda: ops.sum(x, 0, out=out),
-        lambda x: lambda: x.sum(0),
-        lambda x: None,
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[1])],
-    ),
-    "argmax": Contest(
-        1,
-        lambda x, out: lambda: ops.argmax(x, -1, out=out),
-        lambda x: lambda: x.argmax(1),
-        lambda x: x.argmax(1).double(),
-        results=0,
-        others=lambda x: [_floats(x.shape[0]).int()],
-    ),
     "cumsum": Contest(
         1,
         lambda x, out: lambda: ops.cumsum(x, out=out),
@@ -252,6 +242,11 @@ CONTESTS = {
         results=0,
         others=lambda x: [x.new_empty(x.shape[0])],
     ),
+    **{
+        f"{name}{of}": _reduction(name, axis)
+        for name in ("sum", "max", "argmax")
+        for axis, of in ((1, ""), (0, "_of_columns"))
+    },
 }
 
 
