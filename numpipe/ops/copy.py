@@ -90,6 +90,7 @@ class Config:
     slots: int = 3
     outs: int = 2
     run: int = 8
+    group: int = 1
 
 
 def choose(row_bytes: int) -> Config:
@@ -132,9 +133,11 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             block = k * ctas + cta
             if config.run > 1 and k < whole:
                 block = (k // config.run * ctas + cta) * config.run + k % config.run
-            row = block // wide
-            matrix = row // high
-            return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
+            matrix, number = block // (high * wide), block % (high * wide)
+            i = number // (config.group * wide) * config.group
+            tall = min(config.group, high - i)
+            number = number % (config.group * wide)
+            return matrix // o.shape[1], matrix % o.shape[1], i + number % tall, number // tall
 
         def across(k):  # type: ignore[no-untyped-def]
             above, below, i, j = place(k)

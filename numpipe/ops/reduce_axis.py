@@ -8,7 +8,7 @@ same order.
 =========  =====================  ===========================
 `down`     x                      y
 =========  =====================  ===========================
-False      (batch, rows, n)       (parts, batch, rows, 1)
+False      (1, rows, n)           (parts, 1, rows, 1)
 True       (batch, n, columns)    (parts, batch, columns, 1)
 =========  =====================  ===========================
 """
@@ -49,7 +49,6 @@ def reducer(
     across: int,
     again: bool = False,
     last: bool = True,
-    most: int | None = None,
     finish: Function[..., Any] | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
@@ -58,7 +57,6 @@ def reducer(
     step, across  elements of a tile along the axis and across it
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
-    most    the first column of the last tile, if all of its columns are inside x
     finish  function of the reduced vector, applied before it is stored
 
     The arguments are x as `split` returns it, `parts`, the CTAs that share the axis, and `scale`, a
@@ -73,12 +71,12 @@ def reducer(
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=8),
-        static_dims=(-1,) if most is None and not down else (-2, -1),
+        static_dims=(-2, -1)[axis:],
     )
     def reduce_axis(blocks, rest, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
         tiles = cdiv(rest.shape[3 - axis], across)
         batch, part = program_id(0) // tiles, program_id(1)
-        own = ds(program_id(0) % tiles * across, across, most=most)
+        own = ds(program_id(0) % tiles * across, across)
 
         def piece(x, block, k):  # type: ignore[no-untyped-def]
             along = ds(k, step)
@@ -207,12 +205,7 @@ def launch_reduction(
         # a tile of indices takes as many registers as a tile of float32
         size = x.dtype.itemsize * (1 + index)
         step, across, length, parts = schedule(view.shape, down, size, again)
-        batch, *sizes = view.shape
-        if not down and sizes[0] % across == 0:
-            far, near = view.strides[1:]
-            batch, sizes[0] = sizes[0] // across, across
-            view = strided(view, (batch, *sizes), (far * across, far, near))
-        others, last = sizes[down], parts == 1
+        batch, others, last = view.shape[0], view.shape[1 + down], parts == 1
         new = lambda dtype: allocated(
             op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
         )
@@ -222,10 +215,7 @@ def launch_reduction(
         blocks, rest = split(view, 2 - down, length)
         more = {} if places is None else {"places": strided(places, rest.shape, rest.strides)}
         more |= {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
-        most = None if others % across else max(others - across, 0)
-        kernel = reducer(
-            kind, down, step, across, again and index, last, most, finish if last else None
-        )
+        kernel = reducer(kind, down, step, across, again and index, last, finish if last else None)
         kernel(blocks, rest, **more, parts=parts, scale=scale, target=target, stream=stream)
         if not last:
             way = "max" if kind == "top" else kind
