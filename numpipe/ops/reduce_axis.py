@@ -132,7 +132,7 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
         return view_of(reshaped(x, math.prod(x.shape)), 0) if dense(x) else None
     if 0 in x.shape:
         x = reshaped(x, *x.shape)
-    size, after = x.dtype.itemsize, axis + 1
+    size, after = x.dtype.itemsize, axis % len(x.shape) + 1
     shape = (*x.shape[:after], math.prod(x.shape[after:]))
     view = merged(strided(x, shape, (*x.strides[:after], size)))
     if view is None or not dense(strided(x, x.shape[after:], x.strides[after:])):

@@ -78,10 +78,8 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
         return ArrayType(kept, np.int32 if kind == "argmax" else x.dtype)
 
     def launch(x: Any, y: Any, axis: int | None, target: str | None, stream: Any) -> None:
-        scale = 1.0
-        if name == "mean":
-            scale = 1.0 / count if (count := _count(x, axis)) else math.nan
-        axis = axis if axis is None else _axes(x, axis)[0]
+        count = _count(x, axis) if name == "mean" else 1
+        scale = 1.0 / count if count else math.nan
         launch_reduction(name, kind, x, axis, y, target, stream, scale)
 
     def batching(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
