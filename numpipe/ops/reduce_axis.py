@@ -83,7 +83,6 @@ def reducer(
             return x[batch, block, along, own] if down else x[batch, block, own, along]
 
         def combined(total, at, tile, number):  # type: ignore[no-untyped-def]
-            tile = tile.astype(np.float32)
             if kind == "top":
                 tile = np.abs(tile)
             if kind == "sum":
@@ -97,12 +96,13 @@ def reducer(
         each = cdiv(count, parts)
         for block in range(part * each, min(part * each + each, count)):
             for k in static_range(0, length, step):
-                total, at = combined(total, at, piece(blocks, block, k), block * length + k)
+                tile = piece(blocks, block, k).astype(np.float32)
+                total, at = combined(total, at, tile, block * length + k)
         if part == parts - 1:
             for k in static_range(0, size, step):
-                tile = piece(rest, 0, k)
+                tile = piece(rest, 0, k).astype(np.float32)
                 if lowest < 0 and k + step > size:
-                    tile = np.where(iota(shape, axis) < size - k, tile.astype(np.float32), lowest)
+                    tile = np.where(iota(shape, axis) < size - k, tile, lowest)
                 number = piece(places, 0, k) if again else count * length + k
                 total, at = combined(total, at, tile, number)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
