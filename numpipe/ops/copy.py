@@ -105,7 +105,7 @@ def choose(row_bytes: int) -> Config:
     return Config(rows=16384 // wide, row_bytes=wide)
 
 
-TRANSPOSED = Config(run=1, group=2)
+TRANSPOSED = Config(run=1, group=2, outs=3)
 """tiling of a copy that turns rows into columns"""
 
 

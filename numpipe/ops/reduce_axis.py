@@ -31,6 +31,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
@@ -50,6 +51,7 @@ def reducer(
     down: bool,
     step: int,
     across: int,
+    length: int,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
@@ -58,6 +60,7 @@ def reducer(
     indices of maxima ("argmax", the first, where NaN is largest).
 
     step, across  elements of a tile along the axis and across it
+    length  elements along the axis that are loaded at once
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
@@ -81,9 +84,11 @@ def reducer(
         batch, part = program_id(0) // tiles, program_id(1)
         own = ds(program_id(0) % tiles * across, across)
 
-        def piece(x, block, k):
-            along = ds(k, step)
-            return x[batch, block, along, own] if down else x[batch, block, own, along]
+        def piece(x, block, along):
+            if down:
+                return x[batch, block, along, own]
+            # one load for all pieces
+            return x[batch, block, own, ds(0, length)][:, along]
 
         def combined(total, at, tile, number):
             if kind == "top":
@@ -91,22 +96,26 @@ def reducer(
             if kind == "sum":
                 return total + tile, at
             if index:
-                at = np.where(~(tile <= total) & ~np.isnan(total), number, at)
-            return np.maximum(total, tile), at
+                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+            larger = np.maximum(total, tile)
+            if index:
+                changed = bitcast(larger, np.int32) != bitcast(total, np.int32)
+                at = np.where(changed, number, at)
+            return larger, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        count, length, size = blocks.shape[1], blocks.shape[axis + 2], rest.shape[axis + 2]
+        count, size = blocks.shape[1], rest.shape[axis + 2]
         each = cdiv(count, parts)
         for block in range(part * each, min(part * each + each, count)):
             for k in static_range(0, length, step):
-                tile = piece(blocks, block, k).astype(np.float32)
+                tile = piece(blocks, block, ds(k, step)).astype(np.float32)
                 total, at = combined(total, at, tile, block * length + k)
         if part == parts - 1:
             for k in static_range(0, size, step):
-                tile = piece(rest, 0, k).astype(np.float32)
+                tile = piece(rest, 0, ds(k, step)).astype(np.float32)
                 if lowest < 0 and k + step > size:
                     tile = np.where(iota(shape, axis) < size - k, tile, lowest)
-                number = piece(places, 0, k) if again else count * length + k
+                number = piece(places, 0, ds(k, step)) if again else count * length + k
                 total, at = combined(total, at, tile, number)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
@@ -218,7 +227,9 @@ def launch_reduction(
         blocks, rest = split(view, 2 - down, length)
         more = {} if places is None else {"places": strided(places, rest.shape, rest.strides)}
         more |= {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
-        kernel = reducer(kind, down, step, across, again and index, last, finish if last else None)
+        kernel = reducer(
+            kind, down, step, across, length, again and index, last, finish if last else None
+        )
         kernel(blocks, rest, **more, parts=parts, scale=scale, target=target, stream=stream)
         if not last:
             way = "max" if kind == "top" else kind
