@@ -65,58 +65,55 @@ def reducer(
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
 
-    The arguments are x as `split` returns it, `parts`, the CTAs that share the axis, and `scale`, a
-    factor of the result.
+    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
     unused = {"places": not again, "found": last or not index}
 
     @numpipe_kernel(
-        grid=lambda rest, parts: (rest.shape[0] * cdiv(rest.shape[3 - axis], across), parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=8),
-        static_dims=(-2, -1)[axis:],
+        static_dims=(-1,),
     )
-    def reduce_axis(blocks, rest, places, y, found, parts, scale):
-        tiles = cdiv(rest.shape[3 - axis], across)
-        batch, part = program_id(0) // tiles, program_id(1)
+    def reduce_axis(x, places, y, found, parts, scale):
+        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
+        batch, part, whole = program_id(0) // tiles, program_id(1), n // length * length
         own = ds(program_id(0) % tiles * across, across)
 
-        def piece(x, block, along):
+        def piece(of, start, k, along, tail):
             if down:
-                return x[batch, block, along, own]
+                return of[batch, ds(start + k, step), own]
             # one load for all pieces
-            return x[batch, block, own, ds(0, length)][:, along]
+            if tail:
+                return of[batch, own, ds(start, length)][:, along]
+            return of[batch, own, ds(start, length, most=max(whole - length, 0))][:, along]
 
-        def combined(total, at, tile, number):
-            if kind == "top":
-                tile = np.abs(tile)
-            if kind == "sum":
-                return total + tile, at
-            if index:
-                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-            larger = np.maximum(total, tile)
-            if index:
-                changed = bitcast(larger, np.int32) != bitcast(total, np.int32)
-                at = np.where(changed, number, at)
-            return larger, at
+        def combined(total, at, start, tail):
+            for k in static_range(0, length, step):
+                number = start + k
+                tile = piece(x, start, k, ds(k, step), tail).astype(np.float32)
+                if kind == "top":
+                    tile = np.abs(tile)
+                if tail and lowest < 0:
+                    tile = np.where(iota(shape, axis) < n - number, tile, lowest)
+                if index:
+                    if again:
+                        number = piece(places, start, k, ds(k, step), tail)
+                    tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+                    changed = bitcast(np.maximum(total, tile), np.int32) != bitcast(total, np.int32)
+                    at = np.where(changed, number, at)
+                total = total + tile if kind == "sum" else np.maximum(total, tile)
+            return total, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        count, size = blocks.shape[1], rest.shape[axis + 2]
-        each = cdiv(count, parts)
-        for block in range(part * each, min(part * each + each, count)):
-            for k in static_range(0, length, step):
-                tile = piece(blocks, block, ds(k, step)).astype(np.float32)
-                total, at = combined(total, at, tile, block * length + k)
-        if part == parts - 1:
-            for k in static_range(0, size, step):
-                tile = piece(rest, 0, ds(k, step)).astype(np.float32)
-                if lowest < 0 and k + step > size:
-                    tile = np.where(iota(shape, axis) < size - k, tile, lowest)
-                number = piece(places, 0, ds(k, step)) if again else count * length + k
-                total, at = combined(total, at, tile, number)
+        each = cdiv(whole // length, parts) * length
+        for start in range(part * each, min(part * each + each, whole), length):
+            total, at = combined(total, at, start, False)
+        if whole < n and part == parts - 1:
+            total, at = combined(total, at, whole, True)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
             if not again:
@@ -168,28 +165,12 @@ def schedule(
     if down:
         across = min(64 if again else 256, max(16, 1 << (others - 1).bit_length()))
         step = 2048 // across
-        if again:
-            return step, across, n, 1
     else:
         across = next((height for height in (16, 8) if others >= height * ENOUGH // 2), 1)
         step = 64 if across > 1 else 1024
-    tiles, length = shape[0] * -(-others // across), step * 8 // itemsize
+    tiles = shape[0] * -(-others // across)
+    length = -(-n // step) * step if again else step * 8 // itemsize
     return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
-
-
-def split(x: ArrayInfo, axis: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return x as (batch, blocks, …), in blocks of this length along an axis, and what is left as
-    one more block, at least one element if x has any."""
-    count, far = max(x.shape[axis] - 1, 0) // length, length * x.strides[axis]
-    array = None if x.array is None else np.moveaxis(x.array, axis, 0)[count * length :]
-    rest = x._replace(ptr=x.ptr + count * far, array=array)
-
-    def blocks(x: ArrayInfo, count: int, length: int) -> ArrayInfo:
-        batch, *sizes = x.shape
-        sizes[axis - 1] = length
-        return strided(x, (batch, count, *sizes), (x.strides[0], far, *x.strides[1:]))
-
-    return blocks(x, count, length), blocks(rest, 1, x.shape[axis] - count * length)
 
 
 def launch_reduction(
@@ -224,13 +205,13 @@ def launch_reduction(
         made = {"y": y if last else new(np.float32)}
         if index and not last:
             made["found"] = new(np.int32)
-        blocks, rest = split(view, 2 - down, length)
-        more = {} if places is None else {"places": strided(places, rest.shape, rest.strides)}
-        more |= {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
+        more = {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
+        if places is not None:
+            more["places"] = strided(places, view.shape, view.strides)
         kernel = reducer(
             kind, down, step, across, length, again and index, last, finish if last else None
         )
-        kernel(blocks, rest, **more, parts=parts, scale=scale, target=target, stream=stream)
+        kernel(view, **more, parts=parts, scale=scale, target=target, stream=stream)
         if not last:
             way = "max" if kind == "top" else kind
             launch_reduction(
