@@ -3,7 +3,7 @@
 A CTA walks along the axis with a tile of a few rows and columns in registers and combines all tiles
 element by element, in float32, so that only one tile is reduced across lanes. If there would be too
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
-same order.
+same order. The size of x's last dimension is a compile-time constant.
 
 =========  =====================  ===========================
 `down`     x                      y
