@@ -75,7 +75,7 @@ def reducer(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=8),
+        compiler_params=CompilerParams(ctas_per_sm=5),
         static_dims=(-1,),
     )
     def reduce_axis(x, places, y, found, parts, scale):
@@ -159,17 +159,21 @@ def schedule(
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
-    ((64, 16, 256, 1), (8, 256, 32, 16))
+    ((64, 16, 512, 1), (8, 256, 64, 16))
     """
     n, others = shape[1:] if down else shape[:0:-1]
+    n = max(n, 1)
     if down:
-        across = min(64 if again else 256, max(16, 1 << (others - 1).bit_length()))
+        columns = max(16, 1 << (others - 1).bit_length())
+        across = min(columns, 64 if again else 256, max(64, columns // 16))
         step = 2048 // across
     else:
-        across = next((height for height in (16, 8) if others >= height * ENOUGH // 2), 1)
-        step = 64 if across > 1 else 1024
-    tiles = shape[0] * -(-others // across)
-    length = -(-n // step) * step if again else step * 8 // itemsize
+        heights = (32, 16, 8) if n <= 128 else (16, 8)
+        across = next((height for height in heights if others >= height * ENOUGH // 2), 1)
+        step = 64 if across > 1 else min(1024, -(-n // 256) * 256)
+    tiles, length = shape[0] * -(-others // across), -(-n // step) * step
+    if not again:
+        length = min(length, step * 16 // itemsize)
     return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
 
 
