@@ -61,7 +61,7 @@ from .matmul_reduce_scatter import matmul_reduce_scatter
 from .matvec import matvec
 from .quantize import quantize
 from .reduce_scatter import reduce_scatter
-from .reductions import argmax, max, mean, sum
+from .reduce_ops import argmax, max, mean, sum
 from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import softmax

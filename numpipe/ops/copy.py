@@ -32,6 +32,7 @@ from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
 from ..language.memory.per_lane import lane_index
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
@@ -80,9 +81,10 @@ class Config:
     loaded and up to `outs` being stored.
 
     A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
-    run of 1 or twice the slots costs about 1 %. The eviction policies make the L2 cache write the
-    copy to memory first, because it will not be read soon, rather than drop blocks of the source
-    that were just read; this gains 2 %.
+    run of 1 or twice the slots costs about 1 %. Rows of blocks are walked `group` at a time, column
+    by column; for a transpose, which reads 256 adjacent bytes with groups of 2, this gains 4 %. The
+    eviction policies make the L2 cache write the copy to memory first, because it will not be read
+    soon, rather than drop blocks of the source that were just read; this gains 2 %.
     """
 
     rows: int = 64
@@ -90,6 +92,7 @@ class Config:
     slots: int = 3
     outs: int = 2
     run: int = 8
+    group: int = 1
 
 
 def choose(row_bytes: int) -> Config:
@@ -102,7 +105,7 @@ def choose(row_bytes: int) -> Config:
     return Config(rows=16384 // wide, row_bytes=wide)
 
 
-TRANSPOSED = Config(run=1)
+TRANSPOSED = Config(run=1, group=2, outs=3)
 """tiling of a copy that turns rows into columns"""
 
 
@@ -124,7 +127,10 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
         # columns
         half = columns // 2
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
-        blocks = o.shape[0] * o.shape[1] * high * wide
+        begun, blocks = (
+            begin_strips(high, wide, config.group),
+            o.shape[0] * o.shape[1] * high * wide,
+        )
         # steps that are assigned in runs; the rest go one block at a time, to balance the CTAs
         whole = blocks // (config.run * ctas) * config.run
 
@@ -132,9 +138,9 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             block = k * ctas + cta
             if config.run > 1 and k < whole:
                 block = (k // config.run * ctas + cta) * config.run + k % config.run
-            row = block // wide
-            matrix = row // high
-            return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
+            matrix = block // (high * wide)
+            i, j = place_grouped(block % (high * wide), begun, config.group)
+            return matrix // o.shape[1], matrix % o.shape[1], i, j
 
         def across(k):  # type: ignore[no-untyped-def]
             above, below, i, j = place(k)

@@ -1,16 +1,20 @@
 """Reductions of an axis of an array: sums, maxima, and indices of maxima.
 
-A kernel reads tiles along the axis and combines them element by element, in float32, so that only
-one tile is reduced across lanes. If there would be too few CTAs, several share the axis, and a
-second launch combines their partial results, always in the same order.
+A CTA walks along the axis with a tile of a few rows and columns in registers and combines all tiles
+element by element, in float32, so that only one tile is reduced across lanes. If there would be too
+few CTAs, several share the axis, and a second launch combines their partial results, always in the
+same order. The size of x's last dimension is a compile-time constant.
 
-=========  =============================  ==========================
-`down`     x                              y
-=========  =============================  ==========================
-False      (rows, n), rows contiguous     (rows, parts)
-True       (batch, n, columns)            (batch, parts, columns)
-=========  =============================  ==========================
+=========  =====================  ===========================
+`down`     x                      y
+=========  =====================  ===========================
+False      (1, rows, n)           (parts, 1, rows, 1)
+True       (batch, n, columns)    (parts, batch, columns, 1)
+=========  =====================  ===========================
 """
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload"
 
 from __future__ import annotations
 
@@ -21,20 +25,22 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import Function
+from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
-from .tiled import dense, reshaped, tile_for, with_fitting
+from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1024
-"""CTAs from which on the axis is not shared; a GPU runs several per SM at once"""
+"""CTAs from which on the axis is not shared: about 8 on each SM"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -43,8 +49,9 @@ BEYOND = 2**31 - 1
 def reducer(
     kind: str,
     down: bool,
-    height: int,
-    width: int,
+    step: int,
+    across: int,
+    length: int,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
@@ -52,88 +59,78 @@ def reducer(
     """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
     indices of maxima ("argmax", the first, where NaN is largest).
 
+    step, across  elements of a tile along the axis and across it
+    length  elements along the axis that are loaded at once
     again   x has maxima, and `places` their indices in the original array
-    last    whether there is no further launch; the last one of "argmax" has no y
+    last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
 
     Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
-    axis, step, index = (0, height, kind == "argmax") if down else (1, width, kind == "argmax")
-    lowest = 0.0 if kind == "sum" else -np.inf
-    unused = {"places": not again, "found": not index, "y": index and last}
-
-    def grid(x: Any, parts: int) -> tuple[int]:
-        tiles = x.shape[0] * cdiv(x.shape[2], width) if down else cdiv(x.shape[0], height)
-        return (tiles * parts,)
-
-    @function
-    def filled(number, dtype):  # type: ignore[no-untyped-def]
-        return full((height, width), number, dtype)
-
-    @function
-    def along_axis():  # type: ignore[no-untyped-def]
-        return iota((height, width), axis)
-
-    @function
-    def place(x, parts):  # type: ignore[no-untyped-def]
-        here = program_id(0) // parts
-        across = cdiv(x.shape[2], width) if down else 1
-        return here // across, here % across * width
-
-    @function
-    def piece(x, parts, k):  # type: ignore[no-untyped-def]
-        first, column = place(x, parts)
-        if down:
-            return x[first, ds(k, height), ds(column, width)]
-        return x[ds(first * height, height), ds(k, width)]
-
-    @function
-    def store(x, y, parts, values):  # type: ignore[no-untyped-def]
-        first, column = place(x, parts)
-        if down:
-            y[first, program_id(0) % parts, ds(column, width)] = values
-        else:
-            y[ds(first * height, height), program_id(0) % parts] = values
+    shape, axis = ((step, across), 0) if down else ((across, step), 1)
+    index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
+    unused = {"places": not again, "found": last or not index}
 
     @numpipe_kernel(
-        grid=grid,
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=4 if down else 5),
+        compiler_params=CompilerParams(ctas_per_sm=5),
+        static_dims=(-1,),
     )
-    def reduce_axis(x, places, y, found, parts, scale):  # type: ignore[no-untyped-def]
-        total = filled(lowest, np.float32)
-        at = filled(BEYOND, np.int32)
-        n = x.shape[1]
-        each = cdiv(cdiv(n, step), parts) * step
-        start = program_id(0) % parts * each
-        for k in range(start, min(start + each, n), step):
-            tile = piece(x, parts, k).astype(np.float32)
-            along = along_axis() + k
-            if kind == "sum":
-                total = total + tile
-            elif index:
-                own = along
-                if again:
-                    own = piece(places, parts, k)
-                # the first element counts even if it is -inf
-                larger = (tile > total) | (np.isnan(tile) & ~np.isnan(total)) | (at == BEYOND)
-                larger = larger & (along < n)
-                total, at = np.where(larger, tile, total), np.where(larger, own, at)
-            else:
+    def reduce_axis(x, places, y, found, parts, scale):
+        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
+        batch, part, whole = program_id(0) // tiles, program_id(1), n // length * length
+        own = ds(program_id(0) % tiles * across, across)
+
+        def piece(of, start, k, along, tail):
+            if down:
+                return of[batch, ds(start + k, step), own]
+            # one load for all pieces
+            if tail:
+                return of[batch, own, ds(start, length)][:, along]
+            return of[batch, own, ds(start, length, most=max(whole - length, 0))][:, along]
+
+        def combined(total, at, start, tail):
+            for k in static_range(0, length, step):
+                number = start + k
+                tile = piece(x, start, k, ds(k, step), tail).astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
-                total = np.maximum(total, np.where(along < n, tile, -np.inf))
+                if tail and lowest < 0:
+                    tile = np.where(iota(shape, axis) < n - number, tile, lowest)
+                if index:
+                    if again:
+                        number = piece(places, start, k, ds(k, step), tail)
+                    tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+                    changed = bitcast(np.maximum(total, tile), np.int32) != bitcast(total, np.int32)
+                    at = np.where(changed, number, at)
+                total = total + tile if kind == "sum" else np.maximum(total, tile)
+            return total, at
+
+        total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
+        each = cdiv(whole // length, parts) * length
+        for start in range(part * each, min(part * each + each, whole), length):
+            total, at = combined(total, at, start, False)
+        if whole < n and part == parts - 1:
+            total, at = combined(total, at, whole, True)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
+            if not again:
+                at = at + iota(shape, axis)
             top = result[None, :] if down else result[:, None]
-            first = np.where((total == top) | (np.isnan(total) & np.isnan(top)), at, BEYOND)
-            store(x, found, parts, first.min(axis=axis))
-        if not (index and last):
-            result = result * scale
+            # an element that no other exceeds is -inf, as is the first of the axis
+            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+        if index and last:
+            y[part, batch, own, 0] = at
+        else:
+            if index:
+                found[part, batch, own, 0] = at
+            if last:
+                result = result * scale
             if finish is not None:
                 result = finish(result)
-            store(x, y, parts, result)
+            y[part, batch, own, 0] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -141,37 +138,43 @@ def reducer(
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
-        return (reshaped(x, 1, math.prod(x.shape)), False) if dense(x) else None
+        return view_of(reshaped(x, math.prod(x.shape)), 0) if dense(x) else None
     if 0 in x.shape:
         x = reshaped(x, *x.shape)
-    size, n, step = x.dtype.itemsize, x.shape[axis], x.strides[axis]
-    after, steps = x.shape[axis + 1 :], x.strides[axis + 1 :]
-    inner = merged(strided(x, (*after, 1), (*steps, size)), 1)
-    outer = merged(strided(x, (*x.shape[:axis], n), (*x.strides[:axis], step)), 1)
-    if inner is None or outer is None:
+    size, after = x.dtype.itemsize, axis % len(x.shape) + 1
+    shape = (*x.shape[:after], math.prod(x.shape[after:]))
+    view = merged(strided(x, shape, (*x.strides[:after], size)))
+    if view is None or not dense(strided(x, x.shape[after:], x.strides[after:])):
         return None
-    columns, batch = inner.shape[0], outer.shape[0]
-    if columns == 1:
-        return (outer, False) if step == size or n == 1 else None
-    adjacent = inner.strides[0] == size
-    shape, strides = (batch, n, columns), (outer.strides[0], step, size)
-    return (strided(x, shape, strides), True) if adjacent else None
+    if shape[-1] > 1:
+        return view, True
+    (rows, n, _), (far, near, _) = view.shape, view.strides
+    return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def schedule(shape: tuple[int, ...], down: bool, itemsize: int) -> tuple[int, int, int]:
-    """Return (height, width, parts) of a reduction.
+def schedule(
+    shape: tuple[int, ...], down: bool, itemsize: int, again: bool = False
+) -> tuple[int, int, int, int]:
+    """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
+    and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
-    >>> schedule((65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
-    ((1, 4096, 1), (32, 128, 8))
+    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
+    ((64, 16, 512, 1), (8, 256, 64, 16))
     """
+    n, others = shape[1:] if down else shape[:0:-1]
+    n = max(n, 1)
     if down:
-        height = 32 if itemsize <= 2 else 16
-        width = 128 if shape[2] > 64 else 64 if shape[2] > 16 else 16
-        tiles, steps = shape[0] * -(-shape[2] // width), -(-shape[1] // height)
+        columns = max(16, 1 << (others - 1).bit_length())
+        across = min(columns, 64 if again else 256, max(64, columns // 16))
+        step = 2048 // across
     else:
-        height, width = tile_for(shape[1], 8192 // itemsize)
-        tiles, steps = -(-shape[0] // height), -(-shape[1] // width)
-    return height, width, max(1, min(-(-ENOUGH // max(tiles, 1)), steps // 4))
+        heights = (32, 16, 8) if n <= 128 else (16, 8)
+        across = next((height for height in heights if others >= height * ENOUGH // 2), 1)
+        step = 64 if across > 1 else min(1024, -(-n // 256) * 256)
+    tiles, length = shape[0] * -(-others // across), -(-n // step) * step
+    if not again:
+        length = min(length, step * 16 // itemsize)
+    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
 
 
 def launch_reduction(
@@ -184,33 +187,40 @@ def launch_reduction(
     stream: Any,
     scale: float = 1.0,
     finish: Function[..., Any] | None = None,
+    again: bool = False,
+    places: ArrayInfo | None = None,
 ) -> None:
-    """Reduce an axis of x, or all of x, to y: to indices for "argmax"."""
+    """Reduce an axis of x, or all of x, to y: to indices for "argmax".
+
+    scale, finish  a factor of the result, and a function of a vector of results
+    again, places  whether x has partial results, and their indices
+    """
+    index = kind == "argmax"
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
         # a tile of indices takes as many registers as a tile of float32
-        size = x.dtype.itemsize * (2 if kind == "argmax" else 1)
-        height, width, parts = schedule(view.shape, down, size)
-        way, place = kind, {"target": target, "stream": stream}
-        more: dict[str, Any] = {}
-        if parts > 1:
-            shape = (view.shape[0], parts, *view.shape[2:])
-            names = {"y": np.float32, "found": np.int32} if kind == "argmax" else {"y": np.float32}
-            made: dict[str, Any] = {
-                name: reshaped(
-                    allocated(op, x._replace(dtype=np.dtype(dtype)), shape, stream), *shape
-                )
-                for name, dtype in names.items()
-            }
-            kernel = reducer(kind, down, height, width, last=False)
-            kernel(x=view, **made, parts=parts, scale=1.0, **place)
-            view, way = made["y"], "max" if kind == "top" else kind
-            more = {"places": made["found"]} if kind == "argmax" else {}
-            height, width, _ = schedule(shape, down, 4)
-        kernel = reducer(way, down, height, width, bool(more), True, finish)
-        more["found" if kind == "argmax" else "y"] = reshaped(y, view.shape[0], 1, *view.shape[2:])
-        kernel(x=view, **more, parts=1, scale=scale, **place)
+        size = x.dtype.itemsize * (1 + index)
+        step, across, length, parts = schedule(view.shape, down, size, again)
+        batch, others, last = view.shape[0], view.shape[1 + down], parts == 1
+        new = lambda dtype: allocated(
+            op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
+        )
+        made = {"y": y if last else new(np.float32)}
+        if index and not last:
+            made["found"] = new(np.int32)
+        more = {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
+        if places is not None:
+            more["places"] = strided(places, view.shape, view.strides)
+        kernel = reducer(
+            kind, down, step, across, length, again and index, last, finish if last else None
+        )
+        kernel(view, **more, parts=parts, scale=scale, target=target, stream=stream)
+        if not last:
+            way = "max" if kind == "top" else kind
+            launch_reduction(
+                op, way, made["y"], 1, y, target, stream, scale, finish, True, made.get("found")
+            )
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)

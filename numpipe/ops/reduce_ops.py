@@ -47,8 +47,18 @@ def _max_gradient(xp: Any, x: Any, axis: Any, y: Any, grad_y: Any) -> Any:
     return equal * share
 
 
-def _declared(name: str, kind: str, gradient: Any = None) -> Any:
-    """Return the declaration of an op."""
+def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
+    """Return an op; `kind` is `reduce_axis.reducer`'s."""
+
+    def stub(
+        x: Any,
+        axis: int | None = -1,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        target: str | None = None,
+        stream: Any = None,
+    ) -> Any: ...
 
     def result(x: Any, axis: int | None, keepdims: bool) -> ArrayType:
         shape, rank = tuple(x.shape), len(x.shape)
@@ -68,20 +78,19 @@ def _declared(name: str, kind: str, gradient: Any = None) -> Any:
         return ArrayType(kept, np.int32 if kind == "argmax" else x.dtype)
 
     def launch(x: Any, y: Any, axis: int | None, target: str | None, stream: Any) -> None:
-        scale = 1.0
-        if name == "mean":
-            scale = 1.0 / count if (count := _count(x, axis)) else math.nan
-        axis = axis if axis is None else _axes(x, axis)[0]
+        count = _count(x, axis) if name == "mean" else 1
+        scale = 1.0 / count if count else math.nan
         launch_reduction(name, kind, x, axis, y, target, stream, scale)
 
     def batching(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
-        of = globals()[name]
         if axis is not None:
-            return xp(of, x, axis + 1 if axis >= 0 else axis, keepdims=keepdims)
-        y = xp(of, x.reshape((x.shape[0], -1)), 1)
+            return xp(made, x, axis + 1 if axis >= 0 else axis, keepdims=keepdims)
+        y = xp(made, x.reshape((x.shape[0], -1)), 1)
         return y.reshape((x.shape[0], *[1] * (len(x.shape) - 1))) if keepdims else y
 
-    return op(
+    stub.__name__ = stub.__qualname__ = name
+    stub.__doc__ = doc
+    made = op(
         operands={"x": ""},
         results={"y": result},
         types=TYPES,
@@ -89,19 +98,13 @@ def _declared(name: str, kind: str, gradient: Any = None) -> Any:
         checks={"axis": NONE | whole(), "keepdims": a(bool)},
         gradients={"x": gradient} if gradient else None,
         batching=batching,
-    )
+    )(stub)
+    return made
 
 
-@_declared("sum", "sum", _sum_gradient)
-def sum(
-    x: Any,
-    axis: int | None = -1,
-    *,
-    keepdims: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
+sum = _reduction(
+    "sum",
+    "sum",
     """Return the sum along an axis, of x's type.
 
     x         an array of float16, bfloat16 or float32, with any strides
@@ -117,60 +120,40 @@ def sum(
 
     >>> sum(np.ones((2, 3), np.float32), 0, target="sim")
     array([2., 2., 2.], dtype=float32)
-    """
-
-
-@_declared("mean", "sum", _mean_gradient)
-def mean(
-    x: Any,
-    axis: int | None = -1,
-    *,
-    keepdims: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
+    """,
+    _sum_gradient,
+)
+mean = _reduction(
+    "mean",
+    "sum",
     """Return the mean along an axis, of x's type; NaN for an axis without elements. Parameters and
     errors are those of `sum`.
 
     >>> mean(np.ones((2, 3), np.float32), target="sim")
     array([1., 1.], dtype=float32)
-    """
-
-
-@_declared("max", "max", _max_gradient)
-def max(
-    x: Any,
-    axis: int | None = -1,
-    *,
-    keepdims: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
+    """,
+    _mean_gradient,
+)
+max = _reduction(
+    "max",
+    "max",
     """Return the largest element along an axis, or NaN if one is NaN. The gradient is shared
     equally by all elements that are the largest, as in ``torch.amax``. Parameters and errors are
     those of `sum`; an axis without elements is an error.
 
     >>> max(np.array([[1, 5], [7, 2]], np.float32), target="sim")
     array([5., 7.], dtype=float32)
-    """
-
-
-@_declared("argmax", "argmax")
-def argmax(
-    x: Any,
-    axis: int | None = -1,
-    *,
-    keepdims: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
+    """,
+    _max_gradient,
+)
+argmax = _reduction(
+    "argmax",
+    "argmax",
     """Return the int32 index of the largest element along an axis: of the first NaN if there is
     one, otherwise of the first largest element. With axis None, the index is into the flat array.
     Parameters and errors are those of `sum`; an axis without elements is an error.
 
     >>> argmax(np.array([[1, 5], [7, 2]], np.float32), target="sim")
     array([1, 0], dtype=int32)
-    """
+    """,
+)
