@@ -3,20 +3,20 @@
 Each CTA publishes the sum of its own tile in a word of global memory, waits for the words of the
 CTAs before it, and adds them::
 
-    group      word 0                 words 1 … 255
-    0          0                      sums of tiles 0 … 254
-    1          sum of tiles 0 … 254   sums of tiles 255 … 509
-    2          sum of tiles 0 … 509   …
+    group   word 0                  words 1 … 255
+    0       0                       sums of tiles 0 … 254
+    1       sum up to tile 254      sums of tiles 255 … 509
+    2       sum up to tile 509      …
 
-A tile waits for the words of its group up to its own, one or two for each lane, and adds them in
-the order of a reduction, so results are bitwise reproducible. The last tile of a group publishes
-word 0 of the next group: of all words of other groups, only this one must arrive.
+A tile waits for the words of its group up to its own, two for each lane, and adds them in the order
+of a reduction, so results are bitwise reproducible. The last tile of a group publishes word 0 of
+the next one, so a sum passes from group to group, not from tile to tile.
 
-A word is 64 bits, stored and loaded at once: a float32 and the number of the launch. So no fence is
-needed, and what earlier launches left is not mistaken for a sum. The number of the launch is in the
-first slot of the workspace: one more than what the slot holds. The last CTA that has received its
-words stores the new number: all CTAs have read the old one by then. CTAs wait for those with
-smaller indices, which a GPU starts first.
+A word has 64 bits, which are stored and loaded at once: a float32, and the number of the launch, by
+which it differs from what earlier launches left there. So no fence is needed, and nothing is
+cleared. The first word of the workspace has the number of the last launch. The last CTA replaces it
+when the words of all others have come, as they have read it by then. A GPU starts CTAs in the order
+of their indices, so those that a CTA waits for run.
 
 Duane Merrill and Michael Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back".
 """
@@ -28,64 +28,91 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import FLOAT32
+from ...core.functions import function
+from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import helper, op
+from ...plan.context import axis_index, num_programs, program_id
 from ...plan.specs import FLAGS, Workspace
+from ..tiles.elementwise import iota
 from ..tiles.layouts import ROW, Form
 from ..tiles.refs import GmemRef
 from ..tiles.row_layouts import WHOLE
 from ..tiles.tile import Tile
 
-GROUP = 256
+WORDS = 256
 """words of a group, two for each lane of a warpgroup"""
+TILES = WORDS - 1
 SLOT = 4
-"""words of a slot of the workspace, in place of its flags, which are 0 at first"""
-FORM = Form((GROUP,), FLOAT32, f"{ROW} {WHOLE}")
+"""words in a slot of the workspace, in place of its flags, which are 0 at first"""
+FORM = Form((WORDS,), FLOAT32, f"{ROW} {WHOLE}")
 
 
-def words(count: int) -> Workspace:
-    """Return the workspace for `count` words. No other kernel has slots of this size."""
-    return Workspace((1, FLAGS), slots=1 + -(-count // SLOT))
+def workspace(tiles: int) -> Workspace:
+    """Return the workspace of a kernel with so many CTAs. Only such kernels have slots of this
+    size."""
+    return Workspace((1, FLAGS), slots=(tiles // TILES + 2) * WORDS // SLOT)
+
+
+@function
+def sum_of_earlier(work, launch, total, count):  # type: ignore[no-untyped-def]
+    """Return the sum of the totals of the `count` CTAs before this one.
+
+    work    a `workspace` of all CTAs, each of which makes this call once
+    launch  `launch_number`, from before a barrier of the CTA
+    total   this CTA's own total
+    """
+    number, first_wg = program_id(0), axis_index("wg") == 0
+    place, first = number % TILES, (number // TILES + 1) * WORDS
+    if first_wg:
+        if number == 0:
+            publish(work, first, 0.0, launch)
+        publish(work, first + place + 1, total, launch)
+    totals = published(work, first, (place + 1) * min(number, 1), launch)
+    earlier = np.where(iota(WORDS) > place - count, totals, 0.0).sum()  # type: ignore[attr-defined]
+    if first_wg:
+        if place == TILES - 1:
+            publish(work, first + WORDS, earlier + total, launch)
+        if number == num_programs(0) - 1:
+            publish(work, 0, 0.0, launch)
+    return earlier
+
+
+@helper
+def publish(work, word, value, launch):  # type: ignore[no-untyped-def]
+    """Store a sum and the number of the launch in a word."""
+    one_lane(store, work, word, value, launch)
+
+
+def _word(work: GmemRef, word: int) -> np.ndarray:
+    return work.array[word // SLOT, FLAGS + 2 * (word % SLOT) :]
 
 
 @op
 def launch_number(work: GmemRef) -> Any:
-    """Return the number of the launch, which words carry."""
+    """Return the number of this launch."""
     return np.int32(1)
 
 
 @op
-def publish(work: GmemRef, word: Any, value: Any, launch: Any) -> None:
-    """Store a sum in a word, in one lane."""
-    current().scoped("one", _publish, (work, int(word), value))
+def store(work: GmemRef, word: Any, value: Any, launch: Any) -> None:
+    """Implement `publish`, in one lane."""
+    found = _word(work, int(word))
+    found[0] = value
+    current().gmem_signal(found.view(np.int32), 1, work.name, stays=True)
 
 
 @op
-def published(work: GmemRef, first: Any, count: Any, launch: Any, calls: Any) -> Tile:
-    """Wait for `count` words from word `first`, the beginning of a group, and return them as a
-    vector (256,), followed by zeros. All warpgroups of all CTAs call it once, `calls` in all."""
-    found = np.zeros(GROUP, np.float32)
+def published(work: GmemRef, first: Any, count: Any, launch: Any) -> Tile:
+    """Wait for the first `count` words of the group that begins with word `first`, and return them
+    as a vector, with zeros after them."""
+    found = np.zeros(WORDS, np.float32)
     current().scoped("one", _await, (work, int(first), found[: int(count)]))
     return Tile(found, FORM)
 
 
-def _place(work: GmemRef, word: int) -> tuple[int, int]:
-    """Return the slot of a word, and the place in the slot of its number."""
-    return 1 + word // SLOT, FLAGS + 2 * (word % SLOT)
-
-
-def _publish(work: GmemRef, word: int, value: Any) -> None:
-    slot, place = _place(work, word)
-    index = slice(slot, slot + 1), slice(place, place + 1)
-    current().gmem_write(work.array, index, np.full((1, 1), value, np.float32), work.name)
-    flags = work.array[slot].view(np.int32)
-    current().gmem_signal(flags, place + 1, f"{work.name}[{slot}]", stays=True)
-
-
 def _await(work: GmemRef, first: int, found: np.ndarray) -> None:
     for number in range(found.size):
-        slot, place = _place(work, first + number)
-        flags = work.array[slot].view(np.int32)
-        current().gmem_await(flags, place + 1, f"{work.name}[{slot}]")
-        index = slice(slot, slot + 1), slice(place, place + 1)
-        found[number] = current().gmem_read(work.array, index, work.name)[0, 0]
+        word = _word(work, first + number)
+        current().gmem_await(word.view(np.int32), 1, work.name)
+        found[number] = word[0]
