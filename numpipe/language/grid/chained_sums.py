@@ -1,16 +1,13 @@
 """Sums over the CTAs before this one, while those still run: decoupled look-back.
 
 Each CTA publishes the sum of its own tile in a word of global memory, waits for the words of the
-CTAs before it, and adds them::
+CTAs before it, and adds them. Tiles are in groups of 256; a group has a word for each tile, and one
+for the sum of all groups before it, which the last tile of the previous group publishes::
 
-    group   word 0                  words 1 … 255
-    0       0                       sums of tiles 0 … 254
-    1       sum up to tile 254      sums of tiles 255 … 509
-    2       sum up to tile 509      …
+    tile 700:  the sum before group 1  +  tiles 256 … 511  +  tiles 512 … 699
 
-A tile waits for the words of its group up to its own, two for each lane, and adds them in the order
-of a reduction, so results are bitwise reproducible. The last tile of a group publishes word 0 of
-the next one, so a sum passes from group to group, not from tile to tile.
+So a tile waits for at most 512 tiles and for a sum that has been known since the group before. Four
+words for each lane are added in the order of a reduction, and results are bitwise reproducible.
 
 A word has 64 bits, which are stored and loaded at once: a float32, and the number of the launch, by
 which it differs from what earlier launches left there. So no fence is needed, and nothing is
@@ -40,18 +37,18 @@ from ..tiles.refs import GmemRef
 from ..tiles.row_layouts import WHOLE
 from ..tiles.tile import Tile
 
-WORDS = 256
-"""words of a group, two for each lane of a warpgroup"""
-TILES = WORDS - 1
+GROUP = 256
 SLOT = 4
 """words in a slot of the workspace, in place of its flags, which are 0 at first"""
-FORM = Form((WORDS,), FLOAT32, f"{ROW} {WHOLE}")
+WORDS = GROUP + SLOT
+"""words of a group; the sum before the group follows the tiles' words"""
+FORM = Form((2 * GROUP,), FLOAT32, f"{ROW} {WHOLE}")
 
 
 def workspace(tiles: int) -> Workspace:
     """Return the workspace of a kernel with so many CTAs. Only such kernels have slots of this
     size."""
-    return Workspace((1, FLAGS), slots=(tiles // TILES + 2) * WORDS // SLOT)
+    return Workspace((1, FLAGS), slots=1 + (tiles // GROUP + 1) * WORDS // SLOT)
 
 
 @function
@@ -63,16 +60,17 @@ def sum_of_earlier(work, launch, total, count):  # type: ignore[no-untyped-def]
     total   this CTA's own total
     """
     number, first_wg = program_id(0), axis_index("wg") == 0
-    place, first = number % TILES, (number // TILES + 1) * WORDS
+    group, place = number // GROUP, number % GROUP
+    own, begin = SLOT + group * WORDS, max(group - 1, 0)
     if first_wg:
-        if number == 0:
-            publish(work, first, 0.0, launch)
-        publish(work, first + place + 1, total, launch)
-    totals = published(work, first, (place + 1) * min(number, 1), launch)
-    earlier = np.where(iota(WORDS) > place - count, totals, 0.0).sum()  # type: ignore[attr-defined]
+        publish(work, own + place, total, launch)
+    known = number - begin * GROUP
+    totals = published(work, SLOT + begin * WORDS, known, launch, count > known)
+    chained = iota(2 * GROUP) >= known - count
+    earlier = np.where(chained, totals, 0.0).sum()  # type: ignore[attr-defined]
     if first_wg:
-        if place == TILES - 1:
-            publish(work, first + WORDS, earlier + total, launch)
+        if place == GROUP - 1:
+            publish(work, own + WORDS + GROUP, earlier + total, launch)
         if number == num_programs(0) - 1:
             publish(work, 0, 0.0, launch)
     return earlier
@@ -103,16 +101,22 @@ def store(work: GmemRef, word: Any, value: Any, launch: Any) -> None:
 
 
 @op
-def published(work: GmemRef, first: Any, count: Any, launch: Any) -> Tile:
-    """Wait for the first `count` words of the group that begins with word `first`, and return them
-    as a vector, with zeros after them."""
-    found = np.zeros(WORDS, np.float32)
-    current().scoped("one", _await, (work, int(first), found[: int(count)]))
+def published(work: GmemRef, first: Any, count: Any, launch: Any, with_before: Any) -> Tile:
+    """Wait for `count` words, from word `first` of a group on, and for the sum before that group.
+    Return the sums as a vector, with zeros after them; `with_before` adds that sum to the first."""
+    found = np.zeros(2 * GROUP, np.float32)
+    current().scoped("one", _await, (work, int(first), found[: int(count)], with_before))
     return Tile(found, FORM)
 
 
-def _await(work: GmemRef, first: int, found: np.ndarray) -> None:
-    for number in range(found.size):
+def _await(work: GmemRef, first: int, found: np.ndarray, with_before: Any) -> None:
+    def value(number: int) -> Any:
         word = _word(work, first + number)
         current().gmem_await(word.view(np.int32), 1, work.name)
-        found[number] = word[0]
+        return word[0]
+
+    for number in range(found.size):
+        found[number] = value(number + number // GROUP * SLOT)
+    if first > SLOT:
+        before = value(GROUP)
+        found[0] += before if with_before else 0.0
