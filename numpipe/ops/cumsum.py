@@ -30,14 +30,12 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import merged, strided
+from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .declaration import op
-from .op_outputs import allocated
-from .operands import copied, move
 from .over_rows import launch_over_rows
 
 __all__ = ["cumsum"]
@@ -82,6 +80,10 @@ def long_rows(wgs: int, chained: bool) -> Kernel:
         i, j = ds(tile * height + wg * 8, 8), ds(0, x.shape[2])
         sums, written = scratch((SMEM((SUMS,), np.float32), Barrier(num_arrivals=wgs)))
         parts = x[row, i, j]
+        if rest.shape[1] > 0:
+            every = ds(0, rest.shape[1])
+            if work is None:
+                end = rest[row, every]
         if work is not None:
             launch = launch_number(work)
         sums[ds(wg * 8, 8)] = parts.astype(np.float32).sum(axis=1)
@@ -97,9 +99,9 @@ def long_rows(wgs: int, chained: bool) -> Kernel:
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
         if rest.shape[1] > 0:
             if (tile == count - 1) & (wg == 0):
-                every = ds(0, rest.shape[1])
-                running = np.cumsum(rest[row, every].astype(np.float32))
-                rest_of_y[row, every] = running + (totals.sum() + earlier)
+                if work is not None:
+                    end = rest[row, every]
+                rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + (totals.sum() + earlier)
 
     return cumsum_long  # type: ignore[no-any-return]
 
@@ -121,34 +123,25 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     (rows, columns), (down, size), end = info.shape, info.strides, count * length
     array = None if info.array is None else info.array[:, end:]
     after = info._replace(ptr=info.ptr + end * size, array=array)
+    down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
     return (
         strided(info, (rows, count, length), (down, length * size, size)),
-        strided(after, (rows, columns - end), info.strides),
+        strided(after, (rows, columns - end), (down, size)),
     )
 
 
+def cumsum_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> None:
+    """Compute the running sums of the rows of a matrix that are not short."""
+    wgs = 1 if x.shape[1] <= 8 * PART else 2
+    parts = parts_of(x.shape[1], wgs)
+    kernel = long_rows(wgs, parts[0] > 8 * wgs)
+    kernel(*cut(x, *parts), *cut(y, *parts), target=target, stream=stream)
+
+
 def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    if x.shape[-1] <= SHORT:
-        arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
-        launch_over_rows("cumsum", cumsum_short, *arrays, target, stream)
-        return
-    source = matrix(x) or matrix(copied(x, target, stream))
-    result = matrix(y)
-    fresh = y if result is not None else allocated("cumsum", y, y.shape, stream)
-    result = result or matrix(fresh)
-    assert source is not None and result is not None
-    wgs = 1 if x.shape[-1] <= 8 * PART else 2
-    parts = parts_of(x.shape[-1], wgs)
-    arrays = *cut(source, *parts), *cut(result, *parts)
-    long_rows(wgs, parts[0] > 8 * wgs)(*arrays, target=target, stream=stream)
-    if fresh is not y:
-        move(fresh, y, target, stream)
-
-
-def matrix(info: ArrayInfo) -> ArrayInfo | None:
-    """Return the rows of an array (…, n) as a matrix, or None if they are no view of it."""
-    view = merged(info, 1)
-    return view if view is not None and view.strides[1] == info.dtype.itemsize else None
+    kernel: Any = cumsum_short if x.shape[-1] <= SHORT else cumsum_parts
+    arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
+    launch_over_rows("cumsum", kernel, *arrays, target, stream)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -65,7 +65,7 @@ def sum_of_earlier(work, launch, total, count):  # type: ignore[no-untyped-def]
     if first_wg:
         publish(work, own + place, total, launch)
     known = number - begin * GROUP
-    totals = published(work, SLOT + begin * WORDS, known, launch, count > known)
+    totals = published(work, SLOT + begin * WORDS, known, launch, count)
     chained = iota(2 * GROUP) >= known - count
     earlier = np.where(chained, totals, 0.0).sum()  # type: ignore[attr-defined]
     if first_wg:
@@ -101,11 +101,12 @@ def store(work: GmemRef, word: Any, value: Any, launch: Any) -> None:
 
 
 @op
-def published(work: GmemRef, first: Any, count: Any, launch: Any, with_before: Any) -> Tile:
-    """Wait for `count` words, from word `first` of a group on, and for the sum before that group.
-    Return the sums as a vector, with zeros after them; `with_before` adds that sum to the first."""
+def published(work: GmemRef, first: Any, known: Any, launch: Any, count: Any) -> Tile:
+    """Wait for `known` words, from word `first` of a group on, and for the sum before that group.
+    Return the sums as a vector, with zeros after them; the sum before the group is added to the
+    first of them if `count` is larger than `known`."""
     found = np.zeros(2 * GROUP, np.float32)
-    current().scoped("one", _await, (work, int(first), found[: int(count)], with_before))
+    current().scoped("one", _await, (work, int(first), found[: int(known)], count > known))
     return Tile(found, FORM)
 
 
@@ -117,6 +118,6 @@ def _await(work: GmemRef, first: int, found: np.ndarray, with_before: Any) -> No
 
     for number in range(found.size):
         found[number] = value(number + number // GROUP * SLOT)
-    if first > SLOT:
-        before = value(GROUP)
-        found[0] += before if with_before else 0.0
+    before = value(GROUP) if first > SLOT else 0.0
+    if with_before:
+        found[0] += before
