@@ -1,12 +1,12 @@
 """Sums over the CTAs before this one, while those still run: decoupled look-back.
 
 Each CTA publishes the sum of its own tile in a word of global memory, waits for the words of the
-CTAs before it, and adds them. Tiles are in groups of 256; a group has a word for each tile, and one
+CTAs before it, and adds them. Tiles are in groups of 128; a group has a word for each tile, and one
 for the sum of all groups before it, which the last tile of the previous group publishes::
 
-    tile 700:  the sum before group 1  +  tiles 256 … 511  +  tiles 512 … 699
+    tile 300:  the sum before group 1  +  tiles 128 … 255  +  tiles 256 … 299
 
-So a tile waits for at most 512 tiles and for a sum that has been known since the group before. Four
+So a tile waits for at most 256 tiles and for a sum that has been known since the group before. Two
 words for each lane are added in the order of a reduction, and results are bitwise reproducible.
 
 A word has 64 bits, which are stored and loaded at once: a float32, and the number of the launch, by
@@ -37,7 +37,7 @@ from ..tiles.refs import GmemRef
 from ..tiles.row_layouts import WHOLE
 from ..tiles.tile import Tile
 
-GROUP = 256
+GROUP = 128
 SLOT = 4
 """words in a slot of the workspace, in place of its flags, which are 0 at first"""
 WORDS = GROUP + SLOT

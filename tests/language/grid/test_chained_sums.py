@@ -21,7 +21,7 @@ def earlier(x, counts, y, work):  # type: ignore[no-untyped-def]
 
 
 def test_sums_begin_where_a_chain_begins_and_cross_groups() -> None:
-    size = 2 * GROUP + 40
+    size = 3 * GROUP + 4
     x = np.random.default_rng(0).integers(-9, 9, size).astype(np.float32)
     # chains of 5 tiles, and of all the others
     counts, y = np.r_[:5, : size - 5].astype(np.int32), np.zeros(size, np.float32)
