@@ -367,13 +367,13 @@ class Machine(Protocol):
         """Load directly to the warpgroup from the array called `what`: ``array[index]``, which must
         be inside the array."""
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
         """Execute st.release.gpu of 1 to ``flags[index]`` in one lane; reports call the flag
-        `what`."""
+        `what`. `stays`: waits leave it set."""
 
     def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
-        """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to
-        0."""
+        """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to 0
+        unless it stays."""
 
     # ---- other GPUs
     def gpu_begin(self) -> None:

@@ -88,6 +88,8 @@ class Flag(WaitReason):
         self.set_by = ""
         self.party: Party | None = None
         """The warpgroup that set it."""
+        self.stays = False
+        """Whether waits leave it set, so that any number of CTAs may wait for it."""
 
 
 class GlobalMemory:
@@ -439,7 +441,9 @@ def _flag(
     return flag
 
 
-def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+def signal(
+    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, stays: bool = False
+) -> None:
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
         raise race_report.violation(
@@ -450,7 +454,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
         )
     vector = who.vectors[0].copy()
     who.release_into(vector)
-    flag.release = Release(who.sm.gmem.number, vector)
+    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays
     flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
     flag.party = race_report.party(who, f"sets the flag of {what}")
     flags[index] = 1
@@ -465,8 +469,9 @@ def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) ->
     counter = who.sm.add_counter()
     who.sm.acquired[counter] = flag.release
     who.vectors[0, counter] = 1
-    flag.release = None
-    flags[index] = 0
+    if not flag.stays:
+        flag.release = None
+        flags[index] = 0
 
 
 def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
@@ -499,7 +504,7 @@ def left_set(flags: Iterable[Flag]) -> None:
     """Raise SimulationError for a flag that is still set when the grid has ended: the next launch
     would see it."""
     for flag in flags:
-        if flag.release is not None:
+        if flag.release is not None and not flag.stays:
             text = (
                 f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel "
                 "has ended: the next launch would read it as its own"

@@ -312,7 +312,7 @@ class Counter:
             self._moved("load", what, read.nbytes, repr(index))
         return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
         self.work["handed",] += 1
 
     gmem_await = gmem_signal

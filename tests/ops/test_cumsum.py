@@ -40,9 +40,8 @@ def test_results_match_float64(shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def test_integers_are_exact_in_every_part() -> None:
-    x = np.random.default_rng(0).integers(-9, 9, 2 * 5 * OP.CHUNK + 3).astype(np.float32)
-    assert OP.parts_of(1, x.size) > 1
-    assert (cumsum(x, target="sim") == np.cumsum(x)).all()
+    x = np.random.default_rng(0).integers(-9, 9, (2, 33003)).astype(np.float32)
+    assert (cumsum(x, target="sim") == np.cumsum(x, axis=1)).all()
 
 
 @pytest.mark.parametrize("columns, at", [(100, 40), (5000, 4500), (17000, 9000)])
@@ -79,10 +78,11 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
         cumsum(**arguments, target="sim")
 
 
-def test_no_order_of_warps_changes_a_sum() -> None:
-    x = np.ones((1, 2 * OP.CHUNK), np.float32)
-    sums, y = np.zeros((1, 1), np.float32), np.zeros_like(x)
-    assert numpipe.verify(OP.cumsum_long, x, sums, y, schedules=3).ok
+@pytest.mark.parametrize("parts", [16, 40])
+def test_no_order_of_warps_changes_a_sum(parts: int) -> None:
+    x, rest = np.ones((1, parts, 64), np.float32), np.ones((1, 8), np.float32)
+    arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
+    assert numpipe.verify(OP.long_rows(2, parts > 16), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -102,7 +102,8 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-def test_a_chunk_stays_in_registers() -> None:
-    x, sums = ArrayType((8, 8192), np.float32), ArrayType((8, 1), np.float32)
-    assert OP.cumsum_long.inspect("gate", x, sums, x) == ()
-    assert OP.cumsum_long.inspect("resources", x, sums, x).spill_bytes == 0
+def test_a_tile_stays_in_registers() -> None:
+    x, rest = ArrayType((1, 48, OP.PART), np.float32), ArrayType((1, 9), np.float32)
+    kernel = OP.long_rows(2, True)
+    assert kernel.inspect("gate", x, rest, x, rest) == ()
+    assert kernel.inspect("resources", x, rest, x, rest).spill_bytes == 0

@@ -19,13 +19,10 @@ from .words_cuda import REGISTERS
 
 
 def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
-    """Return the value of the lane `distance` before, of the `among` lanes that exchange values. If
-    there is none, return -0.0 or 0, which has no effect when added (PTX ISA, "shfl.sync")."""
-    register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
-    text = (
-        f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, "
-        f"{32 - among << 8}, 0xffffffff; @!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
-    )
+    """Return the value of the lane `distance` before, of the `among` lanes that exchange values; the
+    lane's own value if there is none (PTX ISA, "shfl.sync")."""
+    register = REGISTERS[str(value.type)]
+    text = f"shfl.sync.up.b32 $0, $1, {distance}, {32 - among << 8}, 0xffffffff;"
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
 
 
@@ -93,7 +90,9 @@ class _Scan:
             quad = self.running(self.combine(first, second))
             first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1), first))
             here = [self.combine(base, line) if base else line for line in (first, quad)]
-            base = self.last(here[1])
+            # not the last lane's element, which would make each step wait for a shuffle
+            total = self.last(quad)
+            base = self.combine(base, total) if base else total
             found[column], found[column + 1] = here
         return found
 
