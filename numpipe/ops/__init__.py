@@ -65,6 +65,7 @@ from .reductions import argmax, max, mean, sum
 from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import softmax
+from .topk import topk
 from .transpose import transpose
 
 __all__ = [
@@ -92,5 +93,6 @@ __all__ = [
     "softmax",
     "sum",
     "swiglu",
+    "topk",
     "transpose",
 ]
