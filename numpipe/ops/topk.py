@@ -3,91 +3,202 @@
 ==================  ================================================================================
 rows                how
 ==================  ================================================================================
-short, k <= 32      some rows in the registers of a CTA; one launch
-up to 8192          a row in the registers of a CTA; one launch
-longer              one launch reads x for the maximum of each group of columns, the next one finds
-                    the k groups with the largest maxima, and the last the k largest of their
-                    members. Maxima that are still too many have groups themselves
+short, k <= 32      a row is in the registers of a warp (`numpipe.rows`)
+up to 8192 columns  a row is in the registers of a CTA, which bisects the keys of the elements: it
+                    counts how many are at least the middle of two bounds
+longer              columns g, g + s, g + 2 s … are a group, for s groups. One launch reads x for
+                    the maximum of each group, and the next one selects the k groups with the
+                    largest maxima, which have the k largest elements. The last one selects these
+                    among the members of the groups, and the columns that no group has. Maxima of
+                    more than 8192 groups are selected in the same way
 ==================  ================================================================================
 """
 
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload, operator, no-any-return"
+
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..diagnostics.argument_checks import whole
 from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import rows as numpipe_rows
+from ..language.memory.copies import commit_smem
+from ..language.memory.scratch import scratch
+from ..language.tiles.elementwise import iota
+from ..language.tiles.indices import index
+from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
+from ..language.tiles.top_k import top_k
+from ..language.tiles.warp_parts import STEP, join_row, split_row
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.specs import ArrayType
+from ..plan.allocations import SMEM
+from ..plan.context import program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .op_outputs import allocated
 from .reduce_axis import launch_reduction
 from .tiled import TYPES, reshaped, rows_of, with_fitting
-from .topk_kernels import MOST, picker, short, stride
 
 __all__ = ["topk"]
 
 SHORT, FEW = 1024, 32
 """most columns of short rows, and largest k"""
+MOST = 8192
+"""columns that a CTA compares in registers"""
+LOWEST = -(2**31)
+"""less than every key"""
 
 
-def kept_of(k: int) -> int:
-    """Return the size of vectors that hold k elements."""
-    return max(8, 1 << (k - 1).bit_length())
+@numpipe_rows()
+def topk_short(x, values, indices, *, k: Static, row: Static):
+    i, j = row.block()
+    tile = np.where(row.column() < x.shape[1], x[i, j].astype(np.float32), -np.inf)
+    best, columns = top_k(tile, k)
+    found = ds(0, best.shape[1])
+    values[i, found], indices[i, found] = best, columns
+
+
+@function
+def keys_at(x, row, columns, inside):
+    """Return integers in the order of elements of a row; NaN is the largest. Where `inside` is
+    false, the key is `LOWEST`."""
+    own = x[row, index(columns, "zero")]
+    tile = own.astype(np.float32)
+    bits = bitcast(tile, np.int32)
+    keys = np.where(np.isnan(tile), 0x7FFFFFFE, bits ^ (bits >> 31 & 0x7FFFFFFF))
+    # the low bits of a number of 16 bits are always equal
+    return np.where(inside, keys if own.dtype == np.float32 else keys >> 13, LOWEST)
+
+
+@functools.cache
+def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
+    """Return the kernel ``(x, groups, chosen, values, indices, k)`` that selects the k largest
+    elements of each row. It stores the key of the k-th largest, and the columns of all in any
+    order, to `chosen` (rows, k + 1); the `last` kernel also stores the results.
+
+    size     elements to compare, a multiple of `STEP`
+    kept     at least k, a power of two
+    members  of each of the `groups` to compare, which another kernel has `chosen`; 0: all columns
+             are compared
+    """
+    block = min(kept, MOST // kept)
+
+    @numpipe_kernel(
+        grid=lambda x: (x.shape[0],),
+        warp_specialized=False,
+        without=("groups",) * (not members) + ("values", "indices") * (not last),
+        compiler_params=CompilerParams(ctas_per_sm=min(4, MOST // size)),
+    )
+    def select(x, groups, chosen, values, indices, k):
+        row, n = program_id(0), x.shape[1]
+        columns, low = join_row(split_row(iota((1, size), 1))).reshape(-1), LOWEST
+        if groups is not None:
+            step, group, low = n // members & -2, columns // members, groups[row, 0]
+            member = groups[row, index(group + 1, "zero")] + columns % members * step
+            columns = np.where(group < k, member, columns + (step - k) * members)
+        keys = split_row(keys_at(x, row, columns, columns < n).reshape(1, -1))
+        # the largest number that k keys reach
+        high, count = keys.max() + 1, size
+        while low + 1 < high and count != k:
+            middle = (low >> 1) + (high >> 1) + (low & high & 1)
+            reaching = (keys >= middle).astype(np.int32).sum()
+            if reaching >= k:
+                low, count = middle, reaching
+            else:
+                high = middle
+        # larger keys come first, then as many equal ones as there is room for
+        larger = (keys > low).astype(np.int32)
+        marks = larger + ((keys == low).astype(np.int32) << 16)
+        counts = marks.sum(axis=1)
+        running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]
+        place = np.where(keys > low, running & 0xFFFF, larger.sum() + (running >> 16))
+        place = join_row(np.where(keys >= low, place, -1)).reshape(-1)
+        chosen[row, index(place, "zero")] = columns
+        if last:
+            commit_smem()
+            held, number = scratch(SMEM((kept,), np.int32)), iota(kept)
+            theirs = keys_at(x, row, chosen[row, ds(1, kept)], number < k)
+            held[...] = theirs
+            for first in range(0, kept, block):
+                # of equal keys, the first is larger
+                before = number[None, :] < (iota(block) + first)[:, None]
+                above = theirs[None, :] + before.astype(np.int32) > held[ds(first, block)][:, None]
+                rank = above.astype(np.int32).sum(axis=1)
+                indices[row, index(rank, "zero")] = chosen[row, ds(first + 1, block)]
+            commit_smem()
+            values[row, ds(0, kept)] = x[row, indices[row, ds(0, kept)]]
+        else:
+            chosen[row, 0] = low
+
+    return select
+
+
+def vector_of(n: int) -> int:
+    """Return the size of vectors for n elements."""
+    return max(8, 1 << (n - 1).bit_length())
+
+
+def _select(
+    x: ArrayInfo, k: int, results: dict[str, Any], target: str | None, stream: Any
+) -> ArrayInfo:
+    """Select the k largest elements of the rows of a matrix; return the array `chosen`."""
+    (rows, n), kept, place = x.shape, vector_of(k), {"target": target, "stream": stream}
+    size, members, given = cdiv(n, STEP) * STEP, 0, dict(results)
+    if n > MOST:
+        size = max(STEP, min(MOST, 32 * kept))
+        members = size // (kept + 1)
+        # an even number, so that members are loaded in pairs
+        step, itemsize = n // members & -2, x.dtype.itemsize
+        tops = reshaped(allocated("topk", x, (rows, step), stream), rows, step)
+        lines = strided(x, (rows, members, step), (x.strides[0], step * itemsize, itemsize))
+        launch_reduction("topk", "max", lines, 1, tops, **place)
+        given["groups"] = _select(tops, k, {}, **place)
+    chosen = x._replace(dtype=np.dtype(np.int32))
+    given["chosen"] = allocated("topk", chosen, (rows, k + 1), stream)
+    selector(size, kept, members, bool(results))(x, **given, k=k, **place)
+    return given["chosen"]
 
 
 def _launch(
     x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, target: str | None, stream: Any
 ) -> None:
-    kept = kept_of(k)
-    size = max(512, min(MOST, 32 * kept))
-    members = size // (kept + 1)
-
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        whole: dict[str, Any] = {name: rows_of(info) for name, info in arrays.items()}
-        x = whole.pop("x")
-        (rows, n), levels = x.shape, [x]
-        if n <= SHORT and k <= FEW:
-            short(max(64, kept_of(n)), k)(x, **whole, target=target, stream=stream)
-            return
-        while n > MOST:
-            n, step = stride(n, members), x.dtype.itemsize
-            lines = strided(x, (rows, members, n), (x.strides[0], n * step, step))
-            x = reshaped(allocated("topk", x, (rows, n), stream), rows, n)
-            launch_reduction("topk", "max", lines, 1, x, target, stream)
-            levels.append(x)
-        groups: dict[str, Any] = {}
-        while levels:
-            chosen = allocated("topk", indices, (rows, k + 1), stream)
-            last, x = len(levels) == 1, levels.pop()
-            count = size if groups else cdiv(n, 512) * 512
-            pick = picker(count, kept, members if groups else 0, last)
-            given = groups | {"chosen": chosen} | (whole if last else {})
-            pick(x, **given, k=k, target=target, stream=stream)
-            groups = {"groups": chosen}
+        views: dict[str, Any] = {name: rows_of(info) for name, info in arrays.items()}
+        x = views.pop("x")
+        if x.shape[1] <= SHORT and k <= FEW:
+            topk_short(x, **views, k=k, target=target, stream=stream)
+        else:
+            _select(x, k, views, target, stream)
 
     results = {"values": values, "indices": indices}
     with_fitting("topk", {"x": x}, results, rows_of, target, stream, run)
 
 
-def _result(x: Any, k: int, dtype: Any) -> ArrayType:
+def _values(x: Any, k: int) -> ArrayType:
     if k > x.shape[-1]:
         raise SpecError(
-            f"topk: k={k} for rows of {x.shape[-1]} elements, x {tuple(x.shape)}; fix: pass k <= "
-            f"{x.shape[-1]}"
+            f"topk: k={k} is more than the {x.shape[-1]} elements of a row of x {tuple(x.shape)}; "
+            f"fix: pass k <= {x.shape[-1]}"
         )
-    return ArrayType((*x.shape[:-1], k), dtype)
+    return ArrayType((*x.shape[:-1], k), x.dtype)
 
 
 @op(
     operands={"x": "... n"},
     results={
-        "values": lambda x, k: _result(x, k, x.dtype),
-        "indices": lambda x, k: _result(x, k, np.int32),
+        "values": _values,
+        "indices": lambda x, k: ArrayType((*x.shape[:-1], k), np.int32),
     },
     types=TYPES,
     launch=_launch,
@@ -107,7 +218,7 @@ def topk(x: Any, k: int, *, out: Any = None, target: str | None = None, stream: 
 
     NaN are the largest, as in torch.topk. Of equal elements, any may be returned, and in any order,
     but the same in each call. x is read once; if its last dimension is not contiguous, it is copied
-    first. Raises SpecError for other element types and for k outside 1…n.
+    first. Raises SpecError for other element types and for other k.
 
     >>> topk(np.array([3, 1, 4, 1, 5], np.float32), 2, target="sim")
     (array([5., 4.], dtype=float32), array([4, 2], dtype=int32))
