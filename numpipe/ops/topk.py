@@ -15,7 +15,7 @@ longer              columns g, g + s, g + 2 s … are a group, for s groups. One
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload, operator, no-any-return"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index"
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .op_outputs import allocated
+from .over_rows import MATRIX, TYPES, launch_over_rows
 from .reduce_axis import launch_reduction
-from .tiled import TYPES, reshaped, rows_of, with_fitting
+from .tiled import reshaped
 
 __all__ = ["topk"]
 
@@ -119,7 +120,7 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
                 high = middle
         # larger keys come first, then as many equal ones as there is room for
         larger = (keys > low).astype(np.int32)
-        marks = larger + ((keys == low).astype(np.int32) << 16)
+        marks = larger + ((keys == low).astype(np.int32) << 16)  # type: ignore[comparison-overlap]
         counts = marks.sum(axis=1)
         running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]
         place = np.where(keys > low, running & 0xFFFF, larger.sum() + (running >> 16))
@@ -141,56 +142,44 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
         else:
             chosen[row, 0] = low
 
-    return select
+    return select  # type: ignore[no-any-return]
 
 
-def vector_of(n: int) -> int:
-    """Return the size of vectors for n elements."""
-    return max(8, 1 << (n - 1).bit_length())
-
-
-def _select(
-    x: ArrayInfo, k: int, results: dict[str, Any], target: str | None, stream: Any
-) -> ArrayInfo:
-    """Select the k largest elements of the rows of a matrix; return the array `chosen`."""
-    (rows, n), kept, place = x.shape, vector_of(k), {"target": target, "stream": stream}
-    size, members, given = cdiv(n, STEP) * STEP, 0, dict(results)
+def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> ArrayInfo | None:
+    """Select the k largest elements of the rows of a matrix; without results, return `chosen`."""
+    (rows, n), place = x.shape, {"target": target, "stream": stream}
+    if results and n <= SHORT and k <= FEW:
+        topk_short(x, **results, k=k, **place)
+        return None
+    kept = max(8, 1 << (k - 1).bit_length())
+    size, members, groups = cdiv(n, STEP) * STEP, 0, {}
     if n > MOST:
         size = max(STEP, min(MOST, 32 * kept))
-        members = size // (kept + 1)
-        # an even number, so that members are loaded in pairs
+        # an even number of groups, whose members are loaded in pairs: fewer than 2 * members columns
+        # are left over
+        members = size // (kept + 2)
         step, itemsize = n // members & -2, x.dtype.itemsize
         tops = reshaped(allocated("topk", x, (rows, step), stream), rows, step)
         lines = strided(x, (rows, members, step), (x.strides[0], step * itemsize, itemsize))
         launch_reduction("topk", "max", lines, 1, tops, **place)
-        given["groups"] = _select(tops, k, {}, **place)
-    chosen = x._replace(dtype=np.dtype(np.int32))
-    given["chosen"] = allocated("topk", chosen, (rows, k + 1), stream)
-    selector(size, kept, members, bool(results))(x, **given, k=k, **place)
-    return given["chosen"]
+        groups = {"groups": _select(tops, k, **place)}
+    chosen = allocated("topk", x._replace(dtype=np.dtype(np.int32)), (rows, k + 1), stream)
+    kernel = selector(size, kept, members, bool(results))
+    kernel(x, **groups, chosen=chosen, **results, k=k, **place)
+    return chosen
 
 
 def _launch(
     x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, target: str | None, stream: Any
 ) -> None:
-    def run(arrays: dict[str, ArrayInfo]) -> None:
-        views: dict[str, Any] = {name: rows_of(info) for name, info in arrays.items()}
-        x = views.pop("x")
-        if x.shape[1] <= SHORT and k <= FEW:
-            topk_short(x, **views, k=k, target=target, stream=stream)
-        else:
-            _select(x, k, views, target, stream)
-
-    results = {"values": values, "indices": indices}
-    with_fitting("topk", {"x": x}, results, rows_of, target, stream, run)
+    results = {"values": (MATRIX, values), "indices": (MATRIX, indices)}
+    launch_over_rows("topk", _select, {"x": (MATRIX, x)}, results, target, stream, k=k)
 
 
 def _values(x: Any, k: int) -> ArrayType:
-    if k > x.shape[-1]:
-        raise SpecError(
-            f"topk: k={k} is more than the {x.shape[-1]} elements of a row of x {tuple(x.shape)}; "
-            f"fix: pass k <= {x.shape[-1]}"
-        )
+    n = x.shape[-1]
+    if k > n:
+        raise SpecError(f"topk: k={k}, but rows of x have {n} elements; fix: pass k <= {n}")
     return ArrayType((*x.shape[:-1], k), x.dtype)
 
 
