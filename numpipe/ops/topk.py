@@ -155,8 +155,8 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
     size, members, groups = cdiv(n, STEP) * STEP, 0, {}
     if n > MOST:
         size = max(STEP, min(MOST, 32 * kept))
-        # an even number of groups, whose members are loaded in pairs: fewer than 2 * members columns
-        # are left over
+        # the number of groups is even, so that members are loaded in pairs: fewer than 2 * members
+        # columns are left over
         members = size // (kept + 2)
         step, itemsize = n // members & -2, x.dtype.itemsize
         tops = reshaped(allocated("topk", x, (rows, step), stream), rows, step)
