@@ -32,7 +32,6 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
 from ..language.memory.copies import commit_smem
-from ..language.memory.scratch import scratch
 from ..language.tiles.elementwise import iota
 from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
@@ -41,7 +40,6 @@ from ..language.tiles.top_k import top_k
 from ..language.tiles.warp_parts import STEP, join_row, split_row
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.allocations import SMEM
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, Static
@@ -53,7 +51,7 @@ from .tiled import reshaped
 
 __all__ = ["topk"]
 
-SHORT, FEW = 1024, 32
+SHORT, FEW = 256, 32
 """most columns of short rows, and largest k"""
 MOST = 8192
 """columns that a CTA compares in registers"""
@@ -85,8 +83,9 @@ def keys_at(x, row, columns, inside):
 @functools.cache
 def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
     """Return the kernel ``(x, groups, chosen, values, indices, k)`` that selects the k largest
-    elements of each row. It stores the key of the k-th largest, and the columns of all in any
-    order, to `chosen` (rows, k + 1); the `last` kernel also stores the results.
+    elements of each row. It stores a lower bound of their keys, then their columns in any order, to
+    `chosen` (row, 0, k + 1). The `last` kernel also stores their keys, to (row, 1, k + 1), and the
+    results.
 
     size     elements to compare, a multiple of `STEP`
     kept     at least k, a power of two
@@ -105,17 +104,17 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
         row, n = program_id(0), x.shape[1]
         columns, low = join_row(split_row(iota((1, size), 1))).reshape(-1), LOWEST
         if groups is not None:
-            step, group, low = n // members & -2, columns // members, groups[row, 0]
-            member = groups[row, index(group + 1, "zero")] + columns % members * step
+            step, group, low = n // members & -2, columns // members, groups[row, 0, 0]
+            member = groups[row, 0, index(group + 1, "zero")] + columns % members * step
             columns = np.where(group < k, member, columns + (step - k) * members)
         keys = split_row(keys_at(x, row, columns, columns < n).reshape(1, -1))
-        # the largest number that k keys reach
-        high, count = keys.max() + 1, size
-        while low + 1 < high and count != k:
+        # the largest number below the maximum that k keys reach; counts in float32 are faster
+        high, reaching = keys.max(), 0.0
+        while low + 1 < high and reaching != k:
             middle = (low >> 1) + (high >> 1) + (low & high & 1)
-            reaching = (keys >= middle).astype(np.int32).sum()
+            reaching = (keys >= middle).astype(np.float32).sum()
             if reaching >= k:
-                low, count = middle, reaching
+                low = middle
             else:
                 high = middle
         # larger keys come first, then as many equal ones as there is room for
@@ -125,22 +124,24 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
         running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]
         place = np.where(keys > low, running & 0xFFFF, larger.sum() + (running >> 16))
         place = join_row(np.where(keys >= low, place, -1)).reshape(-1)
-        chosen[row, index(place, "zero")] = columns
+        chosen[row, 0, index(place, "zero")] = columns
         if last:
+            chosen[row, 1, index(place, "zero")] = join_row(keys).reshape(-1)
             commit_smem()
-            held, number = scratch(SMEM((kept,), np.int32)), iota(kept)
-            theirs = keys_at(x, row, chosen[row, ds(1, kept)], number < k)
-            held[...] = theirs
+            number = iota(kept)
+            theirs = np.where(number < k, chosen[row, 1, ds(1, kept)], LOWEST)[None, :]
             for first in range(0, kept, block):
+                own = iota(block) + first
+                mine = np.where(own < k, chosen[row, 1, ds(first + 1, block)], LOWEST)
                 # of equal keys, the first is larger
-                before = number[None, :] < (iota(block) + first)[:, None]
-                above = theirs[None, :] + before.astype(np.int32) > held[ds(first, block)][:, None]
-                rank = above.astype(np.int32).sum(axis=1)
-                indices[row, index(rank, "zero")] = chosen[row, ds(first + 1, block)]
+                before = (number[None, :] < own[:, None]).astype(np.int32)
+                rank = (theirs + before > mine[:, None]).astype(np.float32).sum(axis=1)
+                rank = index(rank.astype(np.int32), "zero")
+                indices[row, rank] = chosen[row, 0, ds(first + 1, block)]
             commit_smem()
             values[row, ds(0, kept)] = x[row, indices[row, ds(0, kept)]]
         else:
-            chosen[row, 0] = low
+            chosen[row, 0, 0] = low
 
     return select  # type: ignore[no-any-return]
 
@@ -163,7 +164,7 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
         lines = strided(x, (rows, members, step), (x.strides[0], step * itemsize, itemsize))
         launch_reduction("topk", "max", lines, 1, tops, **place)
         groups = {"groups": _select(tops, k, **place)}
-    chosen = allocated("topk", x._replace(dtype=np.dtype(np.int32)), (rows, k + 1), stream)
+    chosen = allocated("topk", x._replace(dtype=np.dtype(np.int32)), (rows, 2, k + 1), stream)
     kernel = selector(size, kept, members, bool(results))
     kernel(x, **groups, chosen=chosen, **results, k=k, **place)
     return chosen

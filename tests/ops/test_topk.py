@@ -101,7 +101,7 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
 
 def test_no_order_of_warps_changes_a_result() -> None:
     x = np.random.default_rng(0).standard_normal((1, 512)).astype(np.float32)
-    chosen, indices = np.zeros((1, 10), np.int32), np.zeros((1, 9), np.int32)
+    chosen, indices = np.zeros((1, 2, 10), np.int32), np.zeros((1, 9), np.int32)
     select = OP.selector(512, 16, 0, True)
     arrays = {"chosen": chosen, "values": np.zeros((1, 9), np.float32), "indices": indices}
     assert numpipe.verify(select, x, **arrays, k=9, schedules=3).ok
@@ -130,7 +130,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size, members", [(2048, 31), (4608, 0)])
 def test_the_compared_elements_stay_in_registers(size: int, members: int) -> None:
-    x, chosen = ArrayType((8, 131072), np.float32), ArrayType((8, 65), np.int32)
+    x, chosen = ArrayType((8, 131072), np.float32), ArrayType((8, 2, 65), np.int32)
     arrays = {"chosen": chosen} | ({"groups": chosen} if members else {})
     select = OP.selector(size, 64, members, False)
     assert select.inspect("gate", x, **arrays, k=64) == ()
