@@ -63,9 +63,8 @@ LOWEST = -(2**31)
 def topk_short(x, values, indices, *, k: Static, row: Static):
     i, j = row.block()
     tile = np.where(row.column() < x.shape[1], x[i, j].astype(np.float32), -np.inf)
-    best, columns = top_k(tile, k)
-    found = ds(0, best.shape[1])
-    values[i, found], indices[i, found] = best, columns
+    found = ds(0, cdiv(k, 8) * 8)
+    values[i, found], indices[i, found] = top_k(tile, k)
 
 
 @function
@@ -118,11 +117,11 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
             else:
                 high = middle
         # larger keys come first, then as many equal ones as there is room for
-        larger = (keys > low).astype(np.int32)
-        marks = larger + ((keys == low).astype(np.int32) << 16)  # type: ignore[comparison-overlap]
+        equal = keys == low  # type: ignore[comparison-overlap]
+        marks = (keys > low).astype(np.int32) + (equal.astype(np.int32) << 16)
         counts = marks.sum(axis=1)
         running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]
-        place = np.where(keys > low, running & 0xFFFF, larger.sum() + (running >> 16))
+        place = np.where(keys > low, running & 0xFFFF, (counts.sum() & 0xFFFF) + (running >> 16))
         place = join_row(np.where(keys >= low, place, -1)).reshape(-1)
         chosen[row, 0, index(place, "zero")] = columns
         if last:
