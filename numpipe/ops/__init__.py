@@ -11,6 +11,7 @@
 `rms_norm`        rows whose squares have the mean 1, with weight and residual
 `matvec`          ``a @ x`` of matrices and vectors, in batches; reads each matrix once
 `cumsum`          running sums along the last dimension
+`topk`            the k largest elements along the last dimension, and their indices
 `transpose`       the last two dimensions exchanged
 `copy`            a contiguous copy of an array with any strides
 `swiglu`          silu(gate) * up
@@ -65,6 +66,7 @@ from .reduce_ops import argmax, max, mean, sum
 from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import softmax
+from .topk import topk
 from .transpose import transpose
 
 __all__ = [
@@ -92,5 +94,6 @@ __all__ = [
     "softmax",
     "sum",
     "swiglu",
+    "topk",
     "transpose",
 ]

@@ -15,6 +15,7 @@ and these:
                             op
 ``xp.cast(x, dtype)``       convert to a NumPy dtype
 ``xp.summed(x, shape)``     sum over the dimensions along which `shape` was broadcast
+``xp.scattered(x, i, v)``   zeros like x, with values v at the indices i along the last dimension
 ``xp.contiguous(x)``        copy unless x is contiguous and starts at a multiple of 16 bytes
 ``xp.activation(name, x)``  the library's own "relu", "silu" or "gelu" (the tanh approximation)
 ==========================  ========================================================================

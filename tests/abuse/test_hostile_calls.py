@@ -36,6 +36,7 @@ GOOD: dict[str, Mapping[str, Any]] = {
     "fused_linear_cross_entropy": {"x": H, "weight": H, "labels": np.zeros(64, np.int64)},
     "cumsum": {"x": X},
     "matvec": {"a": H, "x": H[0]},
+    "topk": {"x": X, "k": 3},
     "transpose": {"x": H},
     "swiglu": {"gate": H, "up": H},
     "geglu": {"gate": H, "up": H},

@@ -153,7 +153,7 @@ def test_a_file_can_hold_all_functions_of_shapes(
         assert list(functions(kernel, statics)), kernel.name
 
 
-CHOSEN = {"cumsum", "gated", "matvec", "quantize", "reduce_axis", "rotary"}
+CHOSEN = {"cumsum", "gated", "matvec", "quantize", "reduce_axis", "rotary", "topk"}
 
 
 def test_all_kernels_are_among_them() -> None:

@@ -114,6 +114,10 @@ class _Arrays:
         wide = jnp.promote_types(x.dtype, np.float32)
         return (jnp.sum(x, tuple(axes), dtype=wide) if axes else x).reshape(shape)
 
+    def scattered(self, like: Any, indices: Any, values: Any) -> Any:
+        zeros = jnp.zeros(like.shape, values.dtype)
+        return jnp.put_along_axis(zeros, indices, values, axis=-1, inplace=False)
+
     def contiguous(self, x: Any) -> Any:
         return x
 

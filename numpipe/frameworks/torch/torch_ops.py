@@ -101,6 +101,9 @@ class _Arrays:
     def summed(self, x: Any, shape: Sequence[Any]) -> Any:
         return x.sum_to_size(shape)
 
+    def scattered(self, like: Any, indices: Any, values: Any) -> Any:
+        return torch.zeros_like(like).scatter(-1, indices.long(), values)
+
     def activation(self, name: str, x: Any) -> Any:
         return _ACTIVATIONS[name](x)
 

@@ -178,6 +178,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "quantize_tile",
             "reduce_axis",
             "rotate",
+            "select",
         },
     ),
     "ops of many GPUs": (
