@@ -59,12 +59,14 @@ LOWEST = -(2**31)
 """less than every key"""
 
 
-@numpipe_rows()
+@numpipe_rows(once=True)
 def topk_short(x, values, indices, *, k: Static, row: Static):
-    i, j = row.block()
-    tile = np.where(row.column() < x.shape[1], x[i, j].astype(np.float32), -np.inf)
-    found = ds(0, cdiv(k, 8) * 8)
-    values[i, found], indices[i, found] = top_k(tile, k)
+    for block in row.blocks(x):
+        value, _ = row.load(block, x)
+        j = row.columns()
+        tile = np.where(row.column(j) < x.shape[1], value(j), -np.inf)
+        i, found = ds(block * row.height, row.height), ds(0, cdiv(k, 8) * 8)
+        values[i, found], indices[i, found] = top_k(tile, k)
 
 
 @function
