@@ -162,7 +162,9 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
-    elif lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
+    elif (lanes not in row_layouts.LANES and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
+        word == ROWS
+    ) != (len(shape) == 2):
         raise SpecError(
             f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
             "must be "
