@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench, ops
-from numpipe.ops.layer_norm import layer_norm_backward
-from numpipe.ops.rms_norm import rms_norm_backward
+from numpipe.ops.norms import norm_backward, norm_rows
 from numpipe.ops.softmax import softmax_backward
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -78,6 +77,11 @@ def _aten(name: str, *args: Any) -> Any:
     import torch
 
     return getattr(torch.ops.aten, name)(*args)
+
+
+def _our_backward(layer: bool, x: Any, grad: Any, weight: Any, out: Any) -> Any:
+    _, statistics = norm_rows(x, weight, centered=layer, eps=EPS)
+    return lambda: norm_backward(x, grad, statistics, weight, bias=layer, out=out)
 
 
 def _norm_backward(layer: bool, x: Any, grad: Any, weight: Any, bias: Any = None) -> Any:
@@ -171,7 +175,7 @@ CONTESTS = {
     ),
     "layer_norm_backward": Contest(
         2,
-        lambda x, g, w, b, *out: lambda: layer_norm_backward(x, g, w, bias=True, eps=EPS, out=out),
+        lambda x, g, w, b, *out: _our_backward(True, x, g, w, out),
         lambda x, g, w, b: _norm_backward(True, x, g, w, b),
         lambda x, g, w, b: _gradient_of(lambda x: _norm(True, x, w, b), x, g),
         vectors=2,
@@ -179,7 +183,7 @@ CONTESTS = {
     ),
     "rms_norm_backward": Contest(
         2,
-        lambda x, g, w, *out: lambda: rms_norm_backward(x, g, w, eps=EPS, out=out),
+        lambda x, g, w, *out: _our_backward(False, x, g, w, out),
         lambda x, g, w: _norm_backward(False, x, g, w),
         lambda x, g, w: _gradient_of(lambda x: _norm(False, x, w), x, g),
         vectors=1,
