@@ -7,7 +7,7 @@ are read from the array in each pass: later ones find them in L2.
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ class Rows:
 @functools.cache
 def functions(rows: Rows) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, by name."""
-    return (row_blocks if rows.steps else row_registers).functions(rows)
+    if rows.steps:
+        return row_blocks.functions(rows)
+    return row_registers.functions(rows)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -96,9 +96,10 @@ def op(
                 differentiated: a function that calls other ops, or None to differentiate the op
                 itself
     batching    rule for ``vmap``: "leading" if the first dimensions of all operands and results are
-                "..."; "merge" if their first dimension is a batch; "each" for one call per element
-                of the new dimension; or a function of operands, options, ``size`` and ``batched``
-                (which operands have the new leading dimension)
+                "...", except for operands of one dimension; "merge" if their first dimension is a
+                batch; "each" for one call per element of the new dimension; or a function of
+                operands, options, ``size`` and ``batched`` (which operands have the new leading
+                dimension)
     operations  a function that returns the number of multiplications and additions, for
                 `numpipe.explain`
 
@@ -593,15 +594,19 @@ class Op(Generic[P]):
                 f"{self.name}: vmap has no rule for this op; fix: call it in a loop, or declare "
                 "the op with batching="
             )
+        vectors = [name for name, each in self.operands.items() if each.dims.isidentifier()]
+        leading = self.batching == "leading" and not any(batched[name] for name in vectors)
         arrays = {
-            name: array if batched[name] else xp.broadcast_to(array, (size, *array.shape))
+            name: array
+            if batched[name] or (leading and name in vectors)
+            else xp.broadcast_to(array, (size, *array.shape))
             for name, array in values.items()
             if name in self.operands and array is not None
         }
         options = {name: values[name] for name in self.options if name in values}
-        if self.batching == "leading":
+        if leading:
             return xp(self, **arrays, **options)
-        if self.batching == "each":
+        if self.batching != "merge":
             calls = [
                 xp(self, **{name: x[number] for name, x in arrays.items()}, **options)
                 for number in range(size)

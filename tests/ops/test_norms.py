@@ -12,12 +12,10 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
-from numpipe.ops import norms
-from numpipe.ops.layer_norm import layer_norm_backward
-from numpipe.ops.rms_norm import rms_norm_backward
+from numpipe.ops import norm_gradients
+from numpipe.ops.norms import norm_backward, norm_rows
 
 NAMES = ["layer_norm", "rms_norm"]
-BACKWARD = {"layer_norm": layer_norm_backward, "rms_norm": rms_norm_backward}
 EPS = 1e-5
 
 
@@ -50,6 +48,12 @@ def gradient(name: str, x: Any, grad: Any, weight: Any) -> tuple[Any, Any, Any]:
     return dx * inverse, (grad * y).sum(outer), grad.sum(outer)
 
 
+def backward(name: str, x: Any, grad: Any, *more: Any, **options: Any) -> Any:
+    """Call `norm_backward` with the statistics of x, and for layer_norm with `bias`."""
+    _, statistics = norm_rows(x, centered=name == "layer_norm", eps=EPS)
+    return norm_backward(x, grad, statistics, *more, bias=name == "layer_norm", **options)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=3)), ids=str)
 def test_weight_bias_and_residual_are_optional(name: str, given: tuple[bool, ...]) -> None:
@@ -67,28 +71,49 @@ def test_weight_bias_and_residual_are_optional(name: str, given: tuple[bool, ...
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.variants(5)
-@pytest.mark.parametrize("columns", [1, 33, 700, 3001, 9000])
+@pytest.mark.variants(7)
+@pytest.mark.parametrize("columns", [1, 33, 700, 1040, 3001, 4100, 9000])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_kernel_agrees_with_numpy(name: str, columns: int) -> None:
+def test_the_gradient_kernels_agree_with_numpy(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one program computes all rows
+    monkeypatch.setattr(norm_gradients, "SMS", 0)
     x, grad, weight = numbers(11, columns), numbers(11, columns)[::-1], numbers(columns)
-    more = {"bias": True} if name == "layer_norm" else {}
-    found = BACKWARD[name](x, grad, weight, eps=EPS, **more)
+    found = backward(name, x, grad, weight)
     for got, wanted in zip(found, gradient(name, x, grad, weight), strict=False):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("columns", [8, 1040])
+def test_gradients_of_no_rows_are_0(columns: int) -> None:
+    x, weight = numbers(0, columns), numbers(columns)
+    dx, dweight, dbias = backward("layer_norm", x, x, weight)
+    assert dx.shape == x.shape
+    assert not dweight.any()
+    assert not dbias.any()
+
+
+def test_rows_in_shared_memory_wait_for_each_other() -> None:
+    kernel, _ = norm_gradients.in_ring(True, 4104, 4, "weight", "dweight", "dbias")
+    x, weight, sums = numbers(7, 4104), numbers(4104), np.zeros((1, 4104), np.float32)
+    outs = {"dx": np.zeros_like(x), "dweight": sums, "dbias": sums.copy()}
+    statistics = np.ones((7, 2), np.float32)
+    made = numpipe.verify(kernel, x, x, statistics=statistics, weight=weight, schedules=3, **outs)
+    assert made.ok, str(made)
+
+
 def test_a_gradient_of_the_total_is_added_and_16_bit_arrays_keep_their_type() -> None:
     x, grad = numbers(9, 64, dtype=ml_dtypes.bfloat16), numbers(9, 64, dtype=ml_dtypes.bfloat16)
-    dx = layer_norm_backward(x, grad, None, grad, eps=EPS)
+    dx = backward("rms_norm", x, grad, None, grad)
     assert dx.dtype == x.dtype
-    wanted = gradient("layer_norm", x, grad, 1.0)[0] + grad.astype(np.float64)
+    wanted = gradient("rms_norm", x, grad, 1.0)[0] + grad.astype(np.float64)
     assert np.linalg.norm(dx.astype(np.float64) - wanted) < 4e-3 * np.linalg.norm(wanted)
 
 
 def test_the_gradients_of_vectors_have_the_same_bits_each_time() -> None:
     x, grad, weight = numbers(300, 40), numbers(300, 40), numbers(40)
-    runs = [layer_norm_backward(x, grad, weight, bias=True) for _ in range(2)]
+    runs = [backward("layer_norm", x, grad, weight) for _ in range(2)]
     for a, b in zip(*runs, strict=True):
         assert (a == b).all()
 
@@ -113,27 +138,35 @@ def test_dropout_has_the_same_bits_in_every_schedule(
     name: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # one program of the gradient kernel loops over all blocks of rows
-    monkeypatch.setattr(norms, "SMS", 0)
+    monkeypatch.setattr(norm_gradients, "SMS", 0)
     x, residual, grad = (numbers(rows, columns)[::step] for step in (1, -1, 1))
-    weight, more = numbers(columns), {"bias": True} if name == "layer_norm" else {}
+    weight = numbers(columns)
     options: dict[str, Any] = {"dropout": 0.25, "seed": -7, "eps": EPS}
     kept = np.where(draw(-7, rows, columns) < 0.25, 0.0, 1 / 0.75)
     y, total = getattr(ops, name)(x, weight, residual=residual, **options)
     np.testing.assert_allclose(total, x * kept + residual, rtol=1e-6, atol=1e-6)
     wanted = normed(name, x * kept + residual)[0] * weight
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
-    # with a residual, the total was kept; without one, elements of x are dropped again
-    for adds, read in ((True, total), (False, x)):
-        dx, *rest = BACKWARD[name](read, grad, weight, residual=adds, **options, **more)
-        whole, *vectors = gradient(name, total if adds else x * kept, grad, weight)
-        pairs = zip([dx, *rest], [whole * kept, *[whole] * adds, *vectors], strict=False)
-        for got, wanted in pairs:
-            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=5e-5)
+    dx, *rest = backward(name, total, grad, weight, dropout=0.25, seed=-7)
+    whole, *vectors = gradient(name, total, grad, weight)
+    for got, wanted in zip([dx, *rest], [whole * kept, whole, *vectors], strict=False):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=5e-5)
 
 
 def test_a_dropout_of_1_leaves_the_residual() -> None:
     x, residual = numbers(3, 8), numbers(4, 8)[:3]
     assert (ops.rms_norm(x, None, residual, dropout=1.0)[1] == residual).all()
+
+
+@pytest.mark.parametrize("block", ["row", "1x128"])
+def test_results_are_quantized(block: str) -> None:
+    x, weight, residual = numbers(5, 300), numbers(300), numbers(6, 300)[:5]
+    options = {"out_scales": block, "out_dtype": "int8"}
+    values, scales, total = ops.layer_norm(x, weight, residual=residual, **options)
+    y, wanted = ops.layer_norm(x, weight, residual=residual)
+    for got, exact in zip((values, scales), ops.quantize(y, "int8", block), strict=True):
+        np.testing.assert_array_equal(got, exact)
+    np.testing.assert_array_equal(total, wanted)
 
 
 def test_rows_of_any_strides() -> None:
@@ -151,6 +184,8 @@ def test_rows_of_any_strides() -> None:
         (lambda x: ops.layer_norm(x, dropout=0.1, seed=2**31), "seed must be"),
         (lambda x: ops.layer_norm(x.astype(np.int32)), "'x' is int32, expected float16 or"),
         (lambda x: ops.rms_norm(x, None, x[:1]), "residual"),
+        (lambda x: ops.rms_norm(x, out_scales="tensor"), "out_scales must be"),
+        (lambda x: norm_backward(x, x, np.ones((3, 1), np.float32), dropout=2.0), "dropout must"),
         (lambda x: ops.layer_norm(np.zeros((1, 262145), np.float32)), "at most 262144 elements"),
     ],
 )

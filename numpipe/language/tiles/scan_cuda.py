@@ -19,8 +19,8 @@ from .words_cuda import REGISTERS
 
 
 def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
-    """Return the value of the lane `distance` before, of the `among` lanes that exchange values; the
-    lane's own value if there is none (PTX ISA, "shfl.sync")."""
+    """Return the value of the lane `distance` before, of the `among` lanes that exchange values, or
+    the lane's own value if there is none (PTX ISA, "shfl.sync")."""
     register = REGISTERS[str(value.type)]
     text = f"shfl.sync.up.b32 $0, $1, {distance}, {32 - among << 8}, 0xffffffff;"
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")

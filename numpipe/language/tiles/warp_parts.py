@@ -20,6 +20,8 @@ PARTS = 8
 WARPS = 4
 STEP = 512
 """columns of the row that its parts have 64 of"""
+SPREAD = f"{ROW} {WHOLE}"
+"""layout of a row that is spread over a warpgroup"""
 
 
 def forms(tile: Any) -> tuple[Form, Form]:
@@ -35,7 +37,7 @@ def forms(tile: Any) -> tuple[Form, Form]:
             f"{-(-columns // STEP) * STEP} columns, of which those outside the array are 0"
         )
     return (
-        Form((1, columns), form.dtype, f"{ROW} {WHOLE}"),
+        Form((1, columns), form.dtype, SPREAD),
         Form((PARTS, columns // PARTS), form.dtype, f"{ROWS} {LANES[0]}"),
     )
 
