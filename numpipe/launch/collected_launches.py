@@ -42,6 +42,7 @@ class Collected:
     """The launches of a function.
 
     launches  functions that repeat its launches, in order
+    arrays    their arrays, among them those that the function allocated
     nbytes    bytes of memory that they need: a workspace, which they share because they run one
               after another, and arrays allocated between them"""
 
@@ -50,7 +51,7 @@ class Collected:
         if no memory is lent."""
         self.launches: list[Callable[[], None]] = []
         self._workspace = self._allocated = 0
-        self._held: list[Any] = []
+        self.arrays: list[ArrayInfo] = []
         self._dry, self._memory, self._lent = dry, memory, nbytes
 
     def take(
@@ -78,7 +79,7 @@ class Collected:
                     )
                 )
         if not self._dry:
-            self._held += [info.owner for info in infos]  # keeps arrays that the function allocated
+            self.arrays += infos
             self._keep(prepared.alone(grid, infos, scalars, stream, work))
 
     @property

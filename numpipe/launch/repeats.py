@@ -8,19 +8,21 @@ after a few look-ups and the driver call. Outputs that a call leaves out are all
 way as by the first call. On a mesh, the key contains the marks of the arrays on all GPUs of this
 process, and there is one launch per GPU.
 
-Calls with run-time scalars are not cached, because each call writes them. Calls of ops that launch
-several kernels are not cached either, because they copied an operand, and a repeated launch would
-read the old copy."""
+Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an op
+may launch several kernels, which are repeated together, with the arrays that pass data from one to
+the next."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from . import driver
 from .array_info import ArrayInfo
 from .collected_launches import Collected, collecting
 from .device_array import DeviceArray
@@ -94,7 +96,10 @@ class Repeat:
     __slots__ = ("current", "handle", "newest")
 
     def __init__(
-        self, current: Callable[[], Any], handle: Callable[[Any], Any], newest: Launch | Together
+        self,
+        current: Callable[[], Any],
+        handle: Callable[[Any], Any],
+        newest: Launch | Series | Together,
     ) -> None:
         self.current = current
         """returns the stream of a call without stream=; on a mesh, the streams"""
@@ -166,7 +171,7 @@ class Repeats:
         outputs: Sequence[Any],
         infos: Sequence[Sequence[ArrayInfo]],
         fresh: int,
-        launched: Launch | Together,
+        launched: Launch | Series | Together,
     ) -> None:
         """Cache the launch of a call if it is determined by its arrays and `constants` alone.
 
@@ -190,7 +195,7 @@ class Repeats:
             for one in (repeat.newest, launched):
                 self._table.keep((repeat, one.stream), one)
             repeat.newest = launched
-        elif isinstance(launched, Launch):
+        elif isinstance(launched, (Launch, Series)):
             repeat = self._table.keep(key, Repeat(follow(infos[0]), as_stream, launched))
         else:
             current = functools.partial(_each, tuple, [follow(each) for each in infos])
@@ -226,6 +231,28 @@ def recorded(array: Any) -> bool:
     return asked and torch is not None and torch.is_grad_enabled()
 
 
+HELD, MOST_HELD = 1 << 25, 1 << 28
+"""most bytes of the arrays that the launches of one call, and of all calls of an op, pass on"""
+
+
+class Series:
+    """The launches of one call, in order, and the arrays that it allocated for them."""
+
+    def __init__(self, launches: Sequence[Launch], passed: Sequence[ArrayInfo]) -> None:
+        self.launches, self.passed = launches, passed
+        self.prepared, self.stream = launches[0].prepared, launches[0].stream
+
+    def __call__(self) -> None:
+        for launch in self.launches:
+            launch()
+
+    @property
+    def free(self) -> bool:
+        """Whether it may be repeated: a graph that is being captured may outlive its arrays."""
+        first = self.launches[0]
+        return not driver.get().capturing(first.stream, first.device)
+
+
 class OpRepeats(Repeats):
     """The cached launches of one op, by the marks of the user's own arrays.
 
@@ -237,6 +264,8 @@ class OpRepeats(Repeats):
         """`several`: whether the op may have several outputs, which are passed as a tuple."""
         super().__init__(Table())
         self.op, self.several = op, several
+        self._held = 0
+        """bytes of arrays that cached calls pass on"""
 
     def again(
         self,
@@ -266,7 +295,7 @@ class OpRepeats(Repeats):
             return False, out
         else:
             launched, out = self.find(constants, arrays, out, stream)
-        if launched is None:
+        if launched is None or (type(launched) is Series and not launched.free):
             return False, out
         try:
             launched()
@@ -283,7 +312,7 @@ class OpRepeats(Repeats):
         infos: Sequence[ArrayInfo],
         count: int = 1,
     ) -> None:
-        """Make a call on one GPU by `run`, and cache it if it launches a single kernel.
+        """Make a call on one GPU by `run`, and cache its launches.
 
         `infos` describe the arrays that are not None, followed by the `count` outputs, which the op
         allocated if `out` is None.
@@ -296,8 +325,17 @@ class OpRepeats(Repeats):
             return
         with collecting(Collected()) as collected:
             run()
-        launched = collected.launches[0] if len(collected.launches) == 1 else None
-        if isinstance(launched, Launch):
-            outputs = [info.owner for info in infos[-count:]]
-            fresh = count if out is None else 0
-            self.learn(constants, arrays, outputs, [infos], fresh, launched)
+        launches = collected.launches
+        if not launches or not all(type(one) is Launch for one in launches):
+            return
+        launched: Any = launches[0]
+        if len(launches) > 1:
+            own = {id(info.owner) for info in infos}
+            passed = {info.ptr: info for info in collected.arrays if id(info.owner) not in own}
+            nbytes = sum(math.prod(one.shape) * one.dtype.itemsize for one in passed.values())
+            launched = Series(launches, [*passed.values()])
+            if nbytes > HELD or self._held + nbytes > MOST_HELD or not launched.free:
+                return
+            self._held += nbytes
+        outputs = [info.owner for info in infos[-count:]]
+        self.learn(constants, arrays, outputs, [infos], count if out is None else 0, launched)

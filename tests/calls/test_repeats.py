@@ -369,6 +369,9 @@ def test_a_bound_call_on_host_arrays_runs_simulated_too() -> None:
 class Doubled:
     """An op of one kernel, or of two, that looks at its arrays before it calls one."""
 
+    also: Any = None
+    """what the first kernel of two writes, if not the result"""
+
     def __init__(self, kernel: Any, times: int = 1) -> None:
         self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, OpRepeats("doubled")
 
@@ -382,8 +385,10 @@ class Doubled:
         infos = [info, launch.describe(made, "out")]
 
         def run() -> None:
-            for _ in range(self.times):
-                self.kernel(windows.transposed(info), infos[1], stream=stream)
+            passed, self.also = self.also or infos[1], None
+            for number in range(self.times):
+                to = infos[1] if number == self.times - 1 else passed
+                self.kernel(windows.transposed(info), to, stream=stream)
 
         self.repeats.call(run, (a, None), (n,), out, infos)
         return made
@@ -421,15 +426,32 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
-def test_an_op_of_two_kernels_one_with_views_and_one_with_another_stream_runs_each_time(
+def test_an_op_of_two_kernels_repeats_both_except_into_a_graph(
     fake: FakeDriver, monkeypatch: Any
 ) -> None:
     launches(fake, 2)
     kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
-    twice, viewed, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
+    op, passed = Doubled(kernel, 2), Torch(1 << 22)
+    op.also = launch.describe(passed, "passed")
+    held = weakref.ref(passed)
+    del passed
+    for _ in range(3):
+        op(a, c)
+    assert op.looked == 1 and len(fake.seen) == 6 and held() is not None
+    monkeypatch.setattr(fake, "capturing", lambda stream, ordinal: True)
+    op(a, c)
+    assert op.looked == 2 and len(fake.seen) == 8
+
+
+def test_an_op_with_views_and_one_with_unknown_options_run_each_time(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
+    launches(fake, 2)
+    kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
+    viewed, unhashed = Doubled(kernel), Doubled(kernel)
     for _ in range(2):
-        twice(a, c), viewed(windows.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
-    assert twice.looked == viewed.looked == unhashed.looked == 2 and len(fake.seen) == 8
+        viewed(windows.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
+    assert viewed.looked == unhashed.looked == 2 and len(fake.seen) == 4
 
 
 def test_an_op_runs_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:
