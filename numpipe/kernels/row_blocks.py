@@ -332,12 +332,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         mean = total_of(near * counts + totals) / n
         off = near + totals * inverse - mean
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
-        variance = total_of(inner + counts * off * off) / n
-
-        def centered(j):
-            return f(j) - mean
-
-        return centered, variance
+        return mean, total_of(inner + counts * off * off) / n
 
     return shared | {
         "blocks": blocks,

@@ -31,12 +31,14 @@ class RowKernel:
         self,
         body: Callable[..., Any],
         operands: int,
+        held: int,
         once: bool,
         programs: str,
         options: Mapping[str, Any],
     ) -> None:
         functools.update_wrapper(self, body)
-        self.body, self.operands, self.once, self.options = body, operands, once, options
+        self.body, self.operands, self.options = body, operands, options
+        self.held, self.once = held, once
         self.programs = programs
         parameters = inspect.signature(body).parameters
         if "row" not in parameters or not parameters:
@@ -83,7 +85,7 @@ class RowKernel:
     def kernel(self, x: Any, *others: Any, **named: Any) -> Kernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others."""
-        rows = choose(int(x.shape[1]), self.operands)
+        rows = choose(int(x.shape[1]), self.operands, held=self.held)
         if rows.steps:
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if len(getattr(array, "shape", ())) == 2]
@@ -94,7 +96,7 @@ class RowKernel:
                 and (self.operands == 1 or info.dtype == infos[0].dtype)
                 for info in infos
             )
-            rows = choose(rows.n, self.operands, infos[0].dtype, aligned, self.once)
+            rows = choose(rows.n, self.operands, infos[0].dtype, aligned, self.once, self.held)
         return self.scheduled(dataclasses.replace(rows, loops=rows.loops or bool(self.programs)))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
@@ -110,7 +112,7 @@ def _info(array: Any) -> ArrayInfo:
 
 
 def rows(
-    *, operands: int = 1, once: bool = False, programs: str = "", **options: Any
+    *, operands: int = 1, held: int = 0, once: bool = False, programs: str = "", **options: Any
 ) -> Callable[[Callable[..., Any]], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
@@ -118,13 +120,15 @@ def rows(
         def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
             for k in row.blocks(x):
                 value, block = row.load(k, x)
-                centered, variance = row.moments(value)
+                mean, variance = row.moments(value)
                 scale = numpipe.rsqrt(variance + eps)
-                row.store(block, y, lambda j: centered(j) * scale * gamma[j] + beta[j])
+                row.store(block, y, lambda j: (value(j) - mean) * scale * gamma[j] + beta[j])
 
         y = layer_norm(x, gamma, beta)
 
     operands  matrices whose rows the kernel loads, 1 to 3
+    held      matrices that it has in registers at the same time; 0: all that it loads. A row is in
+              registers if they have room for so many
     once      whether it has one pass over a row: a single reduction, or a single store
     programs  "": as many programs as there are blocks of rows, or SMs. Or the name of an array with
               a row for each program: for sums along the columns
@@ -141,4 +145,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, operands, once, programs, options)
+    return lambda body: RowKernel(body, operands, held, once, programs, options)

@@ -216,26 +216,20 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def moments(f):
         tile = f(columns())
         if not shared:
-            apart = tile - kept(tile, 0.0).sum(axis=1)[:, None] / n
-            own = kept(apart, 0.0)
-            variance = (own * own).sum(axis=1)[:, None] / n
-        else:
-            sizes = np.maximum(counts(axis_index("wg") * PARTS, PARTS), 1.0)
-            own = split_row(kept(tile, 0.0)).sum(axis=1) / sizes
-            near = split_row(tile) - own[:, None]
-            if whole < width:
-                near = split_row(kept(join_row(near), 0.0))
-            means, spreads = from_warps(own, (near * near).sum(axis=1), MOMENTS)
-            sizes = counts(0, PARTS * wgs)
-            mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
-            off = means - mean
-            variance = full((1, 1), (spreads + sizes * off * off).sum() / n, np.float32)
-            apart = tile - mean
-
-        def centered(j):
-            return apart
-
-        return centered, variance
+            mean = kept(tile, 0.0).sum(axis=1)[:, None] / n
+            own = kept(tile - mean, 0.0)
+            return mean, (own * own).sum(axis=1)[:, None] / n
+        sizes = np.maximum(counts(axis_index("wg") * PARTS, PARTS), 1.0)
+        own = split_row(kept(tile, 0.0)).sum(axis=1) / sizes
+        near = split_row(tile) - own[:, None]
+        if whole < width:
+            near = split_row(kept(join_row(near), 0.0))
+        means, spreads = from_warps(own, (near * near).sum(axis=1), MOMENTS)
+        sizes = counts(0, PARTS * wgs)
+        mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
+        off = means - mean
+        variance = (spreads + sizes * off * off).sum() / n
+        return full((1, 1), mean, np.float32), full((1, 1), variance, np.float32)
 
     return common(height) | {
         "blocks": blocks,

@@ -68,7 +68,7 @@ class Rows:
     y)``
     ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
     ``row.sums(f, g)``                   the sums of two values, in one pass
-    ``row.moments(f)``                   (value minus the mean of its row, variance of its row)
+    ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f)``                   (softmax of each row as a value, log(sum(exp(f))))
     ``row.store(block, y, f)``,          store values to the rows of up to three matrices, once and
     ``row.store(block, y, f, z, g)``     last: the next rows may then replace this one
@@ -119,6 +119,7 @@ def choose(
     dtype: np.dtype = FLOAT32,
     aligned: bool = True,
     once: bool = False,
+    held: int = 0,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -126,22 +127,24 @@ def choose(
     dtype     element type of these matrices
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
     once      whether the kernel has one pass over a row: one reduction or one store
+    held      matrices that a kernel has in registers at the same time; 0: all that it loads
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
     (2, 8, 6)
     """
-    if n <= 2048 // operands:
-        return _short(n, operands)
-    part, wgs = PART // operands, 1
+    held = held or operands
+    if n <= 2048 // held:
+        return _short(n, operands, held)
+    part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
     if wgs <= MOST_WARPGROUPS and (n <= HELD or not aligned):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // 256 * 256
-        ctas = max(1, 512 // (width * operands // 128 + 24 + 16 * operands) // wgs)
+        ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
@@ -153,7 +156,7 @@ def choose(
     return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)
 
 
-def _short(n: int, operands: int) -> Rows:
+def _short(n: int, operands: int, held: int) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     height = 8
     while height * n < 2048 and height < 32:
@@ -165,5 +168,5 @@ def _short(n: int, operands: int) -> Rows:
     whole = n if wide == n else n // group * group
     if 80 < n < wide:
         wide = -(-n // 64) * 64
-    live = height * wide * operands // 128
+    live = height * wide * held // 128
     return Rows(n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands)

@@ -8,9 +8,9 @@ after a few look-ups and the driver call. Outputs that a call leaves out are all
 way as by the first call. On a mesh, the key contains the marks of the arrays on all GPUs of this
 process, and there is one launch per GPU.
 
-Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an op
-may launch several kernels, which are repeated together, with the arrays that pass data from one to
-the next."""
+Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an
+op may launch several kernels, which are repeated together, with the arrays that pass data from one
+to the next."""
 
 from __future__ import annotations
 

@@ -98,11 +98,10 @@ def long_rows(wgs: int, chained: bool) -> Kernel:
         before = iota((8, SUMS), 1) < iota((8, SUMS), 0) + wg * 8
         start = np.where(before, totals, 0.0).sum(axis=1) + earlier  # type: ignore[attr-defined]
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0:
-            if (tile == count - 1) & (wg == 0):
-                if work is not None:
-                    end = rest[row, every]
-                rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + (totals.sum() + earlier)
+        if rest.shape[1] > 0 and (tile == count - 1) & (wg == 0):
+            if work is not None:
+                end = rest[row, every]
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + (totals.sum() + earlier)
 
     return cumsum_long  # type: ignore[no-any-return]
 
@@ -166,8 +165,8 @@ def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = 
          as for any kernel
 
     Sums are float32, rounded once to the result's type. x is read once. An array whose rows are not
-    contiguous is copied first. Raises SpecError for other element types, and for an `out` of another shape or
-    type.
+    contiguous is copied first. Raises SpecError for other element types, and for an `out` of
+    another shape or type.
 
     >>> cumsum(np.arange(5, dtype=np.float32), target="sim")
     array([ 0.,  1.,  3.,  6., 10.], dtype=float32)

@@ -57,13 +57,68 @@ def normed(tile, statistics):
 @functools.cache
 def of_rows(*present: str) -> RowKernel:
     """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
-    which is the gradient of the total, dx is that of x before elements were dropped. With dweight,
-    and with or without dbias, a program computes many blocks of rows, and stores a row of sums."""
-    optional = ("weight", "grad_total", "dresidual", "dweight", "dbias")
-    absent = [name for name in optional if name not in present]
+    which is the gradient of the total, dx is that of x before elements were dropped."""
+    absent = [n for n in ("weight", "grad_total", "dresidual") if n not in present]
 
-    @rows(operands=2, programs="dweight" if "dweight" in present else "", without=absent)
+    @rows(operands=2, without=absent)
     def norm_gradient(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        *,
+        dropout,
+        scale,
+        seed,
+        row: Static,
+    ):
+        for k in row.blocks(x):
+            value, grads, block = row.load(k, x, grad)
+            i, n = ds(k * row.height, row.height), x.shape[1]
+            inverse, mean = numbers(statistics, i)
+
+            def tile(j):
+                return (value(j) - mean) * inverse
+
+            def own(j):
+                if weight is not None:
+                    return grads(j) * weight[j].astype(np.float32)
+                else:
+                    return grads(j)
+
+            along, total = row.sums(lambda j: own(j) * tile(j), own)
+
+            def made(j):
+                slope = own(j) - tile(j) * (along / n)
+                if statistics.shape[1] == 2:
+                    slope = slope - total / n
+                slope = slope * inverse
+                if grad_total is not None:
+                    slope = slope + grad_total[i, j].astype(np.float32)
+                return slope
+
+            def dropped(j):
+                return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
+
+            if dresidual is None:
+                row.store(block, dx, made)
+            else:
+                row.store(block, dx, dropped, dresidual, made)
+
+    return norm_gradient
+
+
+@functools.cache
+def of_short_rows(*present: str) -> RowKernel:
+    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
+    many blocks of rows, and stores a row of sums."""
+    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+
+    @rows(operands=2, programs="dweight", without=absent)
+    def norm_gradient_of_short_rows(
         x,
         grad,
         statistics,
@@ -79,41 +134,40 @@ def of_rows(*present: str) -> RowKernel:
         seed,
         row: Static,
     ):
-        n, at, step = x.shape[1], row.start(), row.step()
-        i, j = row.block(at)
+        n, j, step = x.shape[1], row.columns(), num_programs(0)
+        at = ds(program_id(0), 1)
+        i = ds(program_id(0) * row.height, row.height)
         next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
         of_weight = of_bias = row.zeros()
-        for k in range(at, row.blocks(x.shape[0]), step):
-            i, j = row.block(k)
-            own = next_own.astype(np.float32)
-            tile, inverse = normed(next_tile, next_numbers), next_numbers[0]
-            if dweight is not None:
-                # the loads of the next block overlap the arithmetic of this one
-                after, _ = row.block(k + step)
-                next_tile, next_own = x[after, j], grad[after, j]
-                next_numbers = numbers(statistics, after)
-                of_weight = of_weight + own * tile
-                of_bias = of_bias + own
-            if weight is not None:
-                # not kept, so that an SM has registers for more CTAs
-                own = own * weight[j].astype(np.float32)
-            along, total = row.sums(own * tile, own, n)
-            own = own - tile * (along / n)
+        for k in row.blocks(x):
+            i, after = ds(k * row.height, row.height), ds((k + step) * row.height, row.height)
+            own, inverse = next_own.astype(np.float32), next_numbers[0]
+            tile = normed(next_tile, next_numbers)
+            # the loads of the next block overlap the arithmetic of this one
+            next_tile, next_own = x[after, j], grad[after, j]
+            next_numbers = numbers(statistics, after)
+            of_weight = of_weight + own * tile
+            of_bias = of_bias + own
+            # not kept, so that an SM has registers for more CTAs
+            factor = 1.0 if weight is None else weight[j].astype(np.float32)
+            weighted = own * factor
+            slope = weighted * tile
+            along, total = row.sums(lambda j: slope, lambda j: weighted)
+            made = weighted - tile * (along / n)
             if statistics.shape[1] == 2:
-                own = own - total / n
-            own = own * inverse
+                made = made - total / n
+            made = made * inverse
             if grad_total is not None:
-                own = own + grad_total[i, j].astype(np.float32)
+                made = made + grad_total[i, j].astype(np.float32)
             if dresidual is not None:
-                dresidual[i, j] = own
-                own = np.where(row.random(seed, k) < dropout, 0.0, own * scale)
-            dx[i, j] = own
-        if dweight is not None:
-            dweight[ds(at, 1), j] = of_weight.sum(axis=0)[None, :]
+                dresidual[i, j] = made
+                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+            dx[i, j] = made
+        dweight[at, j] = of_weight.sum(axis=0)[None, :]
         if dbias is not None:
-            dbias[ds(at, 1), j] = of_bias.sum(axis=0)[None, :]
+            dbias[at, j] = of_bias.sum(axis=0)[None, :]
 
-    return norm_gradient
+    return norm_gradient_of_short_rows
 
 
 SHARED = 229376
@@ -297,7 +351,7 @@ def launch_gradient(
         row, ctas = choose(n), 3
         height = 4 if n > SHORT // 2 else row.height
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
-        run = of_rows(*names).scheduled(row)
+        run = of_short_rows(*names).scheduled(row)
     elif dweight is not None and dresidual is None and n * size <= LONGEST and loaded:
         height, options = 1, {}
         run, ctas = in_ring(statistics.shape[-1] > 1, n, size, *names)

@@ -1,7 +1,7 @@
 """The declarations, the launches and the forward kernel of rms_norm and layer_norm.
 
-A row is read once and stays in registers. Where a gradient is needed, the kernel also stores the
-statistics of each row, so that the gradient (`norm_gradients`) exchanges numbers once a row.
+Where a gradient is needed, the forward kernel also stores the statistics of each row, so that the
+gradient (`norm_gradients`) exchanges numbers once a row.
 """
 
 # tiles and schedules in kernels have no types
@@ -47,39 +47,51 @@ def forward(centered: bool, *present: str) -> RowKernel:
     absent += ["total"] * ("residual" in absent)
     drops = "dropout" in present
 
+    adds = "residual" in present
+
     # the draw takes registers: without this, ptxas spills
-    @rows(operands=3 if drops else 1, without=absent)
+    @rows(operands=1 + adds, held=3 if drops else 1, without=absent)
     def norm(
         x, residual, weight, bias, y, total, statistics, *, eps, dropout, scale, seed, row: Static
     ):
-        i, j = row.block()
-        tile, n = x[i, j].astype(np.float32), x.shape[1]
-        if drops:
-            tile = np.where(row.random(seed) < dropout, 0.0, tile * scale)
-        if residual is not None:
-            tile = tile + residual[i, j].astype(np.float32)
-            total[i, j] = tile
-        if centered and statistics is not None:
-            mean = row.sum(tile, n) / n
-        if centered:
-            tile, square = row.moments(tile, n)
-        else:
-            square = row.sum(tile * tile, n) / n
-        inverse = rsqrt(square + eps)
-        if (
-            statistics is not None
-            and (row.wgs == 1 or axis_index("wg") == 0)
-            and (row.cluster == 1 or axis_index("part") == 0)
-        ):
-            statistics[i, ds(0, 1)] = inverse
+        for k in row.blocks(x):
+            if adds:
+                first, second, block = row.load(k, x, residual)
+            else:
+                first, block = row.load(k, x)
+
+            def value(j):
+                tile = first(j)
+                if drops:
+                    tile = np.where(row.random(k, j, seed) < dropout, 0.0, tile * scale)
+                return tile + second(j) if adds else tile
+
             if centered:
-                statistics[i, ds(1, 1)] = mean
-        tile = tile * inverse
-        if weight is not None:
-            tile = tile * weight[j].astype(np.float32)
-        if bias is not None:
-            tile = tile + bias[j].astype(np.float32)
-        y[i, j] = tile
+                mean, square = row.moments(value)
+            else:
+                square = row.sum(lambda j: value(j) * value(j)) / x.shape[1]
+            inverse = rsqrt(square + eps)
+            if statistics is not None and (row.height > 1 or axis_index("wg") == 0):
+                i = ds(k * row.height, row.height)
+                statistics[i, ds(0, 1)] = inverse
+                if centered:
+                    statistics[i, ds(1, 1)] = mean
+
+            def result(j):
+                tile = value(j)
+                if centered:
+                    tile = tile - mean
+                tile = tile * inverse
+                if weight is not None:
+                    tile = tile * weight[j].astype(np.float32)
+                if bias is not None:
+                    tile = tile + bias[j].astype(np.float32)
+                return tile
+
+            if adds:
+                row.store(block, y, result, total, value)
+            else:
+                row.store(block, y, result)
 
     return norm
 

@@ -19,9 +19,9 @@ def same(x: Any) -> Any:
 def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
     for k in row.blocks(x):
         value, block = row.load(k, x)
-        centered, variance = row.moments(value)
+        mean, variance = row.moments(value)
         scale = numpipe.rsqrt(variance + eps)
-        row.store(block, y, lambda j: centered(j) * scale * gamma[j] + beta[j])
+        row.store(block, y, lambda j: (value(j) - mean) * scale * gamma[j] + beta[j])
 
 
 @numpipe.rows(out_type=lambda x: (same(x), ArrayType((x.shape[0],), np.float32)))
