@@ -134,7 +134,7 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
     (2, 8, 6)
     """
-    held = held or operands
+    held = max(held, operands)
     if n <= 2048 // held:
         return _short(n, operands, held)
     part, wgs = PART // held, 1
@@ -148,8 +148,10 @@ def choose(
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
-    # vectors along the columns are loaded element by element, each to a register, where rows shift
-    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4)
+    # what a kernel has in registers in addition to what it loads leaves room for smaller chunks, and
+    # so do vectors along the columns that are loaded by elements, where rows shift
+    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
+    most = max(STEP, most >> (held - operands))
     steps, width = -(-n // (wgs * most)), most
     slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs

@@ -199,8 +199,7 @@ def swiglu(
                 as for any kernel
 
     The operands are read once, in the gradient too, and all arithmetic is float32. Raises SpecError
-    for operands that do not match, and for quantized rows that do not fit in the registers of a
-    cluster.
+    for operands that do not match.
 
     >>> swiglu(np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32), target="sim")[0]
     array([0., 0., 0.], dtype=float32)

@@ -28,7 +28,7 @@ def layer_norm(
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension; with a
     residual, ``(y, total)``, where total = x + residual and y is the norm of the total.
 
-    x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
+    x         (…, n) of float16, bfloat16 or float32, with any strides
     weight, bias
               (n,) of any of these types, or None
     residual  like x, or None
@@ -44,11 +44,9 @@ def layer_norm(
     target, stream
               as for any kernel
 
-    Rows have at most 131,072 elements with a gradient, and 87,360 with dropout.
-
     Sums are float32, and the variance is computed from the differences to the mean. Each row is
     read once. The gradients of weight and bias are added in a fixed order. Raises SpecError for
-    longer rows, other types or shapes, a dropout above 1, and an `out` of another shape or type.
+    other types or shapes, a dropout above 1, and an `out` of another shape or type.
 
     >>> layer_norm(np.array([[1, 2, 3, 4]], np.float32), target="sim").round(2)
     array([[-1.34, -0.45,  0.45,  1.34]], dtype=float32)

@@ -27,7 +27,7 @@ def rms_norm(
     """Return ``x / sqrt(mean(x * x) + eps) * weight`` along the last dimension; with a residual,
     ``(y, total)``, where total = x + residual and y is the norm of the total.
 
-    x         (…, n) of float16, bfloat16 or float32, n up to 262,144, with any strides
+    x         (…, n) of float16, bfloat16 or float32, with any strides
     weight    (n,) of any of these types, or None
     residual  like x, or None
     eps       at least 0
@@ -42,10 +42,8 @@ def rms_norm(
     target, stream
               as for any kernel
 
-    Rows have at most 131,072 elements with a gradient, and 87,360 with dropout.
-
     Sums are float32. Each row is read once. The gradient of weight is added in a fixed order.
-    Raises SpecError for longer rows, other types or shapes, a dropout above 1, and an `out` of
+    Raises SpecError for other types or shapes, a dropout above 1, and an `out` of
     another shape or type.
 
     >>> rms_norm(np.array([[1, 2, 3, 4]], np.float32), target="sim").round(2)
