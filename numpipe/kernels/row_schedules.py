@@ -134,9 +134,9 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
     (2, 8, 6)
     """
-    held = max(held, operands)
-    if n <= 2048 // held:
-        return _short(n, operands, held)
+    held = held or operands
+    if n <= 2048 // max(held, operands):
+        return _short(n, operands, max(held, operands))
     part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
@@ -151,7 +151,7 @@ def choose(
     # what a kernel has in registers in addition to what it loads leaves room for smaller chunks, and
     # so do vectors along the columns that are loaded by elements, where rows shift
     most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
-    most = max(STEP, most >> (held - operands))
+    most = max(STEP, most >> max(0, held - operands))
     steps, width = -(-n // (wgs * most)), most
     slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs
