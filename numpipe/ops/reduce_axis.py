@@ -82,6 +82,9 @@ def reducer(
         tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
         batch, part, whole = program_id(0) // tiles, program_id(1), n // length * length
         own = ds(program_id(0) % tiles * across, across)
+        if down:
+            # without a branch for each tile, the loads of several overlap
+            own = ds(program_id(0) % tiles * across, across, most=max(tiles - 1, 0) * across)
 
         def piece(of, start, k, along, tail):
             if down:
