@@ -148,8 +148,8 @@ def choose(
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
-    # what a kernel has in registers in addition to what it loads leaves room for smaller chunks, and
-    # so do vectors along the columns that are loaded by elements, where rows shift
+    # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
+    # vectors along the columns, which are loaded by elements where rows shift
     most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
     most = max(STEP, most >> max(0, held - operands))
     steps, width = -(-n // (wgs * most)), most

@@ -96,7 +96,7 @@ def long_rows(wgs: int, chained: bool) -> Kernel:
         if work is not None:
             earlier = sum_of_earlier(work, launch, totals.sum(), tile)
         before = iota((8, SUMS), 1) < iota((8, SUMS), 0) + wg * 8
-        start = np.where(before, totals, 0.0).sum(axis=1) + earlier  # type: ignore[attr-defined]
+        start = np.where(before, totals, 0.0).sum(axis=1) + earlier
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
         if rest.shape[1] > 0 and (tile == count - 1) & (wg == 0):
             if work is not None:

@@ -67,7 +67,7 @@ def sum_of_earlier(work, launch, total, count):  # type: ignore[no-untyped-def]
     known = number - begin * GROUP
     totals = published(work, SLOT + begin * WORDS, known, launch, count)
     chained = iota(2 * GROUP) >= known - count
-    earlier = np.where(chained, totals, 0.0).sum()  # type: ignore[attr-defined]
+    earlier = np.where(chained, totals, 0.0).sum()  # type: ignore[call-overload]
     if first_wg:
         if place == GROUP - 1:
             publish(work, own + WORDS + GROUP, earlier + total, launch)
