@@ -21,7 +21,7 @@ from ..core.functions import function
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, rows
-from ..language.memory.copies import commit_smem, copy_gmem_to_smem
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full
@@ -265,7 +265,7 @@ def in_ring(centered: bool, n: int, itemsize: int, *present: str) -> tuple[Kerne
                 if grad_total is not None:
                     made = made + grad_total[here].astype(np.float32)
                 dx[here] = made
-                commit_smem()
+                meet()
                 fetch(k - 1 + slots)
             before, now = now, after
         dweight[ds(at, 1), j] = of_weight

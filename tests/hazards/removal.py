@@ -43,6 +43,9 @@ from numpipe.tools.verify.mutation import (
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+IN_GLOBAL_MEMORY = "ops/topk.py", "language/grid/chained_sums.py"
+"""files whose warps pass data to each other through arrays, which the simulator does not check
+within a CTA"""
 
 OPERATIONS = (
     mbarrier.arrive,
@@ -142,8 +145,13 @@ def written() -> set[str]:
         for path in sorted(ROOT.rglob("*.py"))
         if not path.stem.endswith(("_cuda", "__main__"))
         and path.relative_to(ROOT).parts[0] not in ELSEWHERE
+        and str(path.relative_to(ROOT)) not in IN_GLOBAL_MEMORY
     }
-    modules |= {path: importlib.import_module(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
+    modules |= {
+        path: importlib.import_module(path.stem)
+        for path in sorted(EXAMPLES.glob("*.py"))
+        if "\nimport torch" not in path.read_text(encoding="utf8")  # calls ops, has no kernels
+    }
     helpers = {_helper(name) for name in PASSED_ON}
     return {
         f"{path}:{line}"

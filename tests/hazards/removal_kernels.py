@@ -22,7 +22,8 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
-from numpipe.ops.cumsum import cumsum_long
+from numpipe.ops.cumsum import long_rows
+from numpipe.ops.norm_gradients import in_ring
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -524,19 +525,27 @@ run(
 )
 run(
     "a running sum of a long row",
-    cumsum_long,
-    ints(1, 8192, dtype=F32),
-    np.zeros((1, 1), F32),
-    out(1, 8192, dtype=F32),
+    long_rows(2, False),
+    ints(1, 16, 64, dtype=F32),
+    ints(1, 16, dtype=F32),
+    out(1, 16, 64, dtype=F32),
+    out(1, 16, dtype=F32),
 )
-for row in (SHARED_ROW, in_steps(1024, 2), in_steps(3072, 2)):
+for row, count in ((SHARED_ROW, 1), (in_steps(1536, 1), 3)):
     run(
         f"two sums over a row that warpgroups share, in {row.steps} steps",
         scaled.scheduled(row),
-        ints(5 if row.steps else 1, row.n, dtype=F32),
-        ints(5 if row.steps else 1, dtype=F32),
-        out(5 if row.steps else 1, row.n),
+        ints(count, row.n, dtype=F32),
+        ints(count, dtype=F32),
+        out(count, row.n),
     )
+run(
+    "gradients of a norm in a ring",
+    in_ring(True, 512, 4, "grad_total", "dbias")[0],
+    *(ints(16, 512, dtype=F32), ints(16, 512, dtype=F32), ints(16, 2, dtype=F32)),
+    *(ints(512, dtype=F32), ints(16, 512, dtype=F32)),
+    *(out(16, 512, dtype=F32), out(2, 512, dtype=F32), out(2, 512, dtype=F32)),
+)
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",
