@@ -60,8 +60,8 @@ from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .matvec import matvec
 from .quantize import quantize
-from .reduce_scatter import reduce_scatter
 from .reduce_ops import argmax, max, mean, sum
+from .reduce_scatter import reduce_scatter
 from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import softmax
