@@ -161,8 +161,10 @@ def schedule(
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
-    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 16384, 16384), True, 2)
-    ((64, 16, 512, 1), (8, 256, 64, 16))
+    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
+    ((64, 16, 512, 1), (1024, 1, 8192, 1))
+    >>> schedule((1, 16384, 16384), True, 2)
+    (8, 256, 64, 16)
     """
     n, others = shape[1:] if down else shape[:0:-1]
     n = max(n, 1)
@@ -171,8 +173,9 @@ def schedule(
         across = min(columns, 64 if again else 256, max(64, columns // 16))
         step = 2048 // across
     else:
-        heights = (32, 16, 8) if n <= 128 else (16, 8)
-        across = next((height for height in heights if others >= height * ENOUGH // 2), 1)
+        # CTAs with a long row each need no second launch, and are faster than few with 16 rows
+        least = 16 * ENOUGH if n > 4096 else 0
+        across = next((h for h in (16, 8) if others >= max(h * ENOUGH // 2, least)), 1)
         step = 64 if across > 1 else min(1024, -(-n // 256) * 256)
     tiles, length = shape[0] * -(-others // across), -(-n // step) * step
     if not again:
