@@ -8,6 +8,7 @@ import numpy as np
 
 from numpipe import ops
 from numpipe.ops.gated import gated_backward
+from numpipe.ops.norms import norm_backward
 
 
 def run_ops_over_rows() -> None:
@@ -17,6 +18,8 @@ def run_ops_over_rows() -> None:
     x = numbers(6, 128)
     ops.swiglu(x, x, target="sim")
     gated_backward(x, x, x, activation="silu", target="sim")
+    ops.rms_norm(x, numbers(128), target="sim")
+    norm_backward(x, x, numbers(6, 1), numbers(128), target="sim")
     ops.rotary(numbers(1, 2, 5, 64), numbers(5, 32), numbers(5, 32), target="sim")
     ops.sum(x, 0, target="sim")
     ops.quantize(x, block="1x128", target="sim")

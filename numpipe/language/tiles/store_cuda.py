@@ -298,7 +298,7 @@ class _Lanes:
         masks = inside_of(builder, form)
 
         one = nb.const(1, nb.i64)
-        line = to.moved(base, builder.add(start[axis], own), one)
+        line = None if indices else to.moved(base, builder.add(start[axis], own), one)
 
         def each(count: int) -> None:
             for i in range(0, len(form.places), count):

@@ -174,7 +174,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "gated_gradient",
             "matvec_columns",
             "matvec_rows",
-            "part_sums",
             "quantize_tile",
             "reduce_axis",
             "rotate",
