@@ -56,9 +56,9 @@ def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def long_rows(wgs: int, chained: bool) -> Kernel:
+def long_rows(wgs: int, chained: bool, ctas: int) -> Kernel:
     """Return the kernel whose tiles have 8 parts for each of `wgs` warpgroups, for rows of one tile
-    or, if `chained`, of several."""
+    or, if `chained`, of several. An SM has `ctas` warpgroups of it."""
     height, zeros = 8 * wgs, SUMS // wgs - 8
 
     def tiles(x: Any) -> Any:
@@ -70,7 +70,7 @@ def long_rows(wgs: int, chained: bool) -> Kernel:
         warp_specialized=False,
         static_dims=(-1,),
         # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=6 // wgs, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(ctas_per_sm=ctas // wgs, unsafe_no_auto_barriers=True),
         **{"workspace": lambda x: workspace(tiles(x))} if chained else {"without": ("work",)},
     )
     def cumsum_long(x, rest, y, rest_of_y, work):  # type: ignore[no-untyped-def]
@@ -134,7 +134,9 @@ def cumsum_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any)
     """Compute the running sums of the rows of a matrix that are not short."""
     wgs = 1 if x.shape[1] <= 8 * PART else 2
     parts = parts_of(x.shape[1], wgs)
-    kernel = long_rows(wgs, parts[0] > 8 * wgs)
+    # what registers allow without spills
+    ctas = 6 if x.dtype.itemsize == 2 else 4
+    kernel = long_rows(wgs, parts[0] > 8 * wgs, ctas)
     kernel(*cut(x, *parts), *cut(y, *parts), target=target, stream=stream)
 
 

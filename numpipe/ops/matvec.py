@@ -89,7 +89,7 @@ def along_columns(height: int) -> Kernel:
     @numpipe_kernel(
         grid=lambda a, y: (cdiv(a.shape[2], WIDE), a.shape[0], y.shape[0]),
         warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=5),
+        compiler_params=CompilerParams(ctas_per_sm=4),
     )
     def matvec_columns(a, x, y):  # type: ignore[no-untyped-def]
         block, batch, part = program_id(0), program_id(1), program_id(2)

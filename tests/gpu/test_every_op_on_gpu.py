@@ -7,6 +7,10 @@ import os
 # read when JAX is imported: other libraries need memory too
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+import pytest
+
+pytest.importorskip("torch")
+
 from tests.frameworks.test_every_op import (  # noqa: F401
     place,
     test_in_jax,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from tests.examples.test_example_torch_model import (  # noqa: F401
     test_losses_of_both_fall_alike,
 )

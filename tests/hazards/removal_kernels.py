@@ -525,7 +525,7 @@ run(
 )
 run(
     "a running sum of a long row",
-    long_rows(2, False),
+    long_rows(2, False, 4),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),

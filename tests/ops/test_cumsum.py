@@ -82,7 +82,7 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
 def test_no_order_of_warps_changes_a_sum(parts: int) -> None:
     x, rest = np.ones((1, parts, 64), np.float32), np.ones((1, 8), np.float32)
     arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
-    assert numpipe.verify(OP.long_rows(2, parts > 16), *arrays, schedules=3).ok
+    assert numpipe.verify(OP.long_rows(2, parts > 16, 4), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -104,6 +104,6 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_a_tile_stays_in_registers() -> None:
     x, rest = ArrayType((1, 48, OP.PART), np.float32), ArrayType((1, 9), np.float32)
-    kernel = OP.long_rows(2, True)
+    kernel = OP.long_rows(2, True, 4)
     assert kernel.inspect("gate", x, rest, x, rest) == ()
     assert kernel.inspect("resources", x, rest, x, rest).spill_bytes == 0
