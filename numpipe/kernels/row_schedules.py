@@ -56,6 +56,8 @@ class Rows:
     steps    0: a row is in registers. Else the steps of a pass over a row, a tile of each
              warpgroup in each
     slots    tiles of each warpgroup, and of each loaded matrix, in shared memory
+    operands, dtype
+             the number of matrices that the kernel loads, and their element type
     loops    whether a CTA computes several blocks of rows
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
