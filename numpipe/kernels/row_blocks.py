@@ -1,9 +1,9 @@
 """The functions of `Rows` for longer rows, of which a CTA computes one at a time, in steps.
 
 Each warpgroup has chunks of a row in a ring of slots in shared memory, where every pass over the
-row finds them. When a row begins, TMA refills the slots of the previous one, with chunks of the
-next row if they are free. The first chunks of rows that do not fit, and all chunks without a ring,
-are read from the array in each pass: later ones find them in L2.
+row finds them. When the result of a chunk has been stored, TMA refills its slot with a chunk of a
+next row. The first chunks of rows that do not fit, and all chunks without a ring, are read from the
+array in each pass: later passes find them in L2.
 """
 
 # tiles in kernels have no types
