@@ -542,9 +542,9 @@ for row, count in ((SHARED_ROW, 1), (in_steps(1536, 1), 3)):
 run(
     "gradients of a norm in a ring",
     in_ring(True, 512, 4, "grad_total", "dbias")[0],
-    *(ints(16, 512, dtype=F32), ints(16, 512, dtype=F32), ints(16, 2, dtype=F32)),
-    *(ints(512, dtype=F32), ints(16, 512, dtype=F32)),
-    *(out(16, 512, dtype=F32), out(2, 512, dtype=F32), out(2, 512, dtype=F32)),
+    *(ints(8, 512, dtype=F32), ints(8, 512, dtype=F32), ints(8, 2, dtype=F32)),
+    *(ints(512, dtype=F32), ints(8, 512, dtype=F32)),
+    *(out(8, 512, dtype=F32), out(1, 512, dtype=F32), out(1, 512, dtype=F32)),
 )
 for consumed in (False, True):
     run(
