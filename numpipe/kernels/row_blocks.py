@@ -106,8 +106,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             slot, first = place(at, which)
             step = direct + at - number * held
             if step < whole:
-                j = ds((step * wgs + axis_index("wg")) * width, width)
-                copy_gmem_to_smem(x.at[k, j], buffer.at[ds(first, width)], landed.at[slot])
+                view = x.at[k, columns(step)]
+                copy_gmem_to_smem(view, buffer.at[ds(first, width)], landed.at[slot])
             elif whole < steps:
                 copy_gmem_to_smem(x.at[k, last()], buffer.at[ds(first, end)], landed.at[slot])
 
@@ -143,12 +143,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return tile.astype(np.float32)
 
     @function
-    def store_chunk(k, j, x, f, y, g, z, h):
-        x[ds(k, 1), j] = f(j)
+    def store_chunk(k, j, to, x, f, y, g, z, h):
+        """Store values of columns j to the columns `to`, the same or the first of them."""
+        x[ds(k, 1), to] = f(j)
         if y is not None:
-            y[ds(k, 1), j] = g(j)
+            y[ds(k, 1), to] = g(j)
         if z is not None:
-            z[ds(k, 1), j] = h(j)
+            z[ds(k, 1), to] = h(j)
 
     @function
     def load(k, x, y=None, z=None):
@@ -184,19 +185,14 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
         if leads():
-            first = ds(0, STEP)
-            x[ds(k, 1), ds(0, STEP, stop=1)] = f(first)
-            if y is not None:
-                y[ds(k, 1), ds(0, STEP, stop=1)] = g(first)
-            if z is not None:
-                z[ds(k, 1), ds(0, STEP, stop=1)] = h(first)
+            store_chunk(k, ds(0, STEP), ds(0, STEP, stop=1), x, f, y, g, z, h)
         for number in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
-            store_chunk(k, columns(step), x, f, y, g, z, h)
+            store_chunk(k, columns(step), columns(step), x, f, y, g, z, h)
             refill(step)
         if whole < steps:
-            store_chunk(k, last(), x, f, y, g, z, h)
+            store_chunk(k, last(), last(), x, f, y, g, z, h)
             refill(whole)
 
     @function

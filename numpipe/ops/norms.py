@@ -177,9 +177,9 @@ def norm_backward(
     stream: Any = None,
 ) -> Any:
     """Return the gradients of x, of weight and, with `bias`, of bias, for the gradients grad of y
-    and grad_total of the total. x is what the norm was computed of, and `statistics` is the result
-    of `norm_rows`. With dropout, the first two results are the gradients of x before elements were
-    dropped, and of the residual."""
+    and grad_total of the total. x is the input of the norm, or the total if there was a residual;
+    `statistics` is the result of `norm_rows`. With dropout, the first two results are the gradients
+    of the input before elements were dropped and of the residual."""
 
 
 def _gradients(
@@ -236,9 +236,9 @@ def norm_rows(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return (y, statistics), or (y, statistics, total) with a residual: y and total of rms_norm,
-    or of layer_norm if `centered`, and of each row 1 / sqrt(variance + eps), with `centered` its
-    mean, too. The gradient of the statistics is not followed."""
+    """Return (y, statistics), or (y, statistics, total) with a residual: y and total as rms_norm
+    returns them, or layer_norm if `centered`. The statistics of a row are 1 / sqrt(variance + eps)
+    and, if `centered`, its mean; they have no gradient."""
 
 
 def _recorded(
@@ -252,7 +252,8 @@ def _recorded(
     dropout: float,
     seed: int,
 ) -> Any:
-    """Call `norm_rows`, whose gradient needs no dropped elements of x: the total is there."""
+    """Call `norm_rows`. With dropout it always gets a residual, because its gradient needs the
+    total, in which elements have been dropped."""
     whole = residual
     if residual is None and dropout > 0:
         whole = xp.zeros_like(x)
