@@ -14,7 +14,7 @@ from ..core.functions import Function, function
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
-from ..language.tiles.random_numbers import philox
+from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, join_row, split_row
 from ..plan.allocations import SMEM, Barrier
@@ -38,12 +38,13 @@ def common(height: int) -> dict[str, Function[..., Any]]:
 
     @function
     def random(k, j, seed):
+        # the two columns of a pair belong to one lane, which draws once for both
         across = column(j).astype(np.uint32)
         first = np.int32(k * height)
         down = (iota((height, 1), 0) + first).astype(np.uint32)
-        zero = across * 0
-        key = (zero.astype(np.int32) + seed).astype(np.uint32)
-        bits, _, _, _ = philox((key, zero), (across, down, zero, zero))
+        key = ((across * 0).astype(np.int32) + seed).astype(np.uint32)
+        even, odd = philox_2x32(key, (across >> 1, down))
+        bits = np.where((across & 1) == 0, even, odd)
         return (bits >> 8).astype(np.float32) * 2.0**-24
 
     @function

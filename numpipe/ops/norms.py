@@ -50,7 +50,7 @@ def forward(centered: bool, *present: str) -> RowKernel:
     adds = "residual" in present
 
     # the draw takes registers: without this, ptxas spills
-    @rows(operands=1 + adds, held=3 + adds if drops else 1, without=absent)
+    @rows(operands=1 + adds, held=2 if drops else 1, without=absent)
     def norm(
         x, residual, weight, bias, y, total, statistics, *, eps, dropout, scale, seed, row: Static
     ):

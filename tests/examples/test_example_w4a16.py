@@ -39,6 +39,7 @@ def test_the_kernel_takes_25_lines_of_88_columns_at_most() -> None:
     assert len(lines) <= 25 and max(map(len, lines)) <= 88
 
 
+@pytest.mark.variants(3, thorough=8)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_it_is_right(config: str, dtype: type) -> None:

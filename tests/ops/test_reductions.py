@@ -34,6 +34,7 @@ def check(name: str, x: Any, axis: int | None, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(made.astype(np.float64), wanted, rtol=tolerance, atol=1e-5 * scale)
 
 
+@pytest.mark.variants(2, thorough=4)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_axis_of_any_layout(name: str) -> None:
     x = numbers(3, 5, 40)
@@ -46,6 +47,7 @@ def test_any_axis_of_any_layout(name: str) -> None:
     np.testing.assert_array_equal(out, getattr(ops, name)(x, 1))
 
 
+@pytest.mark.variants(6, thorough=12)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape, axis", [((2, 4000), 1), ((900, 20), 0), ((33, 130), None)])
 def test_an_axis_is_shared_by_several_ctas(

@@ -1,5 +1,5 @@
-"""Random numbers by counting (Philox 4x32-10): the number at a position depends on a seed and the
-position alone, so every execution, tile shape and schedule draws the same ones.
+"""Random numbers by counting (Philox 4x32-10 and 2x32-10): the number at a position depends on a
+seed and the position alone, so every execution, tile shape and schedule draws the same ones.
 
 Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.
 """
@@ -18,6 +18,8 @@ __all__ = ["philox", "random"]
 
 ROUNDS = 10
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+MULTIPLIER = 0xD256D193
+"""of two words"""
 INCREMENTS = 0x9E3779B9, 0xBB67AE85
 
 
@@ -37,6 +39,17 @@ def philox(key: Any, counter: Any) -> Any:
         c0, c1, c2, c3 = first, c2 * MULTIPLIERS[1], second, c0 * MULTIPLIERS[0]
         k0, k1 = k0 + INCREMENTS[0], k1 + INCREMENTS[1]
     return c0, c1, c2, c3
+
+
+@function
+def philox_2x32(key: Any, counter: Any) -> Any:
+    """Return two uint32 tiles of random bits for one key word and a tuple of two counter words, at
+    half the cost of `philox` for each word."""
+    c0, c1 = counter
+    for _ in static_range(ROUNDS):
+        c0, c1 = mulhi(c0, MULTIPLIER) ^ key ^ c1, c0 * MULTIPLIER
+        key = key + INCREMENTS[0]
+    return c0, c1
 
 
 @function

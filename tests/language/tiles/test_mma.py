@@ -67,6 +67,7 @@ def test_the_preferred_product_is_wgmma_where_it_takes_the_type() -> None:
 
 # ---- code
 @compiles
+@pytest.mark.variants(3, thorough=len(CASES))
 @pytest.mark.parametrize("case", CASES, ids=_id)
 def test_machine_code_has_the_product(case: tuple[str, bool, bool, bool]) -> None:
     """The gate, which counts products, spills and local memory, finds nothing; operands come by

@@ -8,6 +8,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, SpecError, ds
 from numpipe.compile.check import gate
+from numpipe.language.tiles.random_numbers import philox_2x32
 from tests.kernels.compilers import compiles
 
 # the file kat_vectors of Random123: key, counter, result
@@ -45,6 +46,31 @@ def test_philox_gives_its_published_test_vectors(
 ) -> None:
     words = np.repeat(np.array(key + counter, np.uint32), 64)[:, None].repeat(8, 1)
     bits = draws(words, target=target)
+    assert (bits == np.array(result, np.uint32)[:, None, None]).all()
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda words: ArrayType((2, 64, 8), np.uint32))
+def draws_of_two(words, bits):
+    part = ds(0, 8)
+    counter = words[ds(64, 64), part], words[ds(128, 64), part]
+    w0, w1 = philox_2x32(words[ds(0, 64), part], counter)
+    bits[0, :, :] = w0
+    bits[1, :, :] = w1
+
+
+PUBLISHED_OF_TWO = [
+    ((0, 0, 0), (0xFF1DAE59, 0x6CD10DF2)),
+    ((0xFFFFFFFF,) * 3, (0x2C3F628B, 0xAB4FD7AD)),
+    ((0x13198A2E, 0x243F6A88, 0x85A308D3), (0xDD7CE038, 0xF62A4C12)),
+]
+
+
+@pytest.mark.parametrize("words, result", PUBLISHED_OF_TWO)
+def test_philox_of_two_words_gives_its_published_test_vectors(
+    words: tuple[int, ...], result: tuple[int, ...]
+) -> None:
+    words = np.repeat(np.array(words, np.uint32), 64)[:, None].repeat(8, 1)
+    bits = draws_of_two.simulate(words)
     assert (bits == np.array(result, np.uint32)[:, None, None]).all()
 
 
