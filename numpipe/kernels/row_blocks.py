@@ -145,11 +145,17 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def store_chunk(k, j, to, x, f, y, g, z, h):
         """Store values of columns j to the columns `to`, the same or the first of them."""
-        x[ds(k, 1), to] = f(j)
+        # all before a store, so that what the values share is computed once
+        first = f(j)
         if y is not None:
-            y[ds(k, 1), to] = g(j)
+            second = g(j)
         if z is not None:
-            z[ds(k, 1), to] = h(j)
+            third = h(j)
+        x[ds(k, 1), to] = first
+        if y is not None:
+            y[ds(k, 1), to] = second
+        if z is not None:
+            z[ds(k, 1), to] = third
 
     @function
     def load(k, x, y=None, z=None):

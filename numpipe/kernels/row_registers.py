@@ -38,13 +38,13 @@ def common(height: int) -> dict[str, Function[..., Any]]:
 
     @function
     def random(k, j, seed):
-        # the two columns of a pair belong to one lane, which draws once for both
-        across = column(j).astype(np.uint32)
-        first = np.int32(k * height)
-        down = (iota((height, 1), 0) + first).astype(np.uint32)
-        key = ((across * 0).astype(np.int32) + seed).astype(np.uint32)
-        even, odd = philox_2x32(key, (across >> 1, down))
-        bits = np.where((across & 1) == 0, even, odd)
+        # a lane has both columns of a pair, which begins at an even column, and draws once for both
+        place = iota((1, j.size), 1)
+        pair = (place >> 1) + (j.start >> 1)
+        down = iota((height, 1), 0) + np.int32(k * height)
+        key = (place * 0 + seed).astype(np.uint32)
+        even, odd = philox_2x32(key, (pair.astype(np.uint32), down.astype(np.uint32)))
+        bits = np.where((place & 1) == 0, even, odd)
         return (bits >> 8).astype(np.float32) * 2.0**-24
 
     @function

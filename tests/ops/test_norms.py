@@ -123,7 +123,7 @@ def draw(seed: int, rows: int, columns: int) -> Any:
     low, key = np.uint64(2**32 - 1), seed % 2**32
     pairs, down = np.arange((columns + 1) // 2, dtype=np.uint64), np.arange(rows, dtype=np.uint64)
     first, second = np.broadcast_arrays(pairs, down[:, None])
-    for _ in range(10):
+    for _ in range(7):
         product = first * np.uint64(0xD256D193)
         first, second = product >> np.uint64(32) ^ np.uint64(key) ^ second, product & low
         key = (key + 0x9E3779B9) % 2**32

@@ -190,6 +190,17 @@ One operand may be a number. Raises SpecError for other types.
     words=True,
 )
 
+mullo = elementwise_function(
+    "mullo",
+    lambda a, b: a * (b >> 16 << 16) + a * (b & 0xFFFF),
+    """Return the low 32 bits of the products whose high 32 bits `mulhi` returns, by the same
+    instruction.""",
+    "ab",
+    takes="i",
+    numbers=(INT32,),
+    words=True,
+)
+
 for _name, _meaning in {"least": minimum, "greatest": maximum}.items():
     setattr(Tile, f"_{_name}", staticmethod(_meaning))
 Tile.__round__ = lambda self: nearest(self)  # type: ignore[attr-defined]

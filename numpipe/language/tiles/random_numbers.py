@@ -1,4 +1,4 @@
-"""Random numbers by counting (Philox 4x32-10 and 2x32-10): the number at a position depends on a
+"""Random numbers by counting (Philox 4x32-10 and 2x32-7): the number at a position depends on a
 seed and the position alone, so every execution, tile shape and schedule draws the same ones.
 
 Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.
@@ -12,11 +12,11 @@ import numpy as np
 
 from ...core.functions import function
 from ...core.static_range import static_range
-from .mathematics import mulhi
+from .mathematics import mulhi, mullo
 
 __all__ = ["philox", "random"]
 
-ROUNDS = 10
+ROUNDS, ROUNDS_OF_TWO = 10, 7
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 MULTIPLIER = 0xD256D193
 """of two words"""
@@ -36,7 +36,7 @@ def philox(key: Any, counter: Any) -> Any:
     c0, c1, c2, c3 = counter
     for _ in static_range(ROUNDS):
         first, second = mulhi(c2, MULTIPLIERS[1]) ^ c1 ^ k0, mulhi(c0, MULTIPLIERS[0]) ^ c3 ^ k1
-        c0, c1, c2, c3 = first, c2 * MULTIPLIERS[1], second, c0 * MULTIPLIERS[0]
+        c0, c1, c2, c3 = first, mullo(c2, MULTIPLIERS[1]), second, mullo(c0, MULTIPLIERS[0])
         k0, k1 = k0 + INCREMENTS[0], k1 + INCREMENTS[1]
     return c0, c1, c2, c3
 
@@ -44,10 +44,10 @@ def philox(key: Any, counter: Any) -> Any:
 @function
 def philox_2x32(key: Any, counter: Any) -> Any:
     """Return two uint32 tiles of random bits for one key word and a tuple of two counter words, at
-    half the cost of `philox` for each word."""
+    a third of the cost of `philox` for each word. Seven rounds pass BigCrush (Salmon et al.)."""
     c0, c1 = counter
-    for _ in static_range(ROUNDS):
-        c0, c1 = mulhi(c0, MULTIPLIER) ^ key ^ c1, c0 * MULTIPLIER
+    for _ in static_range(ROUNDS_OF_TWO):
+        c0, c1 = mulhi(c0, MULTIPLIER) ^ key ^ c1, mullo(c0, MULTIPLIER)
         key = key + INCREMENTS[0]
     return c0, c1
 
