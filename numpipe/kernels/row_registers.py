@@ -14,9 +14,10 @@ from ..core.functions import Function, function
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
 from ..language.tiles.random_numbers import philox
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import PARTS, join_row, split_row
+from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
@@ -29,8 +30,9 @@ PLACES = 3
 one each for two that are called once, which saves a barrier"""
 
 
-def common(height: int) -> dict[str, Function[..., Any]]:
+def common(height: int, n: int) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
+    across = cdiv(n, GROUP)
 
     @function
     def column(j):
@@ -55,7 +57,28 @@ def common(height: int) -> dict[str, Function[..., Any]]:
         if height > 1 or axis_index("wg") == 0:
             v[ds(k * height, height)] = values.reshape(-1)
 
-    return {"column": column, "random": random, "get": get, "put": put}
+    @function
+    def groups(tile, j):
+        if n % GROUP:
+            tile = np.where(column(j) < n, tile, 0.0)
+        return with_rows(tile, 0)
+
+    @function
+    def put_groups(k, j, v, values):
+        count, number = j.size // GROUP, iota(values.shape[0])
+        group, row = number, k * height
+        if height > 1:
+            # groups of the same columns of the rows of four warps follow each other
+            group, row = (number >> 2) % count, (number // (4 * count) * 4 + (number & 3)) + row
+        group = group + j.start // GROUP
+        v[index(np.where(group < across, row * across + group, -1), "zero")] = values
+
+    @function
+    def joined(tile):
+        return with_rows(tile, height)
+
+    names = column, random, get, put, groups, put_groups, joined
+    return {each.__name__: each for each in names}
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
@@ -206,11 +229,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
         if whole == width:
             return full(parts, width / PARTS, np.float32)
-        half = width // 2
+        size = width // PARTS
         part = iota(parts) + first
-        left = np.clip(n - (part >> 2) * half, 0, half)
-        last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
-        return ((left >> 8) * 64 + last).astype(np.float32)
+        left = np.clip(n - (part >> 3) * width, 0, width)
+        # a warp has 128 of every 512 columns
+        own = (left >> 9) * 128 + np.clip((left & 511) - (part & 3) * 128, 0, 128)
+        return np.clip(own - (part >> 2 & 1) * size, 0, size).astype(np.float32)
 
     @function
     def moments(f):
@@ -231,7 +255,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         variance = (spreads + sizes * off * off).sum() / n
         return full((1, 1), mean, np.float32), full((1, 1), variance, np.float32)
 
-    return common(height) | {
+    return common(height, n) | {
         "blocks": blocks,
         "columns": columns,
         "load": load,

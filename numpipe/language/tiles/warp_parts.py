@@ -1,62 +1,88 @@
-"""Tiles of one row, spread over a warpgroup, as the parts that its warps hold.
+"""Tiles of other shapes in the same registers, so that warps have whole rows of them.
 
-Lane l of warp w holds columns 256 p + 64 w + 2 l + o of a row, o = 0 or 1. The same registers form
-a tile by rows (8, columns / 8): the first half are row w, the others row w + 4.
-Reductions along the rows of that tile need shuffles only.
+A row that is spread over a warpgroup, (1, N), has parts (8, N / 8), two for each warp, and groups
+(N / 128, 128) of adjacent columns. Reductions along the rows of these tiles need shuffles only.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
-from ...core.op import op
+import numpy as np
+
+from ...arch.register_layouts import LANES
+from ...core.functions import function
+from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import ROW, Form
-from .row_layouts import LANES, ROWS, WHOLE
+from .row_layouts import ROWS, STEP, WHOLE, word_of
 from .tile import Tile, form_of
 
-PARTS = 8
-WARPS = 4
-STEP = 512
-"""columns of the row that its parts have 64 of"""
+PARTS, GROUP = 8, 128
+"""parts of a row, and columns of a group"""
 SPREAD = f"{ROW} {WHOLE}"
 """layout of a row that is spread over a warpgroup"""
+BY_WARP = f"{ROWS} 32"
+"""layout of rows that belong to one warp each"""
 
 
-def forms(tile: Any) -> tuple[Form, Form]:
-    """Return the forms of a row and of its parts, given a tile that is one of them. Raises
-    SpecError if the columns of the row are not a multiple of `STEP`."""
-    form = form_of(tile, "'parts of a row'")
-    if form is None or len(form.shape) != 2 or form.shape[0] not in (1, PARTS):
-        raise SpecError(f"parts of a row: expected a tile (1, columns), got {form or tile}")
-    columns = form.shape[0] * form.shape[1]
-    if columns % STEP:
+def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
+    """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises SpecError for a single row whose columns are not a multiple of `STEP`."""
+    form, rows = form_of(tile, "'with_rows'"), constant("with_rows", "rows", rows)
+    if form is None or len(form.shape) != 2:
+        raise SpecError(f"with_rows: expected a tile (M, N), got {form or tile}")
+    height, size = form.shape[0], form.shape[0] * form.shape[1]
+    rows = rows or size // GROUP
+    if 1 in (rows, height) and size % STEP:
         raise SpecError(
-            f"parts of a row: expected a multiple of {STEP} columns, got {form}; fix: load "
-            f"{-(-columns // STEP) * STEP} columns, of which those outside the array are 0"
+            f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
+            f"{-(-size // STEP) * STEP} columns, of which those outside the array are 0"
         )
-    return (
-        Form((1, columns), form.dtype, SPREAD),
-        Form((PARTS, columns // PARTS), form.dtype, f"{ROWS} {LANES[0]}"),
+    layout = {1: SPREAD}.get(height, form.layout if word_of(form.layout) == ROWS else BY_WARP)
+    have = replace(form, layout=layout)
+    if rows == height:
+        return have, have
+    return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(form: Form) -> tuple[np.ndarray, ...]:
+    """Return the rows and columns of each lane's elements, and whether they are in the tile."""
+    own = form.record.own(np.arange(LANES))
+    first = [np.broadcast_to(each, LANES)[:, None] for each in own]
+    row, column = (
+        at + [place[axis] or 0 for place in form.places] for axis, at in enumerate(first)
     )
+    return row, column, (row < form.shape[0]) & (column < form.shape[1])
 
 
 @op
-def split_row(tile: Any) -> Tile:
-    """Return the parts (8, columns / 8) of a tile (1, columns), in the registers of the tile."""
-    row, parts = forms(tile)
+def with_rows(tile: Any, rows: int) -> Tile:
+    """Return the registers of a tile (M, N) as a tile of `rows` rows: 8 parts of a row, groups of
+    rows (0), or the rows that have these groups."""
+    have, result = forms(tile, rows)
     if tile.inert:
-        return Tile(None, parts)
-    pieces = moved(tile, row).value.reshape(PARTS // WARPS, -1, WARPS, 2 * LANES[0])
-    return Tile(pieces.swapaxes(1, 2).reshape(parts.shape), parts)
+        return Tile(None, result)
+    value, found = moved(tile, have).value, np.zeros(result.shape, result.dtype)
+    count = min(len(have.places), len(result.places))
+    (r, c, here), (row, column, there) = (
+        [each[:, :count] for each in _places(form)] for form in (have, result)
+    )
+    both = here & there
+    found[row[both], column[both]] = value[r[both], c[both]]
+    return Tile(found, result)
 
 
-@op
-def join_row(tile: Any) -> Tile:
-    """Return the tile (1, columns) that has these parts (8, columns / 8)."""
-    row, parts = forms(tile)
-    if tile.inert:
-        return Tile(None, row)
-    pieces = moved(tile, parts).value.reshape(PARTS // WARPS, WARPS, -1, 2 * LANES[0])
-    return Tile(pieces.swapaxes(1, 2).reshape(row.shape), row)
+@function
+def split_row(tile):  # type: ignore[no-untyped-def]
+    """Return the parts (8, N / 8) of a tile (1, N)."""
+    return with_rows(tile, PARTS)
+
+
+@function
+def join_row(tile):  # type: ignore[no-untyped-def]
+    """Return the tile (1, N) that has these parts."""
+    return with_rows(tile, 1)
