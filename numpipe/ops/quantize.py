@@ -19,6 +19,7 @@ from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
+from ..language.tiles.mathematics import rsqrt
 from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
@@ -62,7 +63,8 @@ def quantizer(dtype: str) -> tuple[Function[..., Any], Function[..., Any]]:
 
     @function
     def scaled(tile, scale):  # type: ignore[no-untyped-def]
-        values = tile * (1.0 / scale)
+        root = rsqrt(scale)  # its square is the reciprocal, without a path for denormal numbers
+        values = tile * (root * root)
         if rounds:
             values = np.clip(np.round(values), -most, most)
         return values.astype(kind)
