@@ -58,27 +58,34 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
             v[ds(k * height, height)] = values.reshape(-1)
 
     @function
+    def put_groups(k, v, values, j):
+        count, number = j.size // GROUP, iota(values.shape[0])
+        group, row = number, k * height
+        if height > 1:
+            # groups of the same columns of the rows of four warps follow each other
+            group, row = (number >> 2) % count, row + (number // (4 * count) * 4 + (number & 3))
+        group = group + j.start // GROUP
+        v[index(np.where(group < across, row * across + group, -1), "zero")] = values
+
+    @function
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
         return with_rows(tile, 0)
 
     @function
-    def put_groups(k, j, v, values):
-        count, number = j.size // GROUP, iota(values.shape[0])
-        group, row = number, k * height
-        if height > 1:
-            # groups of the same columns of the rows of four warps follow each other
-            group, row = (number >> 2) % count, (number // (4 * count) * 4 + (number & 3)) + row
-        group = group + j.start // GROUP
-        v[index(np.where(group < across, row * across + group, -1), "zero")] = values
-
-    @function
     def joined(tile):
         return with_rows(tile, height)
 
-    names = column, random, get, put, groups, put_groups, joined
-    return {each.__name__: each for each in names}
+    return {
+        "column": column,
+        "random": random,
+        "get": get,
+        "put": put,
+        "put_groups": put_groups,
+        "groups": groups,
+        "joined": joined,
+    }
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:

@@ -80,9 +80,9 @@ class Rows:
                                          row and column alone
     ``row.groups(tile, j)``,             the columns j of a value as groups (rows * groups, 128) of
     ``row.joined(groups)``               adjacent columns, with 0 from column n on; and back
-    ``row.put_groups(k, j, v, values)``  store an element of a vector for each group of the matrix
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
     ``row.put(k, v, values)``            (rows, 1)
+    ``row.put_groups(k, v, values, j)``  store an element of a vector for each group of columns j
     ===================================  ==========================================================
 
     Tiles may be wider than the row. Their elements from column n on are undefined; these functions

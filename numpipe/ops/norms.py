@@ -27,7 +27,7 @@ from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
 from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, launch_over_rows
-from .quantize import BLOCK, TOP, quantizer, scales_type
+from .quantize import TOP, UNITS, quantizer, scales_type
 
 DROPOUT = {
     "dropout": Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1),
@@ -42,18 +42,18 @@ P = ParamSpec("P")
 def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) -> RowKernel:
     """Return the kernel of y = norm(x + residual) * weight + bias, total = x + residual, and
     `statistics`, with the arrays that are `present`; with "dropout", elements of x are dropped
-    first. If y is `quantized`, as (block, type), it is divided by `scales`."""
+    first. If y is `quantized`, as (type, block), it is divided by `scales`."""
     names = "residual", "weight", "bias", "scales", "statistics"
     absent = [name for name in names if name not in present]
     absent += ["total"] * ("residual" in absent)
     drops, adds = "dropout" in present, "residual" in present
-    block_of, kind = quantized or ("", "int8")
-    (scale_of, scaled), by_group = quantizer(kind), block_of == "1x128"
+    kind, block_of = quantized or ("int8", None)
+    *_, quantized_ = quantizer(kind, block_of)
 
     # the draw takes registers: without this, ptxas spills
     held = 3 + adds if drops else 1 + (quantized is not None)
 
-    @rows(operands=1 + adds, held=held, unit=BLOCK if by_group else 1, without=absent)
+    @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
     def norm(
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,
@@ -92,27 +92,12 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                     tile = tile + bias[j].astype(np.float32)
                 return tile
 
-            if by_group:
-
-                def stored(j):
-                    tile = row.groups(result(j), j)
-                    one = scale_of(np.abs(tile).max(axis=1))
-                    row.put_groups(k, j, scales, one)
-                    return row.joined(scaled(tile, one[:, None]))
-
-            elif quantized:
-                one = scale_of(row.max(lambda j: np.abs(result(j))))
-                row.put(k, scales, one)
-
-                def stored(j):
-                    return scaled(result(j), one)
-
-            else:
-                stored = result
+            if quantized:
+                result = quantized_(row, row.put, row.put_groups, k, scales, result)
             if adds:
-                row.store(block, y, stored, total, value)
+                row.store(block, y, result, total, value)
             else:
-                row.store(block, y, stored)
+                row.store(block, y, result)
 
     return norm
 
@@ -137,7 +122,7 @@ def _launch(
 ) -> None:
     inputs = given(MATRIX, x=x, residual=residual) | given(COLUMNS, weight=weight, bias=bias)
     results = given(MATRIX, y=y, total=total, statistics=statistics) | given(ROWS, scales=scales)
-    quantized = out_scales and (out_scales, out_dtype)
+    quantized = out_scales and (out_dtype, out_scales)
     run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
     scalars = {"eps": eps, **scaling(dropout, seed)}
     launch_over_rows("norm", run, inputs, results, target, stream, **scalars)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, UINT32
+from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
@@ -31,7 +31,7 @@ from .words_cuda import REGISTERS, load_words, store_words
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
-REDUX = {"sum": "add", "max": "max", "min": "min", "any": "or", "all": "and"}
+REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
 """operations of ``redux.sync``, which combines integers of all lanes of a warp"""
 
 
@@ -256,8 +256,8 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, masked(values, neutral)))
-    kind = {INT32: "s32", UINT32: "u32", BOOL: "b32"}.get(tile.dtype, "s32" * (name == "max"))
-    redux = kind and f"{REDUX[name]}.{kind}" if name in REDUX else ""
+    ordered = tile.dtype == INT32 or (name == "max" and tile.dtype != UINT32)
+    redux = REDUX.get(name, "") if ordered else ""
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:

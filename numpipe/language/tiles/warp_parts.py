@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.register_layouts import LANES
 from ...core.functions import function
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
@@ -49,14 +48,18 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
 
 
 @functools.lru_cache(maxsize=64)
-def _places(form: Form) -> tuple[np.ndarray, ...]:
-    """Return the rows and columns of each lane's elements, and whether they are in the tile."""
-    own = form.record.own(np.arange(LANES))
-    first = [np.broadcast_to(each, LANES)[:, None] for each in own]
-    row, column = (
-        at + [place[axis] or 0 for place in form.places] for axis, at in enumerate(first)
-    )
-    return row, column, (row < form.shape[0]) & (column < form.shape[1])
+def _sources(have: Form, result: Form) -> np.ndarray:
+    """Return the (row, column) in one tile of each element of the other: both are in the same
+    register of the same lane."""
+    places = {
+        holder: (place[0] or 0, place[1] or 0)
+        for place, holders in have.record.holders(have.shape).items()
+        for holder in holders
+    }
+    held = result.record.holders(result.shape)
+    elements = np.ndindex(result.shape)
+    single = result.shape[0] == 1
+    return np.array([places[held[None if single else i, j][0]] for i, j in elements]).T
 
 
 @op
@@ -66,14 +69,8 @@ def with_rows(tile: Any, rows: int) -> Tile:
     have, result = forms(tile, rows)
     if tile.inert:
         return Tile(None, result)
-    value, found = moved(tile, have).value, np.zeros(result.shape, result.dtype)
-    count = min(len(have.places), len(result.places))
-    (r, c, here), (row, column, there) = (
-        [each[:, :count] for each in _places(form)] for form in (have, result)
-    )
-    both = here & there
-    found[row[both], column[both]] = value[r[both], c[both]]
-    return Tile(found, result)
+    row, column = _sources(have, result)
+    return Tile(moved(tile, have).value[row, column].reshape(result.shape), result)
 
 
 @function
