@@ -180,4 +180,6 @@ def _short(n: int, operands: int, held: int, unit: int) -> Rows:
         wide = -(-n // max(group, unit)) * max(group, unit)
     whole = n if wide == n else n // group * group
     live = height * wide * held // 128
-    return Rows(n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit)
+    return Rows(
+        n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit
+    )

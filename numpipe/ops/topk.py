@@ -123,7 +123,7 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
             else:
                 high = middle
         # larger keys come first, then as many equal ones as there is room for
-        equal = keys == low  # type: ignore[comparison-overlap]
+        equal = keys == low
         marks = (keys > low).astype(np.int32) + (equal.astype(np.int32) << 16)
         counts = marks.sum(axis=1)
         running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]

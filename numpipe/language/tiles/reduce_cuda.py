@@ -32,7 +32,7 @@ Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
 REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
-"""operations of ``redux.sync``, which combines integers of all lanes of a warp"""
+"""operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
@@ -66,11 +66,7 @@ def _butterflies(
     register = REGISTERS[str(value.type)]
     if redux and len(distances) == 5:
         text = f"redux.sync.{redux} $0, $1, 0xffffffff;"
-        if value.type != nb.f32:
-            return nb.emit_asm(builder, nb.i32, [value], text, "=r,r")
-        key = _ordered(builder, builder.bitcast(combine(value, value), nb.i32))
-        found = nb.emit_asm(builder, nb.i32, [key], text, "=r,r")
-        return builder.bitcast(_ordered(builder, found), nb.f32)
+        return nb.emit_asm(builder, nb.i32, [value], text, "=r,r")
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
@@ -84,13 +80,6 @@ def _butterflies(
         other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
         value = combine(value, other)
     return value
-
-
-def _ordered(builder: Any, bits: Any) -> Any:
-    """Return an integer in the order of float32 numbers for the bits of one, or its bits for the
-    integer. NaN that `max` returns are the largest."""
-    negative = builder.ashr(bits, nb.const(31))
-    return builder.xor(bits, builder.and_(negative, nb.const(0x7FFFFFFF)))
 
 
 def barrier(builder: Any) -> None:
@@ -256,8 +245,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, masked(values, neutral)))
-    ordered = tile.dtype == INT32 or (name == "max" and tile.dtype != UINT32)
-    redux = REDUX.get(name, "") if ordered else ""
+    redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:

@@ -37,8 +37,6 @@ ROWS = "rows"
 LANES = 32, 16, 8, 4
 WHOLE = 128
 """lanes that share a row that is spread over the warpgroup"""
-STEP = 4 * WHOLE
-"""columns of which each warp has 128 adjacent ones"""
 
 
 def power_of_two(n: int, most: int) -> int:
@@ -97,12 +95,12 @@ def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
     lanes, word = lanes_of(layout), word_of(layout)
     single = word == "row" or shape[0] == 1
     rows = 1 if single else rows_apart(shape[0], lanes)
-    columns, across = (Bits(lanes - 1, 2),), (Registers(1, 2 * lanes),)
-    if lanes == WHOLE and shape[-1] % STEP == 0:
-        columns, across = (Bits(WARP, 2), Bits(WARPS, 128)), (Registers(1, STEP), Registers(1, 64, 2))
+    spread = lanes == WHOLE and shape[-1] % 512 == 0
+    columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, 2),)
+    steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, 2 * lanes),)
     whole = RegisterLayout(
         layout,
         ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), columns),
-        (Registers(0, rows, 2 * single), *across, Registers(1, 1, 2)),
+        (Registers(0, rows, 2 * single), *steps, Registers(1, 1, 2)),
     )
     return whole if word == ROWS else whole.along(int(word == "row"))

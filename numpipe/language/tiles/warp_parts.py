@@ -17,11 +17,13 @@ from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import ROW, Form
-from .row_layouts import ROWS, STEP, WHOLE, word_of
+from .row_layouts import ROWS, WHOLE, word_of
 from .tile import Tile, form_of
 
 PARTS, GROUP = 8, 128
 """parts of a row, and columns of a group"""
+STEP = 512
+"""columns of which a warp has 128 adjacent ones"""
 SPREAD = f"{ROW} {WHOLE}"
 """layout of a row that is spread over a warpgroup"""
 BY_WARP = f"{ROWS} 32"
@@ -29,7 +31,8 @@ BY_WARP = f"{ROWS} 32"
 
 
 def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
-    """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises SpecError for a single row whose columns are not a multiple of `STEP`."""
+    """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises
+    SpecError for a single row whose columns are not a multiple of `STEP`."""
     form, rows = form_of(tile, "'with_rows'"), constant("with_rows", "rows", rows)
     if form is None or len(form.shape) != 2:
         raise SpecError(f"with_rows: expected a tile (M, N), got {form or tile}")
