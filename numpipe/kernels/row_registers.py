@@ -59,13 +59,15 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
 
     @function
     def put_groups(k, v, values, j):
-        count, number = j.size // GROUP, iota(values.shape[0])
-        group, row = number, k * height
-        if height > 1:
+        group, number = j.start // GROUP, iota(values.shape[0])
+        if height == 1:
+            v[ds(k * across + group, values.shape[0], stop=(k + 1) * across)] = values
+        else:
             # groups of the same columns of the rows of four warps follow each other
-            group, row = (number >> 2) % count, row + (number // (4 * count) * 4 + (number & 3))
-        group = group + j.start // GROUP
-        v[index(np.where(group < across, row * across + group, -1), "zero")] = values
+            count = j.size // GROUP
+            group, row = (number >> 2) % count, number // (4 * count) * 4 + (number & 3)
+            at = (k * height + row) * across + group
+            v[index(np.where(group < across, at, -1), "zero")] = values
 
     @function
     def groups(tile, j):
