@@ -144,7 +144,7 @@ def choose(
     (2, 8, 6)
     """
     held = held or operands
-    if n <= 2048 // max(held, operands):
+    if n <= 2048 // max(held, operands, min(unit, 2)):  # groups take registers, too
         return _short(n, operands, max(held, operands), unit)
     part, wgs = PART // held, 1
     while n > part * wgs:

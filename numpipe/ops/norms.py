@@ -51,7 +51,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     *_, quantized_ = quantizer(kind, block_of)
 
     # the draw takes registers: without this, ptxas spills
-    held = 3 + adds if drops else 1 + (quantized is not None)
+    held = 3 + adds if drops else 1
 
     @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
     def norm(
