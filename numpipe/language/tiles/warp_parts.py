@@ -17,7 +17,7 @@ from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import ROW, Form
-from .row_layouts import ROWS, WHOLE, word_of
+from .row_layouts import ROWS, WHOLE
 from .tile import Tile, form_of
 
 PARTS, GROUP = 8, 128
@@ -43,8 +43,7 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
             f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
             f"{-(-size // STEP) * STEP} columns, of which those outside the array are 0"
         )
-    layout = {1: SPREAD}.get(height, form.layout if word_of(form.layout) == ROWS else BY_WARP)
-    have = replace(form, layout=layout)
+    have = replace(form, layout=SPREAD) if height == 1 else form
     if rows == height:
         return have, have
     return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
