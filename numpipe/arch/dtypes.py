@@ -135,7 +135,9 @@ def _float8(name: str, largest: float) -> Packing:
         "wide, two; "
         "mov.b32 {lo, hi}, wide; cvt.f32.f16 $0, "
     )
-    narrow = f"{{ .reg .b16 two; cvt.rn.satfinite.{name}x2.f32 two, $2, $1; cvt.u32.u16 $0, two; }}"
+    narrow = (
+        f"{{ .reg .b16 two; cvt.rn.satfinite.{name}x2.f32 two, $2, $1; mov.b32 $0, {{two, 0}}; }}"
+    )
     return Packing(2, "", FLOAT32, (f"{both}lo; }}", f"{both}hi; }}"), narrow, largest)
 
 

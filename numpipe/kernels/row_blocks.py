@@ -39,7 +39,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     direct = max(0, steps - slots)
     # 16-bit rows of odd length begin at odd addresses every other time: these are read from their
     # second element on, in pairs
-    shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2
+    shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2 and rows.unit == 1
     held, across, whole = steps - direct, wgs * width, (n - shifts) // (wgs * width)
     # a warpgroup's columns of the step in which the row ends
     end = -(-(n - whole * across) // (wgs * STEP)) * STEP
@@ -50,7 +50,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         )
     )
     sum_of_lanes, largest_of_lanes = lanes["sum"], lanes["max"]
-    shared = row_registers.common(1)
+    shared = row_registers.common(1, n)
     column = shared["column"]
 
     @function

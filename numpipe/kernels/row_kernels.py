@@ -34,12 +34,13 @@ class RowKernel:
         held: int,
         once: bool,
         programs: str,
+        unit: int,
         options: Mapping[str, Any],
     ) -> None:
         functools.update_wrapper(self, body)
         self.body, self.operands, self.options = body, operands, options
         self.held, self.once = held, once
-        self.programs = programs
+        self.programs, self.unit = programs, unit
         parameters = inspect.signature(body).parameters
         if "row" not in parameters or not parameters:
             raise SpecError(
@@ -85,7 +86,7 @@ class RowKernel:
     def kernel(self, x: Any, *others: Any, **named: Any) -> Kernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others."""
-        rows = choose(int(x.shape[1]), self.operands, held=self.held)
+        rows = choose(int(x.shape[1]), self.operands, held=self.held, unit=self.unit)
         if rows.steps:
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if len(getattr(array, "shape", ())) == 2]
@@ -96,7 +97,9 @@ class RowKernel:
                 and (self.operands == 1 or info.dtype == infos[0].dtype)
                 for info in infos
             )
-            rows = choose(rows.n, self.operands, infos[0].dtype, aligned, self.once, self.held)
+            rows = choose(
+                rows.n, self.operands, infos[0].dtype, aligned, self.once, self.held, self.unit
+            )
         return self.scheduled(dataclasses.replace(rows, loops=rows.loops or bool(self.programs)))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
@@ -112,7 +115,13 @@ def _info(array: Any) -> ArrayInfo:
 
 
 def rows(
-    *, operands: int = 1, held: int = 0, once: bool = False, programs: str = "", **options: Any
+    *,
+    operands: int = 1,
+    held: int = 0,
+    once: bool = False,
+    programs: str = "",
+    unit: int = 1,
+    **options: Any,
 ) -> Callable[[Callable[..., Any]], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
@@ -132,6 +141,7 @@ def rows(
     once      whether it has one pass over a row: a single reduction, or a single store
     programs  "": as many programs as there are blocks of rows, or SMs. Or the name of an array with
               a row for each program: for sums along the columns
+    unit      128 for a kernel that calls `row.groups`
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -145,4 +155,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, operands, held, once, programs, options)
+    return lambda body: RowKernel(body, operands, held, once, programs, unit, options)

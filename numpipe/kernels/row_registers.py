@@ -14,9 +14,10 @@ from ..core.functions import Function, function
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import PARTS, join_row, split_row
+from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
@@ -29,8 +30,9 @@ PLACES = 3
 one each for two that are called once, which saves a barrier"""
 
 
-def common(height: int) -> dict[str, Function[..., Any]]:
+def common(height: int, n: int) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
+    across = cdiv(n, GROUP)
 
     @function
     def column(j):
@@ -56,7 +58,37 @@ def common(height: int) -> dict[str, Function[..., Any]]:
         if height > 1 or axis_index("wg") == 0:
             v[ds(k * height, height)] = values.reshape(-1)
 
-    return {"column": column, "random": random, "get": get, "put": put}
+    @function
+    def put_groups(k, v, values, j):
+        group, number = j.start // GROUP, iota(values.shape[0])
+        if height == 1:
+            v[ds(k * across + group, values.shape[0], stop=(k + 1) * across)] = values
+        else:
+            # groups of the same columns of the rows of four warps follow each other
+            count = j.size // GROUP
+            group, row = (number >> 2) % count, number // (4 * count) * 4 + (number & 3)
+            at = (k * height + row) * across + group
+            v[index(np.where(group < across, at, -1), "zero")] = values
+
+    @function
+    def groups(tile, j):
+        if n % GROUP:
+            tile = np.where(column(j) < n, tile, 0.0)
+        return with_rows(tile, 0)
+
+    @function
+    def joined(tile):
+        return with_rows(tile, height)
+
+    return {
+        "column": column,
+        "random": random,
+        "get": get,
+        "put": put,
+        "put_groups": put_groups,
+        "groups": groups,
+        "joined": joined,
+    }
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
@@ -207,11 +239,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
         if whole == width:
             return full(parts, width / PARTS, np.float32)
-        half = width // 2
+        size = width // PARTS
         part = iota(parts) + first
-        left = np.clip(n - (part >> 2) * half, 0, half)
-        last = np.clip((left & 255) - (part & 3) * 64, 0, 64)
-        return ((left >> 8) * 64 + last).astype(np.float32)
+        left = np.clip(n - (part >> 3) * width, 0, width)
+        # a warp has 128 of every 512 columns
+        own = (left >> 9) * 128 + np.clip((left & 511) - (part & 3) * 128, 0, 128)
+        return np.clip(own - (part >> 2 & 1) * size, 0, size).astype(np.float32)
 
     @function
     def moments(f):
@@ -232,7 +265,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         variance = (spreads + sizes * off * off).sum() / n
         return full((1, 1), mean, np.float32), full((1, 1), variance, np.float32)
 
-    return common(height) | {
+    return common(height, n) | {
         "blocks": blocks,
         "columns": columns,
         "load": load,

@@ -59,6 +59,7 @@ class Rows:
     operands, dtype
              the number of matrices that the kernel loads, and their element type
     loops    whether a CTA computes several blocks of rows
+    unit     tiles begin and end at multiples of so many columns
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -77,8 +78,11 @@ class Rows:
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
+    ``row.groups(tile, j)``,             the columns j of a value as groups (rows * groups, 128) of
+    ``row.joined(groups)``               adjacent columns, with 0 from column n on; and back
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
     ``row.put(k, v, values)``            (rows, 1)
+    ``row.put_groups(k, v, values, j)``  store an element of a vector for each group of columns j
     ===================================  ==========================================================
 
     Tiles may be wider than the row. Their elements from column n on are undefined; these functions
@@ -98,6 +102,7 @@ class Rows:
     operands: int = 1
     dtype: np.dtype = field(default=FLOAT32, repr=False)
     loops: bool = field(default=False, repr=False)
+    unit: int = field(default=1, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         # a schedule that is being unpickled has no fields yet
@@ -122,6 +127,7 @@ def choose(
     aligned: bool = True,
     once: bool = False,
     held: int = 0,
+    unit: int = 1,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -130,6 +136,7 @@ def choose(
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
     once      whether the kernel has one pass over a row: one reduction or one store
     held      matrices that a kernel has in registers at the same time; 0: all that it loads
+    unit      tiles begin and end at multiples of so many columns: 1 or 128
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
@@ -137,17 +144,17 @@ def choose(
     (2, 8, 6)
     """
     held = held or operands
-    if n <= 2048 // max(held, operands):
-        return _short(n, operands, max(held, operands))
+    if n <= 2048 // max(held, operands, min(unit, 2)):  # groups take registers, too
+        return _short(n, operands, max(held, operands), unit)
     part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
     if wgs <= MOST_WARPGROUPS and (n <= HELD or not aligned):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
-        whole = inside if inside >= width else inside // 256 * 256
+        whole = inside if inside >= width else inside // STEP * STEP
         ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
-        return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
+        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, unit=unit)
     ring, itemsize = aligned and not once, dtype.itemsize
     wgs = 2 if once else WARPGROUPS
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
@@ -157,20 +164,22 @@ def choose(
     steps, width = -(-n // (wgs * most)), most
     slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
     ctas = 1 if ring else 8 // wgs
-    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)
+    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring, unit)
 
 
-def _short(n: int, operands: int, held: int) -> Rows:
+def _short(n: int, operands: int, held: int, unit: int) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     height = 8
     while height * n < 2048 and height < 32:
         height *= 2
     # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
     # lanes share a row whose columns are an odd multiple of 16, which suits narrow rows.
-    group = 16 if n <= 80 else 64
+    group = 16 if n <= 80 and unit == 1 else 64
     wide = n + n % 2 if n > 80 else 16 * (-(-n // 16) | 1)
+    if unit > 1 or 80 < n < wide:
+        wide = -(-n // max(group, unit)) * max(group, unit)
     whole = n if wide == n else n // group * group
-    if 80 < n < wide:
-        wide = -(-n // 64) * 64
     live = height * wide * held // 128
-    return Rows(n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands)
+    return Rows(
+        n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit
+    )

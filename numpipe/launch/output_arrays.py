@@ -87,7 +87,7 @@ def maker(output: ArrayInfo) -> Callable[[], Any] | None:
     there is none."""
     if major_order(output) == "col":
         return None
-    if output.kind == "torch" and output.shape:
+    if output.kind == "torch":
         torch = sys.modules["torch"]
         pattern = _element(output.owner.dtype, output.device).expand(output.shape)
         return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
@@ -98,7 +98,7 @@ def maker(output: ArrayInfo) -> Callable[[], Any] | None:
 
 @functools.cache
 def _element(dtype: Any, device: int) -> Any:
-    """Return a tensor of one element, which is cached.
+    """Return a tensor without dimensions, which is cached.
 
     Its memory is numpipe's own. When `torch.compile` records CUDA graphs, all memory from PyTorch's
     allocator must be freed, or be an output, by the end of the graph.
@@ -107,7 +107,7 @@ def _element(dtype: Any, device: int) -> Any:
     with cuda.aside(device) as aside:  # the current stream may be captured
         memory = DeviceArray((16,), np.dtype(np.uint8), aside, device)
         cuda.synchronize(aside, device)
-    return torch.as_tensor(memory, device=torch.device("cuda", device)).view(dtype)[:1]
+    return torch.as_tensor(memory, device=torch.device("cuda", device)).view(dtype)[0]
 
 
 def _torch_empty(

@@ -329,9 +329,9 @@ class OpRepeats(Repeats):
         if not launches or len(launches) < len(collected.launches):
             return
         launched: Any = launches[0]
-        if len(launches) > 1:
-            own = {id(info.owner) for info in infos}
-            passed = {info.ptr: info for info in collected.arrays if id(info.owner) not in own}
+        own = {id(info.owner) for info in infos}
+        passed = {info.ptr: info for info in collected.arrays if id(info.owner) not in own}
+        if passed or len(launches) > 1:
             nbytes = sum(math.prod(one.shape) * one.dtype.itemsize for one in passed.values())
             launched = Series(launches, [*passed.values()])
             if nbytes > HELD or self._held + nbytes > MOST_HELD or not launched.free:

@@ -643,5 +643,5 @@ def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function with the values named by its parameters."""
-    return function(**{name: values[name] for name in asked_by(function)})
+    """Call a function with the values named by its parameters; other parameters keep defaults."""
+    return function(**{name: values[name] for name in asked_by(function) if name in values})

@@ -17,7 +17,7 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import op
-from .quantize import TOP, launch_quantized, scales_type, value
+from .quantize import TOP, launch_quantized, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
 __all__ = ["geglu", "swiglu"]
@@ -44,12 +44,14 @@ UNITS = {"silu": unit(gelu=False), "gelu": unit(gelu=True)}
 @functools.cache
 def forward(activation: str, tile: Tile) -> Kernel:
     """Return the kernel of ``y = activation(x) * up``."""
-    number, at = value(UNITS[activation]), tile.at
+    activated, at = UNITS[activation], tile.at
 
     @tile.kernel()
     def gated(x, up, y):  # type: ignore[no-untyped-def]
         i, j = at(x)
-        y[i, j] = number(x, up, i, j)
+        gate, factor = x[i, j], up[i, j]
+        made, _ = activated(gate.astype(np.float32))
+        y[i, j] = made * factor.astype(np.float32)
 
     return gated
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -25,9 +26,8 @@ from ..plan.context import axis_index
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
-from .op_outputs import allocated
-from .over_rows import COLUMNS, MATRIX, TYPES, launch_over_rows
-from .quantize import TOP, launch_quantized, scales_type
+from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, launch_over_rows
+from .quantize import TOP, UNITS, quantizer, scales_type
 
 DROPOUT = {
     "dropout": Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1),
@@ -39,21 +39,25 @@ P = ParamSpec("P")
 
 
 @functools.cache
-def forward(centered: bool, *present: str) -> RowKernel:
+def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) -> RowKernel:
     """Return the kernel of y = norm(x + residual) * weight + bias, total = x + residual, and
     `statistics`, with the arrays that are `present`; with "dropout", elements of x are dropped
-    first."""
-    absent = [n for n in ("residual", "weight", "bias", "statistics") if n not in present]
+    first. If y is `quantized`, as (type, block), it is divided by `scales`."""
+    names = "residual", "weight", "bias", "scales", "statistics"
+    absent = [name for name in names if name not in present]
     absent += ["total"] * ("residual" in absent)
-    drops = "dropout" in present
-
-    adds = "residual" in present
+    drops, adds = "dropout" in present, "residual" in present
+    kind, block_of = quantized or ("int8", None)
+    *_, quantized_ = quantizer(kind, block_of)
 
     # the draw takes registers: without this, ptxas spills
-    @rows(operands=1 + adds, held=2 if drops else 1, without=absent)
+    held = 2 if drops else 1
+
+    @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
     def norm(
-        x, residual, weight, bias, y, total, statistics, *, eps, dropout, scale, seed, row: Static
-    ):
+        x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
+        row: Static,
+    ):  # fmt: skip
         for k in row.blocks(x):
             if adds:
                 first, second, block = row.load(k, x, residual)
@@ -88,6 +92,8 @@ def forward(centered: bool, *present: str) -> RowKernel:
                     tile = tile + bias[j].astype(np.float32)
                 return tile
 
+            if quantized:
+                result = quantized_(row, row.put, row.put_groups, k, scales, result)
             if adds:
                 row.store(block, y, result, total, value)
             else:
@@ -97,9 +103,6 @@ def forward(centered: bool, *present: str) -> RowKernel:
 
 
 def _launch(
-    statistics: Any,
-    centered: bool,
-    bias: Any,
     x: Any,
     weight: Any,
     residual: Any,
@@ -110,37 +113,19 @@ def _launch(
     seed: int,
     target: Any,
     stream: Any,
+    centered: bool,
+    bias: Any = None,
+    statistics: Any = None,
+    scales: Any = None,
+    out_scales: Any = None,
+    out_dtype: str = "",
 ) -> None:
     inputs = given(MATRIX, x=x, residual=residual) | given(COLUMNS, weight=weight, bias=bias)
-    results = given(MATRIX, y=y, total=total, statistics=statistics)
-    run = forward(centered, *inputs, *results, *["dropout"] * (dropout > 0))
+    results = given(MATRIX, y=y, total=total, statistics=statistics) | given(ROWS, scales=scales)
+    quantized = out_scales and (out_dtype, out_scales)
+    run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
     scalars = {"eps": eps, **scaling(dropout, seed)}
     launch_over_rows("norm", run, inputs, results, target, stream, **scalars)
-
-
-def _launch_quantized(
-    centered: bool,
-    bias: Any,
-    x: Any,
-    weight: Any,
-    residual: Any,
-    y: Any,
-    scales: Any,
-    total: Any,
-    eps: float,
-    dropout: float,
-    seed: int,
-    out_scales: Any,
-    out_dtype: str,
-    target: Any,
-    stream: Any,
-) -> None:
-    made = y if scales is None else allocated("norm", x, x.shape, stream)
-    arrays = x, weight, residual, made, total
-    _launch(None, centered, bias, *arrays, eps, dropout, seed, target, stream)
-    if scales is not None:
-        how = out_dtype, out_scales, target, stream
-        launch_quantized("norm", None, {"x": made}, y, scales, *how)
 
 
 @op(
@@ -242,8 +227,6 @@ def norm_rows(
 
 
 def _recorded(
-    centered: bool,
-    bias: Any,
     xp: Any,
     x: Any,
     weight: Any,
@@ -251,6 +234,8 @@ def _recorded(
     eps: float,
     dropout: float,
     seed: int,
+    centered: bool,
+    bias: Any = None,
 ) -> Any:
     """Call `norm_rows`. With dropout it always gets a residual, because its gradient needs the
     total, in which elements have been dropped."""
@@ -268,11 +253,7 @@ def _refused() -> Any:
 
 def declared(centered: bool) -> Callable[[Callable[P, Any]], Op[P]]:
     """Return the declaration of layer_norm if `centered`, else of rms_norm, which has no bias."""
-
-    def own(function: Callable[..., Any], *first: Any) -> Callable[..., Any]:
-        return functools.partial(function, *first, *((True,) if centered else (False, None)))
-
-    vectors, recorded = ("weight", "bias")[: 1 + centered], own(_recorded)
+    vectors, recorded = ("weight", "bias")[: 1 + centered], partial(_recorded, centered=centered)
     operands = {"x": "... n", **dict.fromkeys(vectors, VECTOR), "residual": "... n"}
     return op(
         operands=operands,
@@ -286,7 +267,7 @@ def declared(centered: bool) -> Callable[[Callable[P, Any]], Op[P]]:
             "total": _total,
         },
         types=TYPES,
-        launch=own(_launch_quantized),
+        launch=partial(_launch, centered=centered),
         checks=CHECKS | {"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)},
         gradients={" ".join(operands): _refused},
         composite=lambda out_scales: recorded if out_scales is None else None,

@@ -4,6 +4,9 @@ With a scale for each row or block, x is read once; with one scale for all of x,
 can also quantize ``activation(x) * up``.
 """
 
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload"
+
 from __future__ import annotations
 
 import functools
@@ -13,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
-from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
+from ..language.tiles.mathematics import rsqrt
+from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
-from ..plan.context import program_id
 from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .over_rows import MATRIX, ROWS, launch_over_rows
@@ -31,7 +34,6 @@ from .tiled import (
     dense,
     launch_over_tiles,
     reshaped,
-    rows_of,
     with_fitting,
 )
 
@@ -41,93 +43,89 @@ TOP = {"float8_e4m3fn": 448.0, "int8": 127.0}
 """the largest number of each type"""
 BLOCK = 128
 """columns of a block "1x128" """
+UNITS = {"row": 1, "1x128": BLOCK, None: 1}
+"""what `rows` takes for a block"""
 LEAST = 1e-35
 """numbers that are all smaller have scale 1, because the inverse of their scale would overflow"""
 
 
 @functools.cache
-def quantizer(dtype: str) -> tuple[Function[..., Any], Function[..., Any]]:
-    """Return two functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
-    `top`, and ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`.
-
-    In a kernel over rows: ``scale = scale_of(row.max(lambda j: np.abs(f(j))))``, then
-    ``row.put(k, scales, scale)`` and ``row.store(block, y, lambda j: scaled(f(j), scale))``.
+def quantizer(dtype: str, block: str = "row") -> tuple[Function[..., Any], ...]:
+    """Return three functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
+    `top`; ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`; and
+    ``quantized(row, row.put, row.put_groups, k, scales, f)``, which stores the scales of a value f
+    of rows and returns the scaled value.
     """
     most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
     inverse = 1.0 / most
 
     @function
-    def scale_of(top):  # type: ignore[no-untyped-def]
+    def scale_of(top):
         return np.where(top < LEAST, 1.0, top * inverse)
 
     @function
-    def scaled(tile, scale):  # type: ignore[no-untyped-def]
-        values = tile * (1.0 / scale)
+    def scaled(tile, scale):
+        root = rsqrt(scale)  # its square is the reciprocal, without a path for denormal numbers
+        values = tile * (root * root)
         if rounds:
             values = np.clip(np.round(values), -most, most)
         return values.astype(kind)
 
-    return scale_of, scaled
-
-
-@functools.cache
-def value(activated: Function[..., Any] | None) -> Function[..., Any]:
-    """Return the kernel function for the float32 number to quantize: x, or the first result of
-    ``activated(x)`` times up."""
-
     @function
-    def number(x, up, i, j):  # type: ignore[no-untyped-def]
-        tile = x[i, j]
-        if activated is not None:
-            u = up[i, j]
-            y, _ = activated(tile.astype(np.float32))
-            tile = y * u.astype(np.float32)
-        return tile.astype(np.float32)
+    def quantized(row, put, put_groups, k, scales, f):
+        if block == "row":
+            scale = scale_of(row.max(lambda j: np.abs(f(j))))
+            put(k, scales, scale)
+            return lambda j: scaled(f(j), scale)
 
-    return number
+        def by_group(j):
+            tile = row.groups(f(j), j)
+            tops = np.maximum(np.abs(tile[:, 0:64]), np.abs(tile[:, 64:128]))
+            # the bits of positive numbers have the same order, and a warp compares them at once
+            top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
+            scale = scale_of(top)
+            put_groups(k, scales, scale, j)
+            return row.joined(scaled(tile, scale[:, None]))
+
+        return by_group
+
+    return scale_of, scaled, quantized
 
 
 @functools.cache
-def by_row(activated: Function[..., Any] | None, dtype: str) -> RowKernel:
-    """Return the kernel over rows with a scale for each row."""
-    scale_of, scaled = quantizer(dtype)
+def by_row(activated: Function[..., Any] | None, dtype: str, block: str) -> RowKernel:
+    """Return the kernel over rows with a scale for each row or group: of x, or of the first result
+    of ``activated(x)`` times up."""
+    *_, quantized = quantizer(dtype, block)
+    operands, absent = (2, ()) if activated else (1, ("up",))
 
-    @rows(operands=2 if activated else 1, without=() if activated else ("up",))
-    def quantize_row(x, up, y, scales, *, row: Static):  # type: ignore[no-untyped-def]
-        for k in row.blocks(x):  # type: ignore[attr-defined]
+    @rows(operands=operands, unit=UNITS[block], once=block != "row", without=absent)
+    def quantize_row(x, up, y, scales, *, row: Static):
+        for k in row.blocks(x):
             if activated is None:
-                number, block = row.load(k, x)  # type: ignore[attr-defined]
+                number, rest = row.load(k, x)
             else:
-                gate, factor, block = row.load(k, x, up)  # type: ignore[attr-defined]
+                gate, factor, rest = row.load(k, x, up)
 
-                def number(j):  # type: ignore[no-untyped-def]
+                def number(j):
                     y, _ = activated(gate(j))
                     return y * factor(j)
 
-            top = row.max(lambda j: np.abs(number(j)))  # type: ignore[attr-defined]
-            scale = scale_of(top)
-            row.put(k, scales, scale)  # type: ignore[attr-defined]
-            row.store(block, y, lambda j: scaled(number(j), scale))  # type: ignore[attr-defined]
+            made = quantized(row, row.put, row.put_groups, k, scales, number)
+            row.store(rest, y, made)
 
     return quantize_row
 
 
 @functools.cache
-def by_tile(activated: Function[..., Any] | None, dtype: str, one: bool, tile: Tile) -> Kernel:
-    """Return the kernel with a scale for each row of a tile, or with `one` known scale."""
-    (scale_of, scaled), number = quantizer(dtype), value(activated)
-    at, width = tile.at, tile.width
+def by_tensor(dtype: str, tile: Tile) -> Kernel:
+    """Return the kernel with one known scale."""
+    (_, scaled, _), at = quantizer(dtype), tile.at
 
-    @tile.kernel(without=() if activated else ("up",))
-    def quantize_tile(x, up, scales, y):  # type: ignore[no-untyped-def]
+    @tile.kernel()
+    def quantize_tile(x, scales, y):
         i, j = at(x)
-        values = number(x, up, i, j)
-        if one:
-            y[i, j] = scaled(values, scales[0])
-        else:
-            scale = scale_of(np.abs(values).max(axis=1))
-            y[i, j] = scaled(values, scale[:, None])
-            scales[i, program_id(0) % cdiv(x.shape[1], width)] = scale
+        y[i, j] = scaled(x[i, j].astype(np.float32), scales[0])
 
     return quantize_tile
 
@@ -156,34 +154,24 @@ def launch_quantized(
     stream: Any,
 ) -> None:
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
-    x, count, results = inputs["x"], math.prod(scales.shape), {"y": y, "scales": scales}
+    x, count = inputs["x"], math.prod(scales.shape)
+    if block == "tensor":
 
-    def in_blocks(arrays: dict[str, ArrayInfo]) -> None:
-        # blocks of arrays without gaps follow each other in memory
-        adjacent = x.shape[-1] % BLOCK == 0 and all(map(dense, arrays.values()))
-        across = 1 if adjacent else scales.shape[-1]
-        views = {
-            name: reshaped(info, count, BLOCK) if adjacent else rows_of(info)
-            for name, info in arrays.items()
-        }
-        views["scales"] = reshaped(arrays["scales"], count // across, across)
-        by_tile(activated, dtype, False, Tile(16, BLOCK))(**views, target=target, stream=stream)
+        def run(arrays: dict[str, ArrayInfo]) -> None:
+            whole = arrays["scales"]
+            launch_reduction(op, "top", x, None, whole, target, stream, finish=quantizer(dtype)[0])
+            kernel, known = functools.partial(by_tensor, dtype), reshaped(whole, 1)
+            launch_over_tiles(op, kernel, inputs, {"y": y}, target, stream, True, scales=known)
 
-    def in_two_passes(arrays: dict[str, ArrayInfo]) -> None:
-        whole = arrays["scales"]
-        launch_reduction(op, "top", x, None, whole, target, stream, finish=quantizer(dtype)[0])
-        kernel, known = functools.partial(by_tile, activated, dtype, True), reshaped(whole, 1)
-        launch_over_tiles(op, kernel, inputs, {"y": y}, target, stream, True, scales=known)
-
-    if block == "row":
-        matrices = {name: (MATRIX, info) for name, info in inputs.items()}
-        by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-        launch_over_rows(op, by_row(activated, dtype), matrices, by_kind, target, stream)
-    elif block == "1x128":
-        fits = lambda info: dense(info) if info is scales else rows_of(info)
-        with_fitting(op, inputs, results, fits, target, stream, in_blocks)
-    else:
-        with_fitting(op, {}, {"scales": scales}, dense, target, stream, in_two_passes)
+        with_fitting(op, {}, {"scales": scales}, dense, target, stream, run)
+        return
+    if block == "1x128" and x.shape[-1] % BLOCK == 0 and all(map(dense, [*inputs.values(), y])):
+        # groups of arrays without gaps follow each other in memory
+        inputs = {name: reshaped(info, count, BLOCK) for name, info in inputs.items()}
+        y, block = reshaped(y, count, BLOCK), "row"
+    matrices = {name: (MATRIX, info) for name, info in inputs.items()}
+    by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+    launch_over_rows(op, by_row(activated, dtype, block), matrices, by_kind, target, stream)
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:

@@ -35,8 +35,8 @@ def rms_norm(
               others are divided by 1 - dropout
     seed      int32 seed of the draw, which depends on it and on row and column alone
     out_scales
-              "row" or "1x128": return (y, scales), or (y, scales, total) with a residual, with y,
-              rounded to the type of x, quantized by `quantize` with this block; no gradient
+              "row" or "1x128": return (y, scales), or (y, scales, total) with a residual, with the
+              float32 numbers of y quantized as by `quantize` with this block; no gradient
     out_dtype "float8_e4m3fn" or "int8", for quantized results
     out       an array to write to, or a tuple of as many as there are results; allocated by default
     target, stream

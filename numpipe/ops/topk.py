@@ -34,6 +34,7 @@ from ..kernels.row_kernels import rows as numpipe_rows
 from ..language.memory.copies import commit_smem
 from ..language.tiles.elementwise import iota
 from ..language.tiles.indices import index
+from ..language.tiles.reduce import partial_max
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..language.tiles.top_k import top_k
@@ -55,6 +56,8 @@ SHORT, FEW = 256, 32
 """most columns of short rows, and largest k"""
 MOST = 8192
 """columns that a CTA compares in registers"""
+MAXIMA = 64
+"""elements of `partial_max`"""
 LOWEST = -(2**31)
 """less than every key"""
 
@@ -103,23 +106,24 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
     )
     def select(x, groups, chosen, values, indices, k):
         row, n = program_id(0), x.shape[1]
-        columns, low = join_row(split_row(iota((1, size), 1))).reshape(-1), LOWEST
+        columns = join_row(split_row(iota((1, size), 1))).reshape(-1)
         if groups is not None:
             step, group, low = n // members & -2, columns // members, groups[row, 0, 0]
             member = groups[row, 0, index(group + 1, "zero")] + columns % members * step
             columns = np.where(group < k, member, columns + (step - k) * members)
         keys = split_row(keys_at(x, row, columns, columns < n).reshape(1, -1))
-        # the largest number below the maximum that k keys reach; counts in float32 are faster
-        high, reaching = keys.max(), 0.0
+        # the largest number below the maximum that k keys reach, at least that of MAXIMA maxima
+        tops = partial_max(keys)
+        high, low, reaching = tops.max(), tops.min() if kept <= MAXIMA else LOWEST, 0
         while low + 1 < high and reaching != k:
             middle = (low >> 1) + (high >> 1) + (low & high & 1)
-            reaching = (keys >= middle).astype(np.float32).sum()
+            reaching = (keys >= middle).astype(np.int32).sum()
             if reaching >= k:
                 low = middle
             else:
                 high = middle
         # larger keys come first, then as many equal ones as there is room for
-        equal = keys == low  # type: ignore[comparison-overlap]
+        equal = keys == low
         marks = (keys > low).astype(np.int32) + (equal.astype(np.int32) << 16)
         counts = marks.sum(axis=1)
         running = np.cumsum(marks, axis=1) + (np.cumsum(counts) - counts)[:, None]
@@ -136,9 +140,10 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
                 mine = np.where(own < k, chosen[row, 1, ds(first + 1, block)], LOWEST)
                 # of equal keys, the first is larger
                 before = (number[None, :] < own[:, None]).astype(np.int32)
-                rank = (theirs + before > mine[:, None]).astype(np.float32).sum(axis=1)
-                rank = index(rank.astype(np.int32), "zero")
-                indices[row, rank] = chosen[row, 0, ds(first + 1, block)]
+                rank = (theirs + before > mine[:, None]).astype(np.int32).sum(axis=1)
+                # the lanes that have a rank load its column
+                found = np.where(rank < k, chosen[row, 0, ds(first + 1, block)], 0)
+                indices[row, index(rank, "zero")] = found
             commit_smem()
             values[row, ds(0, kept)] = x[row, indices[row, ds(0, kept)]]
         else:

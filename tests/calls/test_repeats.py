@@ -370,7 +370,7 @@ class Doubled:
     """An op of one kernel, or of two, that looks at its arrays before it calls one."""
 
     also: Any = None
-    """what the first kernel of two writes, if not the result"""
+    """what the first kernel writes, if not the result"""
 
     def __init__(self, kernel: Any, times: int = 1) -> None:
         self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, OpRepeats("doubled")
@@ -387,7 +387,7 @@ class Doubled:
         def run() -> None:
             passed, self.also = self.also or infos[1], None
             for number in range(self.times):
-                to = infos[1] if number == self.times - 1 else passed
+                to = passed if number < max(1, self.times - 1) else infos[1]
                 self.kernel(windows.transposed(info), to, stream=stream)
 
         self.repeats.call(run, (a, None), (n,), out, infos)
@@ -426,21 +426,22 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
-def test_an_op_of_two_kernels_repeats_both_except_into_a_graph(
-    fake: FakeDriver, monkeypatch: Any
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_op_keeps_the_array_that_it_allocates_and_repeats_except_into_a_graph(
+    fake: FakeDriver, monkeypatch: Any, times: int
 ) -> None:
     launches(fake, 2)
     kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
-    op, passed = Doubled(kernel, 2), Torch(1 << 22)
+    op, passed = Doubled(kernel, times), Torch(1 << 22)
     op.also = launch.describe(passed, "passed")
     held = weakref.ref(passed)
     del passed
     for _ in range(3):
         op(a, c)
-    assert op.looked == 1 and len(fake.seen) == 6 and held() is not None
+    assert op.looked == 1 and len(fake.seen) == 3 * times and held() is not None
     monkeypatch.setattr(fake, "capturing", lambda stream, ordinal: True)
     op(a, c)
-    assert op.looked == 2 and len(fake.seen) == 8
+    assert op.looked == 2 and len(fake.seen) == 4 * times
 
 
 def test_an_op_with_views_and_one_with_unknown_options_run_each_time(

@@ -146,11 +146,14 @@ def test_quantized_numbers_are_the_nearest(dtype: str, top: int, block: str) -> 
             np.testing.assert_allclose(scales, wanted, rtol=1e-6)
 
 
-def test_long_rows_are_quantized_in_steps() -> None:
-    x = numbers(3, 33000, dtype=np.float16)
-    values, scales = ops.quantize(x, "int8", "row")
-    np.testing.assert_allclose(scales, np.abs(x).max(1).astype(np.float32) / 127, rtol=1e-6)
-    assert np.abs(values * scales[:, None] - x).max() <= 0.51 * scales.max()
+@pytest.mark.parametrize("block", ["row", "1x128"])
+def test_long_rows_are_quantized_in_steps(block: str) -> None:
+    x = numbers(2, 33000, dtype=np.float16)
+    values, scales = ops.quantize(x, "int8", block)
+    groups = np.pad(abs(x), ((0, 0), (0, 24))).reshape(2, -1, 33024 if block == "row" else 128)
+    np.testing.assert_allclose(scales.reshape(2, -1), groups.max(2) / np.float32(127), rtol=1e-6)
+    each = spread(scales, block, 33000)
+    assert (abs(values * each - x) <= 0.51 * each).all()
 
 
 def test_results_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from ...core import numba as nb
 from ...core.inert import NoValue
 from . import array_views as source
 from .indices import plain
-from .layouts import EITHER, Form, before, needed, sources
+from .layouts import EITHER, Form, before, farthest, needed, sources
 from .refs import All, Index, method_of, unlimited, whole_slices
 from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
@@ -134,20 +134,20 @@ class Block:
         odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
         return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
 
-    def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
-        """Return whether the array has a lane's pair of columns.
+    def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
+        """Return whether the array has a lane's pair of columns of a tile.
 
         own, distance  the pair's first column, in the block: a lane's own and a constant
-        lanes          lanes that share a row
-        beyond         whether the column of some lanes is outside a block of `width` columns
+        beyond         whether the column of some lanes is outside the tile
         """
-        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
+        end = distance + farthest(form.record)[1] + 2
+        if not beyond and self.room is not None and end <= self.room:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, nb.const(distance))
         here = builder.icmp_unsigned("<", builder.add(self.start[-1], column), self.size[-1])
         if beyond:
-            here = builder.and_(here, builder.icmp_unsigned("<", column, nb.const(width)))
+            here = builder.and_(here, builder.icmp_unsigned("<", column, nb.const(form.shape[-1])))
         return here
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:

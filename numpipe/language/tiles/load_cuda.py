@@ -135,7 +135,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
         outside = beyond[element] and (pair or whole)
         here = yes
         if outside or not whole:
-            here = block.has(column, columns or 0, lanes, outside, width)
+            here = block.has(first_form, column, columns or 0, outside)
         at = block.moved(line, nb.const(columns or 0), stride)
         return builder.select(here, at, block.base), builder.and_(inside, here)
 

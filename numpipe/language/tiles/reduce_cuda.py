@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES, INTEGERS, UINT32
+from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
@@ -31,6 +31,8 @@ from .words_cuda import REGISTERS, load_words, store_words
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
+REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
+"""operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
@@ -56,10 +58,15 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
     return parts[0]
 
 
-def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
-    """Combine a value across lanes with shuffles (shfl.bfly) at these lane distances; every lane
-    gets the result."""
+def _butterflies(
+    builder: Any, combine: Combine, value: Any, distances: Sequence[int], redux: str = ""
+) -> Any:
+    """Combine a value across lanes with shuffles (shfl.bfly) at these lane distances, or across
+    all lanes of a warp with one `redux`; every lane gets the result."""
     register = REGISTERS[str(value.type)]
+    if redux and len(distances) == 5:
+        text = f"redux.sync.{redux} $0, $1, 0xffffffff;"
+        return nb.emit_asm(builder, nb.i32, [value], text, "=r,r")
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
@@ -238,6 +245,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, masked(values, neutral)))
+    redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:
@@ -247,11 +255,12 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         """Return the registers of the result, or the number alone."""
         if not plan.whole:
             return [
-                finished(builder, value) for value in _along(builder, combine, tile, values, result)
+                finished(builder, value)
+                for value in _along(builder, combine, tile, values, result, redux)
             ]
         record = tile.form.record
         distances = record.distances(*reversed(record.axes))
-        total = _butterflies(builder, combine, _tree(combine, values), distances)
+        total = _butterflies(builder, combine, _tree(combine, values), distances, redux)
         if plan.nbytes:
             total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
         return [finished(builder, total)] * (2 if form.shape else 1)
@@ -306,7 +315,12 @@ def _squares(builder: Any, values: list[Any], means: list[Any]) -> list[Any]:
 
 
 def _along(
-    builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType
+    builder: Any,
+    combine: Combine,
+    tile: TileType,
+    values: list[Any],
+    result: TileType,
+    redux: str,
 ) -> list[Any]:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
@@ -321,7 +335,7 @@ def _along(
             for value, place in zip(values, where, strict=True)
             if (place[0] == row if rows else place[1] == column)
         ]
-        parts.append(_butterflies(builder, combine, _tree(combine, own), distances))
+        parts.append(_butterflies(builder, combine, _tree(combine, own), distances, redux))
     if rows or record.warps == 1:
         return parts
     return [

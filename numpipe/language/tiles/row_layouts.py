@@ -19,8 +19,11 @@ layout         shape         elements of a lane                                 
 L is 32 (a row per warp), 16, 8 or 4. R is the largest power of two, at most 128 / L, that divides
 M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so registers of 16-bit
 elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A reduction
-along a row takes log2 L shuffles within one warp. A single row may be spread over the whole
-warpgroup (L = 128), and a single element is in all lanes.
+along a row takes log2 L shuffles within one warp. A single element is in all lanes.
+
+A single row may be spread over the whole warpgroup (L = 128). If its columns are a multiple of 512,
+a warp has 128 adjacent columns of every 512: lane l of warp w starts at column 128 w + 2 l, and has
+two columns there and two 64 columns further.
 
 Shapes are covered, not divided: where M or N is no multiple of what the layout repeats after, the
 last elements of some lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
@@ -28,7 +31,7 @@ last elements of some lanes are outside the tile (`Form.outside`). Nothing reads
 
 from __future__ import annotations
 
-from ...arch.register_layouts import Bits, RegisterLayout, Registers
+from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
 
 ROWS = "rows"
 LANES = 32, 16, 8, 4
@@ -92,9 +95,12 @@ def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
     lanes, word = lanes_of(layout), word_of(layout)
     single = word == "row" or shape[0] == 1
     rows = 1 if single else rows_apart(shape[0], lanes)
+    spread = lanes == WHOLE and shape[-1] % 512 == 0
+    columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, 2),)
+    steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, 2 * lanes),)
     whole = RegisterLayout(
         layout,
-        ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), (Bits(lanes - 1, 2),)),
-        (Registers(0, rows, 2 * single), Registers(1, 2 * lanes), Registers(1, 1, 2)),
+        ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), columns),
+        (Registers(0, rows, 2 * single), *steps, Registers(1, 1, 2)),
     )
     return whole if word == ROWS else whole.along(int(word == "row"))

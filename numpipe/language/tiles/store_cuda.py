@@ -306,7 +306,7 @@ class _Lanes:
                 further = nb.const(distance)
                 at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
-                    to.has(own, distance, lanes, False, tile.shape[-1])
+                    to.has(form, own, distance)
                     if dim and lanes and not indices
                     else builder.icmp_unsigned("<", at, shape[axis])
                 )
@@ -357,7 +357,7 @@ class _Lanes:
             ]
             if self.indices or not lanes:
                 return to.moved(to.moved(to.base, r, to.stride[0]), c, stride), tests
-            tests[1] = to.has(column, right, lanes, False, tile.shape[1])
+            tests[1] = to.has(tile.form, column, right)
             line = to.moved(to.moved(to.base, first, to.stride[0]), begin, stride)
             line = to.moved(line, nb.const(down), to.stride[0])
             return to.moved(line, nb.const(right), stride), tests

@@ -1,62 +1,87 @@
-"""Tiles of one row, spread over a warpgroup, as the parts that its warps hold.
+"""Tiles of other shapes in the same registers, so that warps have whole rows of them.
 
-Lane l of warp w holds columns 256 p + 64 w + 2 l + o of a row, o = 0 or 1. The same registers form
-a tile by rows (8, columns / 8): the first half are row w, the others row w + 4.
-Reductions along the rows of that tile need shuffles only.
+A row that is spread over a warpgroup, (1, N), has parts (8, N / 8), two for each warp, and groups
+(N / 128, 128) of adjacent columns. Reductions along the rows of these tiles need shuffles only.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
-from ...core.op import op
+import numpy as np
+
+from ...core.functions import function
+from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import ROW, Form
-from .row_layouts import LANES, ROWS, WHOLE
+from .row_layouts import ROWS, WHOLE
 from .tile import Tile, form_of
 
-PARTS = 8
-WARPS = 4
+PARTS, GROUP = 8, 128
+"""parts of a row, and columns of a group"""
 STEP = 512
-"""columns of the row that its parts have 64 of"""
+"""columns of which a warp has 128 adjacent ones"""
 SPREAD = f"{ROW} {WHOLE}"
 """layout of a row that is spread over a warpgroup"""
+BY_WARP = f"{ROWS} 32"
+"""layout of rows that belong to one warp each"""
 
 
-def forms(tile: Any) -> tuple[Form, Form]:
-    """Return the forms of a row and of its parts, given a tile that is one of them. Raises
-    SpecError if the columns of the row are not a multiple of `STEP`."""
-    form = form_of(tile, "'parts of a row'")
-    if form is None or len(form.shape) != 2 or form.shape[0] not in (1, PARTS):
-        raise SpecError(f"parts of a row: expected a tile (1, columns), got {form or tile}")
-    columns = form.shape[0] * form.shape[1]
-    if columns % STEP:
+def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
+    """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises
+    SpecError for a single row whose columns are not a multiple of `STEP`."""
+    form, rows = form_of(tile, "'with_rows'"), constant("with_rows", "rows", rows)
+    if form is None or len(form.shape) != 2:
+        raise SpecError(f"with_rows: expected a tile (M, N), got {form or tile}")
+    height, size = form.shape[0], form.shape[0] * form.shape[1]
+    rows = rows or size // GROUP
+    if 1 in (rows, height) and size % STEP:
         raise SpecError(
-            f"parts of a row: expected a multiple of {STEP} columns, got {form}; fix: load "
-            f"{-(-columns // STEP) * STEP} columns, of which those outside the array are 0"
+            f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
+            f"{-(-size // STEP) * STEP} columns, of which those outside the array are 0"
         )
-    return (
-        Form((1, columns), form.dtype, SPREAD),
-        Form((PARTS, columns // PARTS), form.dtype, f"{ROWS} {LANES[0]}"),
-    )
+    have = replace(form, layout=SPREAD) if height == 1 else form
+    if rows == height:
+        return have, have
+    return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
+
+
+@functools.lru_cache(maxsize=64)
+def _sources(have: Form, result: Form) -> np.ndarray:
+    """Return the (row, column) in one tile of each element of the other: both are in the same
+    register of the same lane."""
+    places = {
+        holder: (place[0] or 0, place[1] or 0)
+        for place, holders in have.record.holders(have.shape).items()
+        for holder in holders
+    }
+    held = result.record.holders(result.shape)
+    elements = np.ndindex(result.shape)
+    single = result.shape[0] == 1
+    return np.array([places[held[None if single else i, j][0]] for i, j in elements]).T
 
 
 @op
-def split_row(tile: Any) -> Tile:
-    """Return the parts (8, columns / 8) of a tile (1, columns), in the registers of the tile."""
-    row, parts = forms(tile)
+def with_rows(tile: Any, rows: int) -> Tile:
+    """Return the registers of a tile (M, N) as a tile of `rows` rows: 8 parts of a row, groups of
+    rows (0), or the rows that have these groups."""
+    have, result = forms(tile, rows)
     if tile.inert:
-        return Tile(None, parts)
-    pieces = moved(tile, row).value.reshape(PARTS // WARPS, -1, WARPS, 2 * LANES[0])
-    return Tile(pieces.swapaxes(1, 2).reshape(parts.shape), parts)
+        return Tile(None, result)
+    row, column = _sources(have, result)
+    return Tile(moved(tile, have).value[row, column].reshape(result.shape), result)
 
 
-@op
-def join_row(tile: Any) -> Tile:
-    """Return the tile (1, columns) that has these parts (8, columns / 8)."""
-    row, parts = forms(tile)
-    if tile.inert:
-        return Tile(None, row)
-    pieces = moved(tile, parts).value.reshape(PARTS // WARPS, WARPS, -1, 2 * LANES[0])
-    return Tile(pieces.swapaxes(1, 2).reshape(row.shape), row)
+@function
+def split_row(tile):  # type: ignore[no-untyped-def]
+    """Return the parts (8, N / 8) of a tile (1, N)."""
+    return with_rows(tile, PARTS)
+
+
+@function
+def join_row(tile):  # type: ignore[no-untyped-def]
+    """Return the tile (1, N) that has these parts."""
+    return with_rows(tile, 1)

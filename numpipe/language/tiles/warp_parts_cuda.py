@@ -1,4 +1,4 @@
-"""Rows and the parts that warps hold of them, on the GPU: the same registers."""
+"""Tiles of other shapes in the same registers, on the GPU."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from . import warp_parts as source
 from .tile_cuda import TileType, assembled, registers
 
 
-def _same_registers(have: TileType, result: TileType, tile: Any) -> Any:
-    context, builder, args = yield result(tile)
-    value = context.cast(builder, args[0], tile, have)
-    return assembled(builder, result, registers(builder, have, value))
-
-
-@cuda_meaning(source.split_row)
-def _split(_context: Any, tile: Any) -> Any:
-    row, parts = map(TileType, source.forms(tile))
-    return (yield from _same_registers(row, parts, tile))
-
-
-@cuda_meaning(source.join_row)
-def _join(_context: Any, tile: Any) -> Any:
-    row, parts = map(TileType, source.forms(tile))
-    return (yield from _same_registers(parts, row, tile))
+@cuda_meaning(source.with_rows)
+def _with_rows(_context: Any, tile: Any, rows: Any) -> Any:
+    have, result = map(TileType, source.forms(tile, rows))
+    context, builder, args = yield result(tile, rows)
+    parts = registers(builder, have, context.cast(builder, args[0], tile, have))
+    # a tile may have registers for rows that it has not
+    return assembled(builder, result, (2 * parts)[: result.registers])
