@@ -158,7 +158,7 @@ def control(_context: Any) -> Any:
 def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
     """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
     _, builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
-    halves = [args[4], builder.lshr(args[4], nb.const(32, nb.i64))]
+    halves = [args[4], builder.lshr(args[4], 32)]
     outside_cuda.record(
         builder,
         args[1],

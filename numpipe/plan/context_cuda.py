@@ -46,11 +46,11 @@ class CompiledContext(source.ContextFacts):
     def __getitem__(self, index: int) -> Value:
         return Value(
             self.builder,
-            self.builder.load(counter_pointer(self.builder, self.value(), nb.const(index))),
+            self.builder.load(counter_pointer(self.builder, self.value(), index)),
         )
 
     def __setitem__(self, index: int, word: Value) -> None:
-        self.builder.store(word.value, counter_pointer(self.builder, self.value(), nb.const(index)))
+        self.builder.store(word.value, counter_pointer(self.builder, self.value(), index))
 
     @property
     def number(self) -> Value:
@@ -83,7 +83,7 @@ def new_context(unit: Unit, role: Role) -> Any:
         np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
         if role.numbered:
             own = uniform(builder, compute_warpgroup(builder, unit))
-            builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+            builder.store(own, counter_pointer(builder, np_, WARPGROUP))
         return np_
 
     return entry_operation(typer)
@@ -104,7 +104,7 @@ def uniform(builder: Any, value: Any) -> Any:
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
     """Return `compute_warpgroup`, `uniform`, from the context of a role that has a number."""
-    return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
+    return builder.load(counter_pointer(builder, context_value, WARPGROUP))
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
@@ -305,9 +305,9 @@ def cluster_place(builder: Any, dims: Dims) -> list[Any]:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(nb.thread_index(builder), nb.const(7))
+    warpgroup = number = builder.lshr(nb.thread_index(builder), 7)
     if unit.memory_warpgroup != unit.compute_wgs:
-        behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
+        behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
         number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
     for warps in unit.beside.values():
         inside, place = place_among(builder, warps)
@@ -318,9 +318,9 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
     """Return whether the executing warp is in this range of the CTA's warps, and its number in the
     range."""
-    warp = builder.lshr(nb.thread_index(builder), nb.const(5))
-    place = builder.sub(warp, nb.const(warps.start))
-    return builder.icmp_unsigned("<", place, nb.const(len(warps))), place
+    warp = builder.lshr(nb.thread_index(builder), 5)
+    place = builder.sub(warp, warps.start)
+    return builder.icmp_unsigned("<", place, len(warps)), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
@@ -328,9 +328,7 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     address = nb.smem(builder, region.base + offset)
     if not region.owners:
         return address
-    return builder.add(
-        address, builder.mul(compute_warpgroup(builder, unit), nb.const(region.nbytes))
-    )
+    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:
@@ -342,25 +340,13 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     result = I32 if np_.numbered else InertType("the warpgroup axis")
-    context, builder, args = yield result(np_)
+    _, builder, args = yield result(np_)
     if not np_.numbered:
-        return nb.nothing(context)
+        return None
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 
 
 @cuda_meaning(source.gpu_index)
 def _gpu_index(_context: Any, np_: Any) -> Any:
     _, builder, args = yield I32(np_)
-    return builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
-
-
-@cuda_meaning(source.counter)
-def _counter(_context: Any, np_: Any, index: Any) -> Any:
-    _, builder, args = yield I32(np_, I32)
-    return builder.load(counter_pointer(builder, args[0], args[1]))
-
-
-@cuda_meaning(source.set_counter)
-def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
-    _, builder, args = yield nb.types.void(np_, I32, I32)
-    builder.store(args[2], counter_pointer(builder, args[0], args[1]))
+    return builder.load(counter_pointer(builder, args[0], GPU))

@@ -43,9 +43,7 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
-        return RecordType(operation.function(value))(
-            value
-        ), lambda context, builder, sig, args: nb.nothing(context)
+        yield RecordType(operation.function(value))(value)
 
 
 for _operation in RECORDS.values():

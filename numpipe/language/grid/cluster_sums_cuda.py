@@ -121,7 +121,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
         to = rank_of(place, plan.consumed.cluster).value
         buffer, there = (
             nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-            for address in (builder.add(base, nb.const((step - 1) * plan.region)), ready)
+            for address in (builder.add(base, (step - 1) * plan.region), ready)
         )
         for piece in range(len(shares[step]) // 4):
             nb.emit_gated(

@@ -98,7 +98,7 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
     for i in range(2):
-        both = builder.insert_element(both, builder.extract_value(pair, i), nb.const(i))
+        both = builder.insert_element(both, builder.extract_value(pair, i), i)
     return both
 
 

@@ -86,7 +86,7 @@ def _index(operation: Any, mask: int | None) -> None:
     def typer(_context: Any) -> Any:
         _, builder, _ = yield I32()
         thread = nb.thread_index(builder)
-        return thread if mask is None else builder.and_(thread, nb.const(mask))
+        return thread if mask is None else builder.and_(thread, mask)
 
 
 _index(source.lane_index, source.LANES - 1)
@@ -153,13 +153,8 @@ def _by_words(builder: Any, value: Any, word: Any) -> Any:
     elif width == 32:
         moved = word(bits)
     else:
-        low, high = (
-            word(builder.trunc(builder.lshr(bits, nb.const(shift, nb.i64)), nb.i32))
-            for shift in (0, 32)
-        )
-        moved = builder.or_(
-            builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), nb.const(32, nb.i64))
-        )
+        low, high = (word(builder.trunc(builder.lshr(bits, shift), nb.i32)) for shift in (0, 32))
+        moved = builder.or_(builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), 32))
     return moved if machine == whole else builder.bitcast(moved, machine)
 
 
@@ -212,7 +207,7 @@ def _element(dtype: np.dtype) -> Any:
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
         half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
-        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), nb.const(16)), nb.f32)
+        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
     if dtype.itemsize == 1:
         byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
         return builder.trunc(byte, nb.i8)

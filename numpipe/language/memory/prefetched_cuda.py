@@ -66,23 +66,18 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
     if ref.arg.order != "row":
         return nb.const(0)
     shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-    whole = builder.icmp_unsigned(
-        "==", builder.and_(array.pointer, nb.const(source.ALIGNED - 1, nb.i64)), nb.const(0, nb.i64)
-    )
+    whole = builder.icmp_unsigned("==", builder.and_(array.pointer, source.ALIGNED - 1), 0)
     count = nb.const(1, nb.i64)
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         follows = builder.or_(
-            builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, nb.const(1))
+            builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, 1)
         )
         whole, count = builder.and_(whole, follows), builder.mul(count, builder.zext(size, nb.i64))
-    room = nb.const(most, nb.i64)
     least = builder.trunc(
-        builder.select(builder.icmp_signed("<", count, room), count, room), nb.i32
+        builder.select(builder.icmp_signed("<", count, most), count, most), nb.i32
     )
-    found = builder.and_(
-        builder.mul(least, nb.const(ref.arg.dtype.itemsize)), nb.const(-source.ALIGNED)
-    )
-    return builder.select(whole, found, nb.const(0))
+    found = builder.and_(builder.mul(least, ref.arg.dtype.itemsize), -source.ALIGNED)
+    return builder.select(whole, found, 0)
 
 
 @cuda_meaning(source.prefetched)
@@ -121,7 +116,7 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
         table, index
     )
     if unknown:
-        return nb.nothing(context)
+        return None
     fields = nb.fields(context, builder, table, args[0])
     array = nb.fields(context, builder, ref, fields.ref)
     place = settled(context, builder, ref, fields.ref, index, args[1])
@@ -130,7 +125,7 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     for part, stride, most in zip(place, strides, shape, strict=True):
         offset = builder.add(offset, builder.mul(builder.sext(part, nb.i64), stride))
         inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
-    offset = builder.mul(offset, nb.const(size, nb.i64))
+    offset = builder.mul(offset, size)
     machine = nb.i64 if size == 8 else nb.i32
     there = builder.and_(
         inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64))

@@ -54,8 +54,8 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
                 outside,
                 False,
             )
-        index = builder.select(outside, nb.const(0), index)
-    return index, builder.shl(builder.zext(index, nb.i64), nb.const(2, nb.i64))
+        index = builder.select(outside, 0, index)
+    return index, builder.shl(builder.zext(index, nb.i64), 2)
 
 
 @cuda_meaning(source.complete_stores)
@@ -77,9 +77,9 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
         ref = gmem_value(
             context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
         )
-        me = builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
-        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, nb.const(1)))
-        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), nb.const(2, nb.i64)))
+        me = builder.load(counter_pointer(builder, args[0], GPU))
+        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
+        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
         nb.emit_asm(
             builder,
             nb.void,

@@ -30,7 +30,7 @@ def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> An
     if ring.plan.private:
         chosen = elected(builder)
     else:
-        warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+        warp = builder.lshr(nb.thread_index(builder), 5)
         chosen = builder.and_(builder.icmp_unsigned("==", warp, first), elected_in_warp(builder))
     with builder.if_then(chosen):
         nb.call(context, builder, function, args, values[2:])
@@ -43,7 +43,7 @@ cuda_meaning(source.declare)(nb.no_code)
 @cuda_meaning(source.check_start)
 def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
     index_maps_return(typing_context, ring, indices)
-    return nb.types.void(ring, indices), lambda context, builder, sig, args: nb.nothing(context)
+    yield nb.types.void(ring, indices)
 
 
 @cuda_meaning(source.copy_block)

@@ -277,7 +277,7 @@ def steps_value(
     if steps.loaded_before:
         _load_once(context, builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
-    builder.store(nb.const(0), builder.gep(k, [nb.const(0)], name="numpipe.k"))
+    builder.store(0, builder.gep(k, [0], name="numpipe.k"))
     return nb.struct(context, builder, steps, loop=loop, k=k)
 
 
@@ -293,7 +293,7 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
     steps = context.cast(builder, count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)
-    return builder.select(builder.icmp_signed(">", steps, nb.const(0)), steps, nb.const(0))
+    return builder.select(builder.icmp_signed(">", steps, 0), steps, 0)
 
 
 @cuda_meaning(source.steps)
@@ -347,11 +347,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = (
-        builder.add(k, nb.const(1))
-        if plain
-        else nb.call(context, builder, successor, (I32,), (k,))[1]
+        builder.add(k, 1) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     )
-    builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
+    builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
     groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
     if kind.barriers:

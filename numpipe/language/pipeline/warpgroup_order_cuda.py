@@ -19,10 +19,10 @@ def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
     _, builder, args = yield I32(np_, number, further)
     place = own_warpgroup(builder, args[0])
     if nb.literal(further):
-        following = builder.add(place, nb.const(1))
-        last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
-        place = builder.select(last, nb.const(0), following)
-    return builder.add(place, nb.const(first))
+        following = builder.add(place, 1)
+        last = builder.icmp_unsigned("==", following, unit.compute_wgs)
+        place = builder.select(last, 0, following)
+    return builder.add(place, first)
 
 
 def _over_tokens(
@@ -31,9 +31,7 @@ def _over_tokens(
     """Implement `warpgroup_order.over_tokens`."""
     if not np_.several or not np_.unit.tokens:
         return
-    with builder.if_then(
-        builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))
-    ):
+    with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), warpgroup)):
         for token in range(len(np_.unit.tokens)):
             kind, number = nb.immediate(token)
             nb.call(context, builder, function, (np_, kind), (value, number))

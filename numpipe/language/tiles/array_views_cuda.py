@@ -63,9 +63,7 @@ class Block:
                 least = builder.select(
                     builder.icmp_signed("<", stop, shape[axis]), stop, shape[axis]
                 )
-                shape[axis] = builder.select(
-                    builder.icmp_signed("<", least, nb.const(0)), nb.const(0), least
-                )
+                shape[axis] = builder.select(builder.icmp_signed("<", least, 0), 0, least)
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
             if axis not in axes:
@@ -99,40 +97,36 @@ class Block:
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
         builder = self.builder
-        far = builder.mul(
-            builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64))
-        )
+        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, self.dtype.itemsize))
         return builder.add(address, far)
 
     def aligned(self, shape: Sequence[int], run: int) -> Any:
         """Return whether a block starts at a multiple of `run` columns, and the array has all its
         elements along the last dimensions, of which `shape` has the sizes."""
         builder = self.builder
-        found = builder.icmp_unsigned(
-            "==", builder.and_(self.start[-1], nb.const(run - 1)), nb.const(0)
-        )
+        found = builder.icmp_unsigned("==", builder.and_(self.start[-1], run - 1), 0)
         for axis, size in enumerate(shape, -len(shape)):
-            begin, most = self.start[axis], builder.sub(self.size[axis], nb.const(size))
-            found = builder.and_(found, builder.icmp_signed(">=", begin, nb.const(0)))
+            begin, most = self.start[axis], builder.sub(self.size[axis], size)
+            found = builder.and_(found, builder.icmp_signed(">=", begin, 0))
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
     def even(self) -> Any:
         """Return whether all rows start at multiples of the size of a pair of elements."""
-        builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
+        builder, at, nbytes = self.builder, self.base, self.dtype.itemsize
         if self.lines:
             return nb.const(1, nb.i1)
         for stride in self.stride[:-1]:
             at = builder.or_(at, builder.mul(stride, nbytes))
-        odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
-        return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
+        odd = builder.and_(at, 2 * nbytes - 1)
+        return builder.icmp_unsigned("==", odd, 0)
 
     def whole_pairs(self) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
         at once: the block starts at an even column, and the array ends before one."""
         builder = self.builder
-        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
-        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
+        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), 1)
+        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, 0))
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.
@@ -144,10 +138,10 @@ class Block:
         if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
             return nb.const(1, nb.i1)
         builder = self.builder
-        column = builder.add(own, nb.const(distance))
+        column = builder.add(own, distance)
         here = builder.icmp_unsigned("<", builder.add(self.start[-1], column), self.size[-1])
         if beyond:
-            here = builder.and_(here, builder.icmp_unsigned("<", column, nb.const(width)))
+            here = builder.and_(here, builder.icmp_unsigned("<", column, width))
         return here
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:

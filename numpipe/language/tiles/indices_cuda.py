@@ -57,7 +57,7 @@ def settled(
         vector = isinstance(part, TileType)
         each = registers(builder, part, start[axis]) if vector else [start[axis]]
         if mode == "clip":
-            each = [clipped(builder, one, builder.sub(size, nb.const(1))) for one in each]
+            each = [clipped(builder, one, builder.sub(size, 1)) for one in each]
         if mode is None:
             for one in each:
                 report(

@@ -146,9 +146,7 @@ def _finite(other: str, integers: bool) -> Emit:
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         if dtype != FLOAT32:
             return nb.const(int(integers), nb.i1)
-        return builder.fcmp_ordered(
-            other, libdevice(builder, "fabs", x), nb.ir.Constant(nb.f32, float("inf"))
-        )
+        return builder.fcmp_ordered(other, libdevice(builder, "fabs", x), float("inf"))
 
     return emit
 

@@ -91,8 +91,8 @@ def _named(name: str, register: int, op: Operand, offset: int) -> str:
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
     """Return the low half of the descriptor of a tile at `address`, marked `uniform` so that
     offsets are added in uniform registers."""
-    field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
-    low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
+    field = builder.lshr(builder.and_(address, 0x3FFFF), 4)
+    low = builder.or_(field, fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF)
     return uniform(builder, low)
 
 

@@ -60,9 +60,7 @@ def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any,
     ):
         bit = bit if inside is None else builder.and_(bit, inside)
         here = [
-            builder.add(mine, nb.const(at))
-            for at, mine in zip(place, own, strict=True)
-            if at is not None
+            builder.add(mine, at) for at, mine in zip(place, own, strict=True) if at is not None
         ]
         held = builder.or_(held, bit)
         first = (

@@ -252,12 +252,12 @@ def _span(_context: Any, start: Any, stop: Any) -> Any:
         None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
         for bound in (start, stop)
     )
-    return SpanType(*bounds)(start, stop), lambda context, builder, sig, args: nb.nothing(context)
+    yield SpanType(*bounds)(start, stop)
 
 
 @cuda_meaning(refs.whole)
 def _whole(_context: Any) -> Any:
-    return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
+    yield AllType()()
 
 
 def with_at(kind: type) -> None:
@@ -342,7 +342,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
         for axis, scale in enumerate(scales, before):
             if scale:
                 start = builder.extract_value(index, axis) if tupled else index
-                address = builder.add(address, builder.mul(start, nb.const(scale)))
+                address = builder.add(address, builder.mul(start, scale))
         return address
 
     return tile.of(layout), codegen

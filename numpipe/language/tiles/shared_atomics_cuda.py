@@ -106,12 +106,12 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
         tests = [test for test in (first, mask) if test is not None]
         own = functools.reduce(builder.and_, tests) if tests else None
         if indices is not None:
-            inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
+            inside = builder.icmp_unsigned("<", indices[element], tile.layout.shape[1])
             last = tile.layout.shape[1] - 1
             of = f"{name}: a tile {tile.layout.sides} in shared memory: index"
             within(builder, tile.debugged, of, 0, indices[element], last, False)
             chosen = inside if own is None else builder.and_(own, inside)
-            address = builder.add(base, builder.shl(indices[element], nb.const(2)))
+            address = builder.add(base, builder.shl(indices[element], 2))
         else:
             assert at is not None
             chosen, address = own, at(element)

@@ -86,7 +86,7 @@ def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
 def _write_slot(_context: Any, ref: Any, batch: Any, slot: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch, I32)
     for number, (row, column, width) in enumerate(batch.panels):
-        address = builder.add(args[2], nb.const(number * PANEL_BYTES))
+        address = builder.add(args[2], number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 

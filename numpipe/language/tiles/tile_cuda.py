@@ -153,11 +153,7 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
-        return [
-            builder.and_(word, nb.const(255))
-            for part in parts
-            for word in (part, builder.lshr(part, nb.const(8)))
-        ]
+        return [builder.and_(word, 255) for part in parts for word in (part, builder.lshr(part, 8))]
     machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
     return [
         builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part])
@@ -194,9 +190,8 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
     pairs = zip(elements[::2], elements[1::2], strict=True)
     if dtype not in INTEGERS:
         return [packed(builder, dtype, low, high) for low, high in pairs]
-    byte = nb.const(255)
     return [
-        builder.or_(builder.and_(low, byte), builder.shl(builder.and_(high, byte), nb.const(8)))
+        builder.or_(builder.and_(low, 255), builder.shl(builder.and_(high, 255), 8))
         for low, high in pairs
     ]
 
@@ -204,8 +199,8 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if isinstance(tile, InertType):
-        context, _, _ = yield tile(tile, dtype)
-        return nb.nothing(context)
+        yield tile(tile, dtype)
+        return None
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
         context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
@@ -254,7 +249,7 @@ def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
         return [
             word
             for value in values
-            for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))
+            for word in (value, builder.lshr(value, 8 * tile.dtype.itemsize))
         ]
     if tile.dtype == BOOL:
         return [builder.zext(value, nb.i32) for value in values]
@@ -266,13 +261,11 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize
         return [
-            builder.or_(
-                builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits))
-            )
+            builder.or_(builder.and_(low, (1 << bits) - 1), builder.shl(high, bits))
             for low, high in zip(words[::2], words[1::2], strict=True)
         ]
     if tile.dtype == BOOL:
-        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
+        return [builder.icmp_unsigned("!=", word, 0) for word in words]
     return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
 
 
