@@ -58,13 +58,11 @@ ENTRY = "<entry of a kernel>"
 """The file name that the entry's code has in debug information."""
 
 
-class TableType(nb.types.Type):  # type: ignore[misc]
+class TableType(nb.FieldsType):
     """The packed tensor maps: one by-value parameter, large enough for all maps that the kernel's
     code requested."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        super().__init__(name=f"tensor maps({unit.kernel}#{unit.serial})")
+    unit: Unit
 
 
 @nb.register_model(TableType)

@@ -24,10 +24,9 @@ from .unit import Unit
 I32 = nb.types.int32
 
 
-class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, unit: Unit, role: Role) -> None:
-        self.unit, self.role = unit, role
-        super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+class ContextType(source.ContextFacts, nb.FieldsType):
+    unit: Unit
+    role: Role
 
     def compiled(self, context: Any, builder: Any, value: Any) -> CompiledContext:
         return CompiledContext(self, builder, lambda: value)

@@ -10,13 +10,11 @@ from ..core.op import Op, cuda_meaning
 from .specs import OPTIONS, RECORDS, BlockSpec, block_spec
 
 
-class RecordType(nb.types.Type):  # type: ignore[misc]
+class RecordType(nb.FieldsType):
     """The type of an `Element` or a transform. The whole value is known at compile time, so the
     type counts as a literal."""
 
-    def __init__(self, value: Any) -> None:
-        self.literal_value = value
-        super().__init__(name=repr(value))
+    literal_value: Any
 
 
 nb.register_model(RecordType)(nb.models.OpaqueModel)

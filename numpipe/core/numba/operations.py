@@ -15,6 +15,7 @@ signature and a code generator. It returns None for types that it does not handl
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from .kernel_entries import Entries, Lowering
 from .llvm_ir import const, i64, nothing
 
 __all__ = [
+    "FieldsType",
     "TypingError",
     "attribute",
     "binary",
@@ -342,6 +344,19 @@ def unliteral(ty: Any) -> Any:
     if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
         return types.int32
     return types.unliteral(ty)
+
+
+class FieldsType(types.Type):  # type: ignore[misc]
+    """A type that is given by its fields, which a subclass annotates as a dataclass does. Types of
+    one class with equal fields are equal."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        given = (str(getattr(self, each.name)) for each in dataclasses.fields(self))
+        kind = type(self).__name__.removesuffix("Type").lower()
+        types.Type.__init__(self, f"{kind}({', '.join(given)})")
 
 
 # ---- LLVM representation of the values of a type -------------------------------------------------

@@ -21,16 +21,20 @@ from .partials_cuda import PIECE, add_pieces, lane_offset
 I32 = nb.types.int32
 
 
-class SumsType(nb.types.Type):  # type: ignore[misc]
+class SumsType(nb.FieldsType):
     """The type of an exchange of partial sums, which has the plan; its LLVM value is the
     context."""
 
-    def __init__(self, context: ContextType, plan: SumsPlan) -> None:
-        self.context, self.plan, self.share = context, plan, TileType(plan.share)
+    context: ContextType
+    plan: SumsPlan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.share = TileType(self.plan.share)
         self.ready, self.consumed = (
-            BarriersType(context, of, of.kind.shape) for of in (plan.ready, plan.consumed)
+            BarriersType(self.context, of, of.kind.shape)
+            for of in (self.plan.ready, self.plan.consumed)
         )
-        super().__init__(name=f"sums({context}, {plan})")
 
 
 nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())

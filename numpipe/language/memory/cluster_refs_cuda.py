@@ -23,13 +23,11 @@ from . import cluster_refs as source
 I32 = nb.types.int32
 
 
-class RemoteTileType(nb.types.Type):  # type: ignore[misc]
+class RemoteTileType(nb.FieldsType):
     """The type of a `cluster_refs.RemoteTile`. The value has the tile's address in this CTA, and
     its distance to the other CTA's tile in the cluster's address window."""
 
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"remote({tile})")
+    tile: SmemType
 
 
 nb.struct_model(RemoteTileType, lambda ty: [("address", I32), ("away", I32)])

@@ -29,7 +29,7 @@ I32, F32 = nb.types.int32, nb.types.float32
 
 
 class LaneTileType(SharedType):
-    word, together = "lane", False
+    together = False
 
     def part(self, target: Any, index: Any) -> Any:
         if not all(map(is_integer, index_parts(index))):
@@ -41,14 +41,12 @@ class LaneTileType(SharedType):
         )
 
 
-class LaneElementType(nb.types.Type):  # type: ignore[misc]
+class LaneElementType(nb.FieldsType):
     """The Numba type of a `per_lane.LaneElement`; its value is the address."""
 
     operand = source.LaneElement.operand
 
-    def __init__(self, tile: LaneTileType) -> None:
-        self.tile = tile
-        super().__init__(name=f"element({tile})")
+    tile: LaneTileType
 
     def update(self, name: str, value: Any) -> Any:
         source.check_update(name, self.tile, value)

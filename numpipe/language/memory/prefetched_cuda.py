@@ -24,13 +24,14 @@ from .scratch_cuda import BarriersType, barrier_address
 I32, I64 = nb.types.int32, nb.types.int64
 
 
-class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, landed: BarriersType) -> None:
-        self.ref = ref
-        self.landed = landed
-        self.role = landed.context.role
-        self.specialized = ref.unit.warp_specialized
-        super().__init__(name=f"prefetched({ref}, {landed})")
+class PrefetchedType(source.TableFacts, nb.FieldsType):
+    ref: GmemType
+    landed: BarriersType
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.role = self.landed.context.role
+        self.specialized = self.ref.unit.warp_specialized
 
 
 nb.struct_model(

@@ -61,15 +61,15 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         )
 
 
-class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
+class BarriersType(source.BarrierFacts, nb.FieldsType):
     """The Numba type of barriers of an allocation, in one role; the value holds the context and the
     number of the first barrier."""
 
     operand = "barrier"
 
-    def __init__(self, context: ContextType, plan: BarrierPlan, shape: tuple[int, ...]) -> None:
-        self.context, self.plan, self.shape = context, plan, shape
-        super().__init__(name=f"barriers({context}, {plan}, {shape})")
+    context: ContextType
+    plan: BarrierPlan
+    shape: tuple[int, ...]
 
     def at(self, target: AtType, index: Any) -> Any:
         parts = index_parts(index)

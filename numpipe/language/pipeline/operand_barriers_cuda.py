@@ -15,10 +15,10 @@ from .steps_cuda import LoopType
 I32 = nb.types.int32
 
 
-class BarrierType(source.StepBarrier, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ring: RingType, kind: str, part: int) -> None:
-        source.StepBarrier.__init__(self, ring, kind, part)
-        nb.types.Type.__init__(self, name=f"barrier({ring}, {kind}, {part})")
+class BarrierType(nb.FieldsType, source.StepBarrier):
+    ring: RingType
+    kind: str
+    part: int
 
 
 nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])

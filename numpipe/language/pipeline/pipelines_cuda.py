@@ -47,10 +47,8 @@ def _before_loop(_context: Any, value: Any) -> Any:
 I32 = nb.types.int32
 
 
-class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plans: tuple[RingPlan, ...]) -> None:
-        Allocations.__init__(self, plans)
-        nb.types.Type.__init__(self, name=f"allocations({plans})")
+class AllocationsType(nb.FieldsType, Allocations):
+    plans: tuple[RingPlan, ...]
 
 
 class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]

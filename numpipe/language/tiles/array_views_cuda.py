@@ -15,14 +15,15 @@ from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
 
-class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
-    def __init__(
-        self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...], placed: bool
-    ) -> None:
-        self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
-        self.placed = placed
-        name = f"view({ref}, {axes}, {shape}{', not placed' * (not placed)})"
-        super().__init__(name=name)  # type: ignore[call-arg]
+class ViewType(nb.FieldsType, source.GmemView):
+    ref: GmemType
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    placed: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.dtype = self.ref.arg.dtype
 
 
 nb.struct_model(
@@ -220,7 +221,8 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
     axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
     unlimited(parts, f"{of.arg.name}.at[…]")
-    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes), source.placed(parts))
+    sizes = tuple(parts[axis].size for axis in axes)
+    result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of
     place = context.make_tuple(

@@ -16,10 +16,9 @@ from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, registers
 
 
-class IndexType(nb.types.Type, Index):  # type: ignore[misc]
-    def __init__(self, value: Any, mode: str) -> None:
-        self.value, self.mode = value, mode
-        super().__init__(name=f"index({value}, {mode})")  # type: ignore[call-arg]
+class IndexType(nb.FieldsType, Index):
+    value: Any
+    mode: str
 
 
 nb.struct_model(IndexType, lambda ty: [("value", ty.value)])

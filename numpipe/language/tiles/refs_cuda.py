@@ -14,6 +14,7 @@ from ...plan.context import StoringFacts
 from ...plan.context_cuda import CompiledContext, ContextType
 from ...plan.layout import Layout
 from ...plan.outside_cuda import within
+from ...plan.plans import ArrayArg
 from ...plan.roles import Role
 from ...plan.unit import Unit
 from . import refs
@@ -80,31 +81,19 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
         super().__init__(name=":")
 
 
-class SharedType(nb.types.Type):  # type: ignore[misc]
+class SharedType(nb.FieldsType):
     """The type of a `refs.SharedTile`. `debugged`: the unit, in a kernel compiled with debug, which
     its records of hazards refer to."""
 
-    what, word = "a shared-memory tile", "smem"
+    what = "a shared-memory tile"
     together = True
     """whether all lanes of a warpgroup have the same indices"""
 
-    def __init__(
-        self,
-        layout: Layout,
-        dtype: np.dtype,
-        debugged: Unit | None,
-        role: Role,
-        writable: bool = False,
-    ) -> None:
-        self.layout = layout
-        self.dtype = dtype
-        self.debugged = debugged
-        self.role = role
-        self.writable = writable
-        of = f", {debugged.kernel}#{debugged.serial}" if debugged else ""
-        super().__init__(
-            name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})"
-        )
+    layout: Layout
+    dtype: np.dtype
+    debugged: Unit | None
+    role: Role
+    writable: bool = False
 
     def of(self: _S, layout: Layout) -> _S:
         """Return the type of a view of this tile with this layout."""
@@ -129,28 +118,24 @@ class SmemType(SharedType, refs.SmemLike):
     pass
 
 
-class AtType(nb.types.Type):  # type: ignore[misc]
+class AtType(nb.FieldsType):
     """The type of ``x.at``. Indexing it gives a view, typed by the method `at` of the type of x."""
 
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        super().__init__(name=f"at({of})")
+    of: Any
 
 
-class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
+class GmemType(StoringFacts, nb.FieldsType):
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
     elements belong to a lane."""
 
-    def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
-        self.unit = unit
-        self.index = index
-        self.role = role
-        self.arg = unit.arrays[index]
-        self.by_lane = by_lane
-        nb.types.Type.__init__(
-            self,
-            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})",
-        )
+    unit: Unit
+    index: int
+    role: Role
+    by_lane: bool = False
+
+    @property
+    def arg(self) -> ArrayArg:
+        return self.unit.arrays[self.index]
 
     @property
     def np(self) -> ContextType:

@@ -20,12 +20,15 @@ from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, registers
 
 
-class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
+class IndexedType(nb.FieldsType, source.IndexedLike):
     """The Numba type of `shared_atomics.Indexed`."""
 
-    def __init__(self, tile: SmemType, index: TileType) -> None:
-        self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
-        super().__init__(name=f"indexed({tile}, {index})")
+    tile: SmemType
+    index: TileType
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.form = source.index_form(self.tile, self.index)
 
 
 nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])

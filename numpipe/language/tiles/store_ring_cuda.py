@@ -18,25 +18,14 @@ from .tile_cuda import TileType, words
 from .tma_cuda import Copy
 
 
-class BatchType(nb.types.Type):  # type: ignore[misc]
+class BatchType(nb.FieldsType):
     """The type of a `Batch`; its value is the value of the whole tile."""
 
-    def __init__(
-        self,
-        tile: TileType,
-        panels: tuple[tuple[int, int, int], ...],
-        inner: int,
-        axes: tuple[int, ...],
-        reduction: str,
-    ) -> None:
-        self.tile = tile
-        self.panels = panels
-        self.inner = inner
-        self.axes = axes
-        self.reduction = reduction
-        super().__init__(
-            name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})"
-        )
+    tile: TileType
+    panels: tuple[tuple[int, int, int], ...]
+    inner: int
+    axes: tuple[int, ...]
+    reduction: str
 
 
 nb.machine_model(BatchType, lambda ty: ty.tile.machine)

@@ -50,15 +50,18 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         )
 
 
-class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
+class InFlightType(nb.FieldsType, TileLike):
     """The type of a tile that a wgmma may still be writing: it must be waited for before it is
     read."""
 
     what = "a register tile"
 
-    def __init__(self, tile: TileType, role: Role) -> None:
-        self.tile, self.form, self.role = tile, tile.form, role
-        super().__init__(name=f"in flight({tile}, {role})")
+    tile: TileType
+    role: Role
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.form = self.tile.form
 
     def unify(self, context: Any, other: Any) -> Any:
         return self if other == self.tile else None
