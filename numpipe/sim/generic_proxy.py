@@ -30,7 +30,7 @@ def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: s
     """Record the `nbytes` that each warp touches at each of its addresses, for all warps or the
     first ones."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
-    who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
+    who.elapse_moving(nbytes * addresses.size)
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
 
 
@@ -94,7 +94,7 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
-    who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
+    who.elapse_moving(16 * chunks.size)
     return chunks
 
 
@@ -197,7 +197,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
             who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4"
         )
     who.sm.memory.check_range(who, address, address + 4, operation)
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
     word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address : address + 4]
     return word
@@ -231,7 +231,7 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
-    who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
+    who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), reduction)

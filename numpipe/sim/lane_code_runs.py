@@ -381,5 +381,5 @@ def each(
         who.breathe()
         warp = _Warp(who, number)
         results += warp.run(function, arguments[WARP * number : WARP * (number + 1)])
-        who.elapse(-(-warp.moved // who.sm.costs.generic_bytes))
+        who.elapse_moving(warp.moved)
     return results

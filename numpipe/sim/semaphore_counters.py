@@ -128,7 +128,7 @@ def signal(
             hazard="out-of-bounds",
             fix="add 1 or more: a semaphore is an int32, and only grows",
         )
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     who.breathe()
     who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
     if not who.knows(who.sm.clocks.grid + rank):
@@ -154,7 +154,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
     race_report.one_lane(who, "ld.acquire.sys")
     gpu, value = who.sm.gpu or 0, int(value)
     semaphore = _of(who, semaphores, index, gpu, what, "a wait")
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     who.breathe(lambda: semaphore.count >= value)
     who.sm.scheduler.touch(("semaphore", gpu, int(index)), AWAIT)
     if semaphore.count < value:
@@ -167,7 +167,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
     assert came is not None
     who.acquire(who.sm.clocks.widen(came.vector))
     who.time = max(who.time, came.time)
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
 
 
 def hints(sm: SM) -> list[Hint]:

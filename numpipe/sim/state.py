@@ -411,6 +411,16 @@ class Warpgroup(Warps):
     def elapse(self, cycles: int) -> None:
         self.time += cycles
 
+    def elapse_issue(self) -> None:
+        self.time += self.sm.costs.issue
+
+    def elapse_wait(self) -> None:
+        self.time += self.sm.costs.wait
+
+    def elapse_moving(self, nbytes: int) -> None:
+        """Take the time of an ordinary shared-memory access."""
+        self.time += -(-nbytes // self.sm.costs.generic_bytes)
+
 
 class SM:
     """One CTA on its SM. `gmem` outlives it.

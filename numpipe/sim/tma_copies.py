@@ -330,7 +330,7 @@ def store(
 
 
 def commit(who: Warpgroup) -> None:
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     groups = who.bulk_groups
     groups.committed.append(groups.uncommitted)
     groups.uncommitted = []
@@ -362,7 +362,7 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
         who.block(groups, pending=pending)
     else:
         who.time = at
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     # only the lane that stored learns this; warps 1 to 3 learn it through a barrier
     lane, clocks = who.vectors[0], who.sm.clocks
     for counter in (

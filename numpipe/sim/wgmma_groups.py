@@ -359,7 +359,7 @@ class Products:
 def fence(who: Warpgroup) -> None:
     race_report.collective(who, "wgmma_fence")
     products = who.products
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     products.fences += 1
     products.fenced = True
 
@@ -413,7 +413,7 @@ def synchronous(who: Warpgroup, adds: int, dtype: np.dtype, product: Product) ->
 def commit(who: Warpgroup) -> None:
     race_report.collective(who, "wgmma_commit")
     products = who.products
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     products.groups.append(products.issued)
     products.fenced = False
 
@@ -440,5 +440,5 @@ def wait(who: Warpgroup, pending: int) -> None:
             who.block(WaitReason("drain", text), pending=pending)
         products.drained = max(products.drained, products.until)
         products.check_operands()
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     who.learn(DRAINED, products.drained)
