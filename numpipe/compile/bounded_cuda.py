@@ -136,21 +136,21 @@ def trap() -> None:
 @entry_operation
 def words(_context: Any) -> Any:
     """Return the address of the CTA's words."""
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.external(builder, "np_words", nb.i32)
 
 
 @entry_operation
 def base(_context: Any) -> Any:
     """Return the address at which the CTA's shared memory begins."""
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.shared_base(builder)
 
 
 @entry_operation
 def control(_context: Any) -> Any:
     """Return the address of the control block."""
-    _, builder, _ = yield I64()
+    _, builder, _ = yield I64
     return builder.ptrtoint(outside_cuda.control(builder), nb.i64)
 
 

@@ -84,7 +84,7 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
     its code."""
 
     def typer(_context: Any, *types: Any) -> Any:
-        context, builder, values = yield result(*types)
+        context, builder, values = yield result
         return emit(context, builder, *values)
 
     return entry_operation(typer)
@@ -197,7 +197,7 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
 
     def typer(typing_context: Any, function: Any, *args: Any) -> Any:
         function.get_call_type(typing_context, args, {})
-        context, builder, values = yield nb.types.void(function, *args)
+        context, builder, values = yield nb.types.void
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
             nb.call(context, builder, function, args, values[1:])

@@ -312,7 +312,7 @@ def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> 
     result = nb.types.Tuple(
         [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
     )
-    context, builder, args = yield result(a, b, *literals)
+    context, builder, args = yield result
     values = [
         nb.call(context, builder, f, (a, b, *literals), args)[1]
         for f in (arith.floordiv, arith.mod)
@@ -330,7 +330,7 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
         return codegen(context, builder, sig, args)
     dtype = arith.common(of, int)
     ty = type_of(dtype)
-    context, builder, args = yield ty(a, n, *literals)
+    context, builder, args = yield ty
 
     def product(x: Any, y: Any) -> Any:
         return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
@@ -365,7 +365,7 @@ def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> 
     def typer(_context: Any, a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
         if inert is not None:
-            yield inert(a, b)
+            yield inert
         elif isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer):
             _, builder, args = yield I32(I32, I32)
             return emit(builder, *args)

@@ -37,7 +37,7 @@ def elected_in_warp(builder: Any) -> Any:
 @cuda_meaning(one_lane)
 def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
     function.get_call_type(typing_context, args, {})
-    context, builder, values = yield nb.types.void(function, *args)
+    context, builder, values = yield nb.types.void
     with builder.if_then(elected(builder)):
         nb.call(context, builder, function, args, values[1:])
     nb.join(builder)
@@ -51,7 +51,7 @@ def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
             f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
     inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
-    context, builder, values = yield nb.types.void(function, *args)
+    context, builder, values = yield nb.types.void
     lane = builder.and_(nb.thread_index(builder), 31)
     cast = [
         context.cast(builder, v, t, s)

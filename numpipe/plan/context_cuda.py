@@ -75,7 +75,7 @@ def new_context(unit: Unit, role: Role) -> Any:
     LLVM promotes them to registers."""
 
     def typer(_context: Any) -> Any:
-        _, builder, _ = yield ContextType(unit, role)()
+        _, builder, _ = yield ContextType(unit, role)
         array = nb.ir.ArrayType(nb.i32, STATE)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
@@ -117,7 +117,7 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield result(np_)
+        _, builder, args = yield result
         return function(builder, np_.unit, args[0])
 
 
@@ -126,7 +126,7 @@ def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: 
     holds = getattr(holder, nb.literal(fact))
     if holds:
         nb.returns(typing_context, function, (holder, *args))
-    context, builder, values = yield nb.types.void(holder, fact, function, *args)
+    context, builder, values = yield nb.types.void
     if holds:
         nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
 
@@ -135,7 +135,7 @@ def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: 
 def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
     for kind in values:
         nb.returns(typing_context, function, (kind, *args))
-    context, builder, given = yield nb.types.void(values, function, *args)
+    context, builder, given = yield nb.types.void
     for number, kind in enumerate(values):
         nb.call(
             context,
@@ -160,7 +160,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
             function, argtypes = next(rest)
             if np_.computes:
                 nb.returns(typing_context, function, argtypes)
-            context, builder, args = yield nb.types.void(np_, *given)
+            context, builder, args = yield nb.types.void
             if np_.computes:
                 try:
                     rest.send((context, builder, args))
@@ -175,7 +175,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
 def _axis(what: str) -> Any:
     def typer(_context: Any, name: Any) -> Any:
         axis = nb.literal(name)
-        _, builder, _ = yield I32(name)
+        _, builder, _ = yield I32
         return nb.external(builder, axis_symbol(what, axis), nb.i32)
 
     return typer
@@ -189,7 +189,7 @@ def _program(operation: Any, name: str, register: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, axis: Any) -> Any:
         dimension = "xyz"[source.checked_axis(name, axis)]
-        _, builder, _ = yield I32(axis)
+        _, builder, _ = yield I32
         return nb.special(builder, f"{register}.{dimension}")
 
 
@@ -209,7 +209,7 @@ def _folded(operation: Any, what: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, dimension: Any) -> Any:
         number = nb.literal(dimension)
-        _, builder, _ = yield I32(dimension)
+        _, builder, _ = yield I32
         return nb.external(builder, program_symbol(what, number), nb.i32)
 
 
@@ -219,13 +219,13 @@ _folded(source.folded_size, "size")
 
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.block_number(builder)
 
 
 @cuda_meaning(source.cta_count)
 def cta_count(_context: Any) -> Any:
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
 
@@ -339,7 +339,7 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     result = I32 if np_.numbered else InertType("the warpgroup axis")
-    _, builder, args = yield result(np_)
+    _, builder, args = yield result
     if not np_.numbered:
         return None
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
@@ -347,5 +347,5 @@ def _warpgroup_part(_context: Any, np_: Any) -> Any:
 
 @cuda_meaning(source.gpu_index)
 def _gpu_index(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield I32(np_)
+    _, builder, args = yield I32
     return builder.load(counter_pointer(builder, args[0], GPU))

@@ -100,7 +100,7 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         else:
             text.append(_conversion(*part))
             printed.append(part)
-    context, builder, args = yield nb.types.void(np_, format, *values)
+    context, builder, args = yield nb.types.void
     with _speaker(builder, np_):
         given = list(nb.block_index(builder))
         if np_.computes:
@@ -126,9 +126,7 @@ def _check(
     inert = isinstance(condition, InertType)
     if not inert:
         check_condition(_kind(condition), _described(condition))
-    context, builder, args = yield nb.types.void(
-        np_, condition, message, statement, file, line, always
-    )
+    context, builder, args = yield nb.types.void
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
         # each lane has its own condition

@@ -124,7 +124,7 @@ def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
 def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
-    context, builder, args = yield nb.types.void(ring, event, step, part)
+    context, builder, args = yield nb.types.void
     state = nb.fields(context, builder, ring, args[0]).np
     record(
         builder,
@@ -143,7 +143,7 @@ def _of_region(operation: Any, kind: str) -> None:
         text = immediate("region", "name", name)
         if not isinstance(text, str):
             raise SpecError(f"region: name must be a string, got {text!r}")
-        _, builder, args = yield nb.types.void(np_, name)
+        _, builder, args = yield nb.types.void
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 
 
@@ -153,13 +153,13 @@ _of_region(source.region_end, "region end")
 
 @cuda_meaning(source.mark_tile)
 def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, tile)
+    context, builder, args = yield nb.types.void
     record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
 def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-    context, builder, args = yield nb.types.void(ref, event)
+    context, builder, args = yield nb.types.void
     if ref.unit.params.profile_space:
         record(builder, ref.unit, nb.fields(context, builder, ref, args[0]).np, kind, nb.const(0))

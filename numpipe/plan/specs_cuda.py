@@ -41,7 +41,7 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
-        yield RecordType(operation.function(value))(value)
+        yield RecordType(operation.function(value))
 
 
 for _operation in RECORDS.values():
@@ -62,5 +62,5 @@ def _block_spec(_context: Any, *given: Any) -> Any:
     spec = SpecType(
         block_spec.function(*given[:at], function, *given[at + 1 : len(OPTIONS)], *facts), index_map
     )
-    context, builder, args = yield spec(*given)
+    context, builder, args = yield spec
     return nb.struct(context, builder, spec, index_map=args[at])

@@ -5,7 +5,8 @@ A typer is a generator function that generates code after its `yield`, or a func
 signature and a code generator. It returns None for types that it does not handle::
 
     def typer(typing_context, ring, k):                 # types
-        # yields the call's signature, and gets what it generates LLVM code with
+        # yields the call's signature, and gets what it generates LLVM code with; or only the type
+        # of the result, if the arguments are used as they are given
         context, builder, args = yield I32(ring, I32)
         return builder.add(args[1], …)                  # None: no value
 
@@ -68,10 +69,11 @@ Typer = Callable[..., Any]
 def _in_two(typer: Typer) -> Typer:
     """Turn a typer that may be a generator function into one that returns (signature, codegen) or
     None."""
+    parameters = inspect.signature(typer)
 
     @functools.wraps(typer)  # Numba reads parameter names from it
-    def typed(*types: Any, **named: Any) -> Any:
-        answer: Any = typer(*types, **named)
+    def typed(*given: Any, **named: Any) -> Any:
+        answer: Any = typer(*given, **named)
         if not inspect.isgenerator(answer):
             return answer
         waiting: list[Any] = [answer]
@@ -79,12 +81,14 @@ def _in_two(typer: Typer) -> Typer:
             sig = next(answer)
         except StopIteration as end:
             return end.value
+        if isinstance(sig, types.Type):
+            sig = sig(*parameters.bind(*given, **named).args[1:])
 
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if waiting:
                 rest = waiting.pop()
             else:  # the code of another call with these types
-                rest = typer(*types, **named)
+                rest = typer(*given, **named)
                 next(rest)
             try:
                 rest.send((context, builder, args))
@@ -94,6 +98,7 @@ def _in_two(typer: Typer) -> Typer:
 
         return sig, codegen
 
+    vars(typed)["__signature__"] = parameters  # Numba reads it at each call
     return typed
 
 
@@ -101,7 +106,6 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
     """Return the Numba type of a callable implemented by `typer`, which Numba calls with the typing
     context and the argument types."""
     typer = _in_two(typer)
-    vars(typer)["__signature__"] = inspect.signature(typer)  # Numba reads it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
     template._impl_cache, template._overload_cache = Entries(key), Entries(key)
     lowering = Lowering(key)

@@ -103,7 +103,7 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
 @cuda_meaning(source.send)
 def _send(_context: Any, sums: Any, tile: Any) -> Any:
     plan, size = sums.plan, sums.plan.size
-    context, builder, args = yield sums.share(sums, tile)
+    context, builder, args = yield sums.share
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
     # rotated until this CTA's share comes first, because registers cannot be indexed
@@ -141,7 +141,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
 
 @cuda_meaning(source.add)
 def _add(_context: Any, sums: Any, tile: Any) -> Any:
-    context, builder, args = yield tile(sums, tile)
+    context, builder, args = yield tile
     total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)

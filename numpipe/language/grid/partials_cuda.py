@@ -29,7 +29,7 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     adds = not none and work.role.computes
     if adds:
         nb.returns(typing_context, source.combined, (work, acc, part))
-    context, builder, args = yield acc(acc, part, work)
+    context, builder, args = yield acc
     return (
         nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1]
         if adds
@@ -145,7 +145,7 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
 
 @cuda_meaning(source.parts_together)
 def _parts_together(_context: Any, work: Any, tile: Any) -> Any:
-    yield I32(work, tile)
+    yield I32
     return nb.const(source.together(work.unit, tile.shape))
 
 

@@ -32,7 +32,7 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-    context, builder, args = yield ring(np_, site)
+    context, builder, args = yield ring
     return nb.struct(context, builder, ring, np=args[0])
 
 
@@ -48,7 +48,7 @@ def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> An
     fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
         nb.returns(typing_context, function, (np_, *args))
-    context, builder, values = yield nb.types.void(np_, function, *args)
+    context, builder, values = yield nb.types.void
     if fetches:
         with (
             contextlib.nullcontext()
@@ -103,7 +103,7 @@ def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
 
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, in_turns)
+    context, builder, args = yield nb.types.void
     if nb.literal(in_turns) and np_.unit.turns > 1:
         own = np_.compiled(context, builder, args[0])
         own.turn = source.away(own, own.state[source.AWAY])
@@ -124,7 +124,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
-    context, builder, args = yield nb.types.void(np_)
+    context, builder, args = yield nb.types.void
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):

@@ -40,7 +40,7 @@ nb.constant_attributes(
 def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
     axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
     result = RemoteTileType(tile)
-    context, builder, args = yield result(np_, tile, cluster_idx, cluster_dim)
+    context, builder, args = yield result
     if not np_.computes:
         return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
@@ -56,7 +56,7 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
     whole = ref.tile
     parts, starts = part_of(whole, index)
     result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
-    context, builder, args = yield result(ref, index)
+    context, builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
     fields = nb.fields(context, builder, ref, args[0])

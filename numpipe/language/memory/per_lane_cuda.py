@@ -35,7 +35,7 @@ class LaneTileType(SharedType):
         if not all(map(is_integer, index_parts(index))):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
-        context, builder, args = yield LaneElementType(self)(target, index)
+        context, builder, args = yield LaneElementType(self)
         return _place(
             context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1]
         )
@@ -82,7 +82,7 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any) -> Any:
-        _, builder, _ = yield I32()
+        _, builder, _ = yield I32
         thread = nb.thread_index(builder)
         return thread if mask is None else builder.and_(thread, mask)
 
@@ -163,7 +163,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
-    context, builder, args = yield nb.types.void(mask)
+    context, builder, args = yield nb.types.void
     nb.emit_asm(
         builder,
         nb.void,

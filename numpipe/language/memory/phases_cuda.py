@@ -32,21 +32,21 @@ nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
 
 @cuda_meaning(source.next_phase)
 def _next_phase(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield I32(barrier)
+    context, builder, args = yield I32
     pointer, number = _word(context, builder, barrier, args[0])
     return builder.and_(builder.lshr(builder.load(pointer), number), 1)
 
 
 @cuda_meaning(source.passed)
 def _passed(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void(barrier)
+    context, builder, args = yield nb.types.void
     pointer, number = _word(context, builder, barrier, args[0])
     builder.store(builder.xor(builder.load(pointer), builder.shl(1, number)), pointer)
 
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void(barrier)
+    context, builder, args = yield nb.types.void
     arrive(
         typing_context,
         context,
@@ -63,9 +63,9 @@ def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
 def _test(_context: Any, barrier: Any) -> Any:
     source.check_test(barrier)
     if not barrier.context.computes:
-        yield InertType(source.STATE)(barrier)
+        yield InertType(source.STATE)
         return None
-    context, builder, args = yield nb.types.boolean(barrier)
+    context, builder, args = yield nb.types.boolean
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
     complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]

@@ -88,7 +88,7 @@ def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any)
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
     nb.returns(typing_context, source.begin, (result,))
-    context, builder, args = yield result(np_, site, table, size)
+    context, builder, args = yield result
     array = nb.fields(context, builder, table, args[2])
     first = nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
     value = nb.struct(
@@ -113,9 +113,7 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
     lacks = inert is not None and not table.role.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
-    context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(
-        table, index
-    )
+    context, builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:
         return None
     fields = nb.fields(context, builder, table, args[0])

@@ -37,7 +37,7 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     sent = TileType(source.sent_form(tile.form))
-    context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
+    context, builder, args = yield nb.types.void
     if not np_.computes:
         return
     place = cluster_place(builder, dims)

@@ -35,7 +35,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         tile, further = (
             view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         )
-        context, builder, args = yield tile(target, index)
+        context, builder, args = yield tile
         address = nb.fields(
             context, builder, self, nb.fields(context, builder, target, args[0]).of
         ).address
@@ -75,7 +75,7 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
         parts = index_parts(index)
         left = source.check_barriers(self.shape, parts)
         result = BarriersType(self.context, self.plan, left)
-        context, builder, args = yield result(target, index)
+        context, builder, args = yield result
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
         number = _linear(
             context,
@@ -187,7 +187,7 @@ def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) ->
 def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    context, builder, args = yield result(np_, site, kind)
+    context, builder, args = yield result
     return _value(context, builder, result, tree, np_, args[0])
 
 
@@ -196,7 +196,7 @@ def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
     shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
-    context, builder, args = yield result(np_, site, kind, axes)
+    context, builder, args = yield result
     return _value(context, builder, result, tree, np_, args[0])
 
 
@@ -215,7 +215,7 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
         kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)
     ]
     result = nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield result(np_, site, function, *given)
+    context, builder, args = yield result
     values = [
         value if tree is None else _value(context, builder, ty, tree, np_, args[0])
         for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)

@@ -60,7 +60,7 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
 
 @cuda_meaning(source.complete_stores)
 def _complete_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void(np_)
+    context, builder, _ = yield nb.types.void
     none, value = nb.immediate(0)
     nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
 

@@ -62,7 +62,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             computes = barrier.ring.context.computes
         if computes:
             nb.returns(typing_context, called, argtypes)
-        context, builder, args = yield nb.types.void(barrier, *predicate)
+        context, builder, args = yield nb.types.void
         if computes:
             if called is function:
                 value = nb.fields(context, builder, barrier, args[0])
@@ -74,7 +74,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
 def _barrier_test(typing_context: Any, barrier: Any) -> Any:
     source.check_tested(barrier)
     result = nb.returns(typing_context, phases.test, (barrier,))
-    context, builder, args = yield result(barrier)
+    context, builder, args = yield result
     return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 

@@ -41,7 +41,7 @@ from .steps_cuda import LoopType
 
 @cuda_meaning(source.before_loop)
 def _before_loop(_context: Any, value: Any) -> Any:
-    yield nb.types.literal(source.before_loop.function(value))(value)
+    yield nb.types.literal(source.before_loop.function(value))
 
 
 I32 = nb.types.int32
@@ -320,7 +320,7 @@ def _steps(
         nb.literal(turns) or (),
         True,
     )
-    context, builder, args = yield result(pipe, refs, nested, groups, unpacked, waited, turns, last)
+    context, builder, args = yield result
     return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 

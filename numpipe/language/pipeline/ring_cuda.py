@@ -122,7 +122,7 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
-        context, _, _ = yield type(ring, *given)
+        context, _, _ = yield type
         return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
 
 
@@ -151,7 +151,7 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
     ]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
-    context, builder, values = yield nb.types.void(ring, parts, part, function, *args)
+    context, builder, values = yield nb.types.void
     for kind, number in numbers:
         nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
 
@@ -185,7 +185,7 @@ def blocks_in(ring: RingValue, steps: Any) -> Any:
 
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
-    context, builder, args = yield I32(ring)
+    context, builder, args = yield I32
     value = RingValue(context, builder, ring, args[0])
     return blocks_in(value, value.steps).value
 

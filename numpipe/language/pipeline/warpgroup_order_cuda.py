@@ -16,7 +16,7 @@ I32 = nb.types.int32
 @cuda_meaning(source.place_of)
 def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
     unit, first = np_.unit, np_.unit.token_barrier(nb.literal(number))
-    _, builder, args = yield I32(np_, number, further)
+    _, builder, args = yield I32
     place = own_warpgroup(builder, args[0])
     if nb.literal(further):
         following = builder.add(place, 1)
@@ -40,11 +40,11 @@ def _over_tokens(
 @cuda_meaning(source.begin_tokens)
 def _begin_tokens(_context: Any, np_: Any, names: Any) -> Any:
     np_.unit.tokens = nb.literal(names)
-    context, builder, args = yield nb.types.void(np_, names)
+    context, builder, args = yield nb.types.void
     _over_tokens(context, builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
 
 
 @cuda_meaning(source.end_tokens)
 def _end_tokens(_context: Any, np_: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_)
+    context, builder, args = yield nb.types.void
     _over_tokens(context, builder, np_, args[0], 0, source.await_token)

@@ -223,7 +223,7 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     unlimited(parts, f"{of.arg.name}.at[…]")
     sizes = tuple(parts[axis].size for axis in axes)
     result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
-    context, builder, args = yield result(target, index)
+    context, builder, args = yield result
     ref = nb.fields(context, builder, target, args[0]).of
     place = context.make_tuple(
         builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1])

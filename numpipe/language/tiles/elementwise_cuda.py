@@ -313,7 +313,7 @@ nb.binary(operator.pow, _power, literals=True)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     plan = source.plan_where((mask, x, y), *map(nb.literal, literals))
     if plan is None:
-        yield source.without_value((mask, x, y))(mask, x, y, *literals)
+        yield source.without_value((mask, x, y))
         return None
     if not plan.result.shape:
         of = type_of(plan.computed)
@@ -393,7 +393,7 @@ def inside_of(builder: Any, form: Form) -> list[Any]:
 def _iota(_context: Any, shape: Any, axis: Any) -> Any:
     form, along = source.iota_form(shape, axis)
     tile = TileType(form)
-    _, builder, _ = yield tile(shape, axis)
+    _, builder, _ = yield tile
     found = []
     for each in each_way(form):
         own = place_of(builder, TileType(each))

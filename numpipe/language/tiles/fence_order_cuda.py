@@ -15,7 +15,7 @@ ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
 def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
-    _, builder, _ = yield nb.types.void(*tiles)
+    _, builder, _ = yield nb.types.void
     if any(tile.writable and tile.role.computes for tile in tiles):
         nb.external(builder, symbol, nb.void)
 

@@ -191,7 +191,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
     result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
-    context, builder, args = yield result(ref, index)
+    context, builder, args = yield result
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = settled(context, builder, ref, args[0], index, args[1])

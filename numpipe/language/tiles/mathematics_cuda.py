@@ -164,7 +164,7 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
         types, sum((bits >> number & 1) << place for place, number in enumerate(present))
     )
     if plan is None:
-        yield without_value(types)(a, a_min, a_max, *literals)
+        yield without_value(types)
         return None
 
     def clipped(maximum: Packed, minimum: Packed) -> Packed:

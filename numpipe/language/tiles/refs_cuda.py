@@ -109,7 +109,7 @@ class SharedType(nb.FieldsType):
 
     def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
-        context, builder, args = yield part(target, index)
+        context, builder, args = yield part
         place = inside(builder, self, index, args[1], "tile.at[…]")
         return address(builder, nb.fields(context, builder, target, args[0]).of, place)
 
@@ -237,12 +237,12 @@ def _span(_context: Any, start: Any, stop: Any) -> Any:
         None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
         for bound in (start, stop)
     )
-    yield SpanType(*bounds)(start, stop)
+    yield SpanType(*bounds)
 
 
 @cuda_meaning(refs.whole)
 def _whole(_context: Any) -> Any:
-    yield AllType()()
+    yield AllType()
 
 
 def with_at(kind: type) -> None:

@@ -37,7 +37,7 @@ nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", 
 @method_of(SharedType, "indexed")
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
-    context, builder, args = yield result(target, index)
+    context, builder, args = yield result
     return nb.struct(
         context,
         builder,

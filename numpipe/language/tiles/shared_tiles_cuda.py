@@ -138,7 +138,7 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield result(whole, index)
+    context, builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (whole,), (args[0],))
@@ -183,7 +183,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield nb.types.none(whole, index, value)
+    context, builder, args = yield nb.types.none
     if not whole.role.computes:
         return
     nb.call(context, builder, before_access, (whole,), (args[0],))

@@ -129,7 +129,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
         return None
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
-        context, builder, args = yield nb.types.none(ref, index, tile)
+        context, builder, args = yield nb.types.none
         if ref.role.computes:
             at = settled(context, builder, ref, args[0], index, args[1], True)
             write_element(context, builder, ref, args[0], at, args[2], tile)
@@ -140,7 +140,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     laid = TileType(stored_form(stored.form, parts))
     write = writing(typing_context, ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
-    context, builder, args = yield nb.types.none(ref, index, tile)
+    context, builder, args = yield nb.types.none
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
         if known

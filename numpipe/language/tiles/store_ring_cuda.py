@@ -58,14 +58,14 @@ def write_panel(
 
 @cuda_meaning(source.await_staging)
 def _await_staging(_context: Any, ref: Any) -> Any:
-    context, builder, _ = yield nb.types.void(ref)
+    context, builder, _ = yield nb.types.void
     none, value = nb.immediate(0)
     return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
 
 
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
-    _, builder, args = yield nb.types.void(ref, batch)
+    _, builder, args = yield nb.types.void
     for number, (row, column, width) in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
@@ -81,7 +81,7 @@ def _write_slot(_context: Any, ref: Any, batch: Any, slot: Any) -> Any:
 
 @cuda_meaning(source.show)
 def _show(_context: Any) -> Any:
-    context, builder, _ = yield nb.types.void()
+    context, builder, _ = yield nb.types.void
     nb.call(context, builder, fence.proxy_async, (), ())
     nb.call(context, builder, barrier.warp_sync, (), ())
 
@@ -122,7 +122,7 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
 
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void(np_)
+    context, builder, _ = yield nb.types.void
     if np_.unit.stores:
         none, value = nb.immediate(0)
         alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)

@@ -202,7 +202,7 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if isinstance(tile, InertType):
-        yield tile(tile, dtype)
+        yield tile
         return None
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
@@ -210,7 +210,7 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
         return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
-    _, builder, args = yield result(tile, dtype)
+    _, builder, args = yield result
     return converted(builder, have, args[0], result)
 
 
@@ -276,7 +276,7 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
 def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
-    _, builder, args = yield result(tile, dtype)
+    _, builder, args = yield result
     if have.machine == result.machine:
         return args[0]
     return assembled(

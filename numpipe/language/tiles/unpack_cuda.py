@@ -19,7 +19,7 @@ from .words_cuda import load_words
 def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
     packed, form = source.plan(tile, element, dtype)
     result = TileType(form)
-    context, builder, args = yield result(tile, element, dtype)
+    context, builder, args = yield result
     if not tile.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (tile,), (args[0],))
