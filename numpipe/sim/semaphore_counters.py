@@ -12,6 +12,7 @@ PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causali
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -37,13 +38,14 @@ class Signal(NamedTuple):
     site: sites.Site
 
 
+@dataclass(eq=False)
 class Semaphore:
     """One counter of one GPU."""
 
-    def __init__(self, name: str, gpu: int) -> None:
-        self.name, self.gpu = name, gpu
-        self.signals: list[Signal] = []
-        self.waits: list[Wait] = []
+    name: str
+    gpu: int
+    signals: list[Signal] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
 
     @property
     def title(self) -> str:

@@ -9,16 +9,13 @@ from ...core.op import cuda_meaning
 from ..memory import phases
 from . import operand_barriers as source
 from .ring import release_delayed
-from .ring_cuda import RingType
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
 
 
 class BarrierType(nb.FieldsType, source.StepBarrier):
-    ring: RingType
-    kind: str
-    part: int
+    pass
 
 
 nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])

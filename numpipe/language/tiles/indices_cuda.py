@@ -17,8 +17,7 @@ from .tile_cuda import TileType, assembled, registers
 
 
 class IndexType(nb.FieldsType, Index):
-    value: Any
-    mode: str
+    pass
 
 
 nb.struct_model(IndexType, lambda ty: [("value", ty.value)])

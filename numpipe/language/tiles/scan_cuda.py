@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ...core import numba as nb
@@ -50,11 +51,13 @@ other."""
 Combine = Callable[[Line, Line], Line]
 
 
+@dataclass(eq=False)
 class _Scan:
     """A scan of all lines of tiles; adjacent lines are independent of each other."""
 
-    def __init__(self, builder: Any, lines: Lines, combine: Combine) -> None:
-        self.builder, self.lines, self.combine = builder, lines, combine
+    builder: Any
+    lines: Lines
+    combine: Combine
 
     def chosen(self, test: Any, one: Line, other: Line) -> Line:
         return [self.builder.select(test, *each) for each in zip(one, other, strict=True)]
