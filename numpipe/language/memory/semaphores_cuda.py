@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...intrinsics import cp_async_bulk, memory
+from ...intrinsics import memory
 from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
@@ -56,13 +56,6 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
             )
         index = builder.select(outside, 0, index)
     return index, builder.shl(builder.zext(index, nb.i64), 2)
-
-
-@cuda_meaning(source.complete_stores)
-def _complete_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void
-    none, value = nb.immediate(0)
-    nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
 
 
 @cuda_meaning(source.add_to)

@@ -56,13 +56,6 @@ def write_panel(
     write_registers(builder, source.panel_layout(width, tile.dtype.itemsize, inner), address, panel)
 
 
-@cuda_meaning(source.await_staging)
-def _await_staging(_context: Any, ref: Any) -> Any:
-    context, builder, _ = yield nb.types.void
-    none, value = nb.immediate(0)
-    return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
-
-
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     _, builder, args = yield nb.types.void
