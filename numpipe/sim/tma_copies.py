@@ -338,19 +338,6 @@ def commit(who: Warpgroup) -> None:
 
 def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     groups, pending = who.bulk_groups, int(pending)
-    if who.lanes == "warps":
-        raise race_report.violation(
-            who,
-            "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
-            "it under one_lane",
-            hazard="divergent-aligned",
-        )
-    if pending < 0:
-        raise race_report.illegal(
-            who,
-            f"bulk_wait({pending}): the number of groups that may stay unfinished must be 0 or "
-            "more; use bulk_wait(0)",
-        )
     groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
     groups.reading = read
     who.breathe(lambda: groups.finished() is not None)

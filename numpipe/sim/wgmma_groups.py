@@ -421,12 +421,6 @@ def commit(who: Warpgroup) -> None:
 def wait(who: Warpgroup, pending: int) -> None:
     race_report.collective(who, "wgmma_wait")
     products, pending = who.products, int(pending)
-    if pending < 0:
-        raise race_report.illegal(
-            who,
-            f"wgmma_wait({pending}); the number of groups that may stay in flight must be 0 "
-            "or more",
-        )
     covered = len(products.groups) - pending
     until = products.groups[covered - 1] if covered > 0 else 0
     who.breathe(lambda: products.ran >= until)

@@ -8,7 +8,7 @@ import pytest
 from numpipe.core.machine import TensorMap
 from numpipe.errors import PipelineRace, SimulationError
 from numpipe.sim import simulate
-from tests.kernels.sim_pipelines import BF16, F16, one
+from tests.kernels.sim_pipelines import BF16, F16
 
 BAR = 64 * 1024
 
@@ -217,18 +217,6 @@ def test_stores_land_late():
 
         run(body, seed)
     assert seen == {0.0, 1.0}
-
-
-def test_copies_by_one_lane_scope_belong_to_the_elected_lane():
-    def body(machine):
-        one(machine, fill, machine, [(0, X, (0, 0))])
-        machine.bar_sync(0, 128)
-        one(machine, machine.tma_store, X, (0, 0), 0)
-        one(machine, machine.bulk_commit)
-        machine.scoped("warps", lambda: machine.bulk_wait(0, read=False), ())
-
-    with pytest.raises(SimulationError, match="bulk groups belong to the elected lane"):
-        simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=BAR + 1024)
 
 
 @pytest.mark.parametrize("padded", [False, True])
