@@ -136,21 +136,21 @@ def trap() -> None:
 @entry_operation
 def words(_context: Any) -> Any:
     """Return the address of the CTA's words."""
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.external(builder, "np_words", nb.i32)
 
 
 @entry_operation
 def base(_context: Any) -> Any:
     """Return the address at which the CTA's shared memory begins."""
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.shared_base(builder)
 
 
 @entry_operation
 def control(_context: Any) -> Any:
     """Return the address of the control block."""
-    _, builder, _ = yield I64()
+    _, builder, _ = yield I64
     return builder.ptrtoint(outside_cuda.control(builder), nb.i64)
 
 
@@ -158,7 +158,7 @@ def control(_context: Any) -> Any:
 def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
     """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
     _, builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
-    halves = [args[4], builder.lshr(args[4], nb.const(32, nb.i64))]
+    halves = [args[4], builder.lshr(args[4], 32)]
     outside_cuda.record(
         builder,
         args[1],

@@ -58,13 +58,11 @@ ENTRY = "<entry of a kernel>"
 """The file name that the entry's code has in debug information."""
 
 
-class TableType(nb.types.Type):  # type: ignore[misc]
+class TableType(nb.FieldsType):
     """The packed tensor maps: one by-value parameter, large enough for all maps that the kernel's
     code requested."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        super().__init__(name=f"tensor maps({unit.kernel}#{unit.serial})")
+    unit: Unit
 
 
 @nb.register_model(TableType)
@@ -86,7 +84,7 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
     its code."""
 
     def typer(_context: Any, *types: Any) -> Any:
-        context, builder, values = yield result(*types)
+        context, builder, values = yield result
         return emit(context, builder, *values)
 
     return entry_operation(typer)
@@ -106,7 +104,7 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         define_turns(context, builder.module, unit)
     if unit.params.profile_space:
         define_profile(builder)
-    first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
+    first = builder.icmp_unsigned("<", nb.thread_index(builder), 128)
     with builder.if_then(builder.and_(first, elected(builder))):
         for address, count, _ in unit.all_barriers():
             nb.call(
@@ -144,11 +142,9 @@ def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
 
 def _is_memory(unit: Unit, builder: Any) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
-        return builder.icmp_unsigned(
-            ">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs)
-        )
-    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-    return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
+        return builder.icmp_unsigned(">=", nb.thread_index(builder), 128 * unit.compute_wgs)
+    warpgroup = builder.lshr(nb.thread_index(builder), 7)
+    return builder.icmp_unsigned("==", warpgroup, unit.memory_warpgroup)
 
 
 def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
@@ -156,7 +152,7 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
         begin_scheduler(
             builder,
             np_,
-            builder.load(builder.gep(table, [nb.const(0), nb.const(unit.counter_at // 8)])),
+            builder.load(builder.gep(table, [0, unit.counter_at // 8])),
         )
 
 
@@ -165,7 +161,7 @@ def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
     of the memory role that does nothing else, or the last one of the first warpgroup."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
-    first = builder.icmp_unsigned("==", nb.block_number(builder), nb.const(0))
+    first = builder.icmp_unsigned("==", nb.block_number(builder), 0)
     with builder.if_then(
         builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)),
         likely=False,
@@ -201,7 +197,7 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
 
     def typer(typing_context: Any, function: Any, *args: Any) -> Any:
         function.get_call_type(typing_context, args, {})
-        context, builder, values = yield nb.types.void(function, *args)
+        context, builder, values = yield nb.types.void
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
             nb.call(context, builder, function, args, values[1:])

@@ -28,7 +28,7 @@ def approximate(
     if not function.blocks:
         function.linkage = "linkonce_odr"
         function.attributes.add("alwaysinline")
-        inner = nb.ir.IRBuilder(function.append_basic_block("entry"))
+        inner = nb.Builder(function.append_basic_block("entry"))
         with inner.if_else(nb.external(inner, SYMBOL, nb.i1)) as (fast, slow):
             with fast:
                 inner.ret(approximation(inner, *function.args))

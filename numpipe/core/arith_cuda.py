@@ -193,19 +193,16 @@ def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
     if dtype.kind == "u":
         quotient = builder.udiv(a, b)
         return quotient, builder.sub(a, builder.mul(quotient, b))
-    zero = nb.const(0, a.type)
     bits = _power_of_2(b)
     if bits is not None:
-        return builder.ashr(a, nb.const(bits, a.type)), builder.and_(
-            a, nb.const((1 << bits) - 1, a.type)
-        )
+        return builder.ashr(a, bits), builder.and_(a, (1 << bits) - 1)
     quotient = builder.sdiv(a, b)
     rest = builder.sub(a, builder.mul(quotient, b))
     low = builder.and_(
-        builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero)
+        builder.icmp_signed("!=", rest, 0), builder.icmp_signed("<", builder.xor(rest, b), 0)
     )
     return builder.sub(quotient, builder.zext(low, a.type)), builder.add(
-        rest, builder.select(low, b, zero)
+        rest, builder.select(low, b, 0)
     )
 
 
@@ -225,26 +222,24 @@ def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
     rest = exact = libdevice(builder, "fmod", a, b)
     quotient = builder.fdiv(builder.fsub(a, rest), b)
-    some = builder.fcmp_unordered("!=", rest, const(0.0))
+    some = builder.fcmp_unordered("!=", rest, 0.0)
     low = builder.and_(
         some,
-        builder.xor(
-            builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))
-        ),
+        builder.xor(builder.fcmp_ordered("<", b, 0.0), builder.fcmp_ordered("<", rest, 0.0)),
     )
-    quotient = builder.select(low, builder.fsub(quotient, const(1.0)), quotient)
+    quotient = builder.select(low, builder.fsub(quotient, 1.0), quotient)
     rest = builder.select(low, builder.fadd(rest, b), rest)
     rest = builder.select(some, rest, libdevice(builder, "copysign", const(0.0), b))
     floor = libdevice(builder, "floor", quotient)
-    up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), const(0.5))
-    floor = builder.select(up, builder.fadd(floor, const(1.0)), floor)
+    up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), 0.5)
+    floor = builder.select(up, builder.fadd(floor, 1.0), floor)
     true = builder.fdiv(a, b)
     floor = builder.select(
-        builder.fcmp_unordered("!=", quotient, const(0.0)),
+        builder.fcmp_unordered("!=", quotient, 0.0),
         floor,
         libdevice(builder, "copysign", const(0.0), true),
     )
-    by_zero = builder.fcmp_ordered("==", b, const(0.0))
+    by_zero = builder.fcmp_ordered("==", b, 0.0)
     return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
 
 
@@ -317,7 +312,7 @@ def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> 
     result = nb.types.Tuple(
         [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
     )
-    context, builder, args = yield result(a, b, *literals)
+    context, builder, args = yield result
     values = [
         nb.call(context, builder, f, (a, b, *literals), args)[1]
         for f in (arith.floordiv, arith.mod)
@@ -335,7 +330,7 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
         return codegen(context, builder, sig, args)
     dtype = arith.common(of, int)
     ty = type_of(dtype)
-    context, builder, args = yield ty(a, n, *literals)
+    context, builder, args = yield ty
 
     def product(x: Any, y: Any) -> Any:
         return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
@@ -348,28 +343,20 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    return (
-        builder.fsub(nb.ir.Constant(a.type, -0.0), a)
-        if dtype.kind == "f"
-        else builder.sub(nb.const(0, a.type), a)
-    )
+    return builder.fsub(-0.0, a) if dtype.kind == "f" else builder.sub(0, a)
 
 
 def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype.kind == "f":
         return libdevice(builder, "fabs", a)
-    below = (
-        nb.const(0, nb.i1)
-        if dtype.kind == "u"
-        else builder.icmp_signed("<", a, nb.const(0, a.type))
-    )
+    below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, 0)
     return builder.select(below, _negative(builder, dtype, a), a)
 
 
 _meaning(arith.negative, _negative)
 _meaning(arith.positive, lambda builder, dtype, a: a)
 _meaning(arith.absolute, _absolute)
-_meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
+_meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, -1))
 
 
 # ---- int32 values that are not negative ----------------------------------------------------------
@@ -378,10 +365,11 @@ def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> 
     def typer(_context: Any, a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
         if inert is not None:
-            return inert(a, b), lambda context, builder, sig, args: nb.nothing(context)
-        if not (isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer)):
-            return None
-        return I32(I32, I32), lambda context, builder, sig, args: emit(builder, *args)
+            yield inert
+        elif isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer):
+            _, builder, args = yield I32(I32, I32)
+            return emit(builder, *args)
+        return None
 
 
 @cuda_meaning(arith.successor)
@@ -394,8 +382,8 @@ def _successor(_context: Any, k: Any) -> Any:
 def _divisor(_context: Any, d: Any) -> Any:
     pair = nb.types.UniTuple(I32, 2)
     context, builder, args = yield pair(I32)
-    safe = builder.select(builder.icmp_signed("<", args[0], nb.const(1)), nb.const(1), args[0])
-    return context.make_tuple(builder, pair, [safe, builder.udiv(nb.const(0xFFFFFFFF), safe)])
+    safe = builder.select(builder.icmp_signed("<", args[0], 1), 1, args[0])
+    return context.make_tuple(builder, pair, [safe, builder.udiv(0xFFFFFFFF, safe)])
 
 
 @cuda_meaning(arith.divide)
@@ -412,6 +400,4 @@ def _divide(_context: Any, a: Any, by: Any) -> Any:
 
 _unsigned(arith.quotient, lambda builder, a, b: builder.udiv(a, b))
 _unsigned(arith.remainder, lambda builder, a, b: builder.urem(a, b))
-_unsigned(
-    arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b)
-)
+_unsigned(arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, 1)), b))

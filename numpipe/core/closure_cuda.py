@@ -58,9 +58,8 @@ def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any
 
 
 def bind_typer(function: Op[..., Any], captures: Any) -> Any:
-    """Return (signature, codegen) of ``bind(captures)``."""
+    """Type ``bind(captures)``."""
     plain = nb.unliteral(captures)
     result = BoundType(function, plain)
-    return result(plain), lambda context, builder, sig, args: bound_value(
-        context, builder, result, args[0]
-    )
+    context, builder, args = yield result(plain)
+    return bound_value(context, builder, result, args[0])

@@ -19,10 +19,11 @@ class Value:
         self.builder, self.value = builder, value
 
     def _apply(self, instruction: str, other: Any, *symbol: str) -> Value:
-        right = other.value if isinstance(other, Value) else nb.const(other, self.value.type)
-        if right.type != self.value.type:
-            right = self.builder.zext(right, self.value.type)
-        return Value(self.builder, getattr(self.builder, instruction)(*symbol, self.value, right))
+        if isinstance(other, Value):
+            other = other.value
+            if other.type != self.value.type:
+                other = self.builder.zext(other, self.value.type)
+        return Value(self.builder, getattr(self.builder, instruction)(*symbol, self.value, other))
 
     def __eq__(self, other: Any) -> Value:  # type: ignore[override]
         return self._apply("icmp_signed", other, "==")

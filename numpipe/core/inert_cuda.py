@@ -11,10 +11,8 @@ from . import numba as nb
 from .inert import REASON, NoValue
 
 
-class InertType(nb.types.Type, NoValue):  # type: ignore[misc]
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(name=f"inert({what})")
+class InertType(nb.FieldsType, NoValue):
+    what: str
 
     def unify(self, context: Any, other: Any) -> Any:
         """Make a variable inert if it is a number on one path and inert on another."""

@@ -17,9 +17,7 @@ def elected(builder: Any) -> Any:
     every TMA copy in a loop over the active lanes.
     """
     return builder.and_(
-        builder.icmp_unsigned(
-            "==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)
-        ),
+        builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), 0x60), 0),
         elected_in_warp(builder),
     )
 
@@ -33,13 +31,13 @@ def elected_in_warp(builder: Any) -> Any:
         "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
         "=r",
     )
-    return builder.icmp_unsigned("!=", one, nb.const(0))
+    return builder.icmp_unsigned("!=", one, 0)
 
 
 @cuda_meaning(one_lane)
 def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
     function.get_call_type(typing_context, args, {})
-    context, builder, values = yield nb.types.void(function, *args)
+    context, builder, values = yield nb.types.void
     with builder.if_then(elected(builder)):
         nb.call(context, builder, function, args, values[1:])
     nb.join(builder)
@@ -53,8 +51,8 @@ def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
             f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
     inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
-    context, builder, values = yield nb.types.void(function, *args)
-    lane = builder.and_(nb.thread_index(builder), nb.const(31))
+    context, builder, values = yield nb.types.void
+    lane = builder.and_(nb.thread_index(builder), 31)
     cast = [
         context.cast(builder, v, t, s)
         for v, t, s in zip(values[1:], args, inner.args, strict=False)

@@ -21,6 +21,7 @@ lanes     executed by                                                 entered by
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -61,7 +62,7 @@ class TensorMap:
     padded: bool = False
     flipped: bool = False
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes that one copy moves into SMEM, including out-of-bounds elements."""
         return int(np.prod(self.box)) * self.array.dtype.itemsize

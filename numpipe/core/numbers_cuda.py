@@ -76,8 +76,8 @@ def _kinds(what: str, *values: Any) -> list[Any]:
 @cuda_meaning(numbers.cast)
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     if isinstance(value, InertType):
-        context, _, _ = yield value(value, dtype)
-        return nb.nothing(context)
+        yield value
+        return None
     to = np.dtype(nb.literal(dtype))
     numbers.check_number(to.name, value)
     (of,) = _kinds(to.name, value)
@@ -90,8 +90,8 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     if to.kind != "b" or have == nb.types.boolean:
         return convert(context, builder, number, have, result)
     if isinstance(have, nb.types.Float):
-        return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
-    return builder.icmp_signed("!=", number, nb.const(0, number.type))
+        return builder.fcmp_unordered("!=", number, 0.0)
+    return builder.icmp_signed("!=", number, 0)
 
 
 @cuda_meaning(numbers.rounded)
@@ -118,7 +118,7 @@ def _counting(typing_context: Any, *bounds: Any) -> Any:
 @cuda_meaning(numbers.length)
 def _length(typing_context: Any, value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        yield nb.types.int32(value)
+        yield nb.types.int32
         return nb.const(len(value))
     sig, codegen = otherwise(typing_context, "len", len, (value,))
     context, builder, args = yield nb.types.int32(*sig.args)
@@ -130,7 +130,7 @@ def _length(typing_context: Any, value: Any) -> Any:
 @cuda_meaning(numbers.number)
 def _number(_context: Any, value: Any, *literals: Any) -> Any:
     result = _run_time_type(value, *literals)
-    context, builder, args = yield result(value, *literals)
+    context, builder, args = yield result
     return _run_time_value(context, builder, args[0], value, result)
 
 

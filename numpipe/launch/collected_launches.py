@@ -29,7 +29,6 @@ from .array_info import ArrayInfo, dense_strides
 if TYPE_CHECKING:
     from .launcher import Prepared
 
-__all__ = ["COLLECTING", "Collected", "collecting"]
 
 _FLOAT = np.dtype(np.float32)
 _LINE = 128

@@ -20,6 +20,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import driver
@@ -89,24 +90,17 @@ def address_of(info: ArrayInfo) -> Callable[[], int] | None:
     return None
 
 
+@dataclass(eq=False, slots=True)
 class Repeat:
     """Arrays that were passed before. Together with a stream, it is the key of a launch in the
     table."""
 
-    __slots__ = ("current", "handle", "newest")
-
-    def __init__(
-        self,
-        current: Callable[[], Any],
-        handle: Callable[[Any], Any],
-        newest: Launch | Series | Together,
-    ) -> None:
-        self.current = current
-        """returns the stream of a call without stream=; on a mesh, the streams"""
-        self.handle = handle
-        """converts a stream= argument to the same form"""
-        self.newest = newest
-        """the most recently cached launch, so that calls on one stream need only one look-up"""
+    current: Callable[[], Any]
+    """returns the stream of a call without stream=; on a mesh, the streams"""
+    handle: Callable[[Any], Any]
+    """converts a stream= argument to the same form"""
+    newest: Launch | Series | Together
+    """the most recently cached launch, so that calls on one stream need only one look-up"""
 
 
 class Repeats:

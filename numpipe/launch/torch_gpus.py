@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,15 @@ _meshes: dict[str, int] = {}
 """number of meshes made for each group of ranks"""
 
 
+@dataclass(eq=False)
 class Allocation:
     """Symmetric memory on all ranks: its address on each, and its size."""
 
-    def __init__(self, begins: list[int], own: int, nbytes: int) -> None:
-        self.begins, self.own, self.nbytes = begins, own, nbytes
-        self.gone = False
-        """whether its tensor was freed, so that the address may belong to another tensor"""
+    begins: list[int]
+    own: int
+    nbytes: int
+    gone: bool = False
+    """whether its tensor was freed, so that the address may belong to another tensor"""
 
     def end(self) -> None:
         self.gone = True

@@ -14,8 +14,6 @@ import numpy as np
 
 from .array_info import ArrayInfo
 
-__all__ = ["broadcast", "memory", "merged", "strided", "transposed"]
-
 
 class _Memory:
     """Memory in the form that NumPy can view; it keeps the owner alive."""

@@ -12,8 +12,6 @@ from ..core.functions import function
 from ..diagnostics.argument_checks import NONE, Rule, word
 from ..language.tiles.mathematics import sigmoid
 
-__all__ = ["ACTIVATION", "ACTIVATIONS", "gelu", "relu", "silu"]
-
 
 @function
 def relu(x):  # type: ignore[no-untyped-def]

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.inert import Inert
 from ..core.machine import current
-from ..core.op import Hidden, constant, op
+from ..core.op import Hidden, constant, formula, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .cluster_ranks import rank_of
@@ -328,11 +328,11 @@ def own_part(unit: Unit, region: Region) -> int:
     return region.at(unit.number(machine.warpgroup) if machine.role.numbered else 0)
 
 
-@op
+@formula
 def counter(np_: Context, index: int) -> Any:
-    return np.int32(np_.state[index])
+    return np_.state[index]
 
 
-@op
+@formula
 def set_counter(np_: Context, index: int, value: Any) -> None:
-    np_.state[index] = int(value)
+    np_.state[index] = value

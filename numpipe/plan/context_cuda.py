@@ -24,10 +24,9 @@ from .unit import Unit
 I32 = nb.types.int32
 
 
-class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, unit: Unit, role: Role) -> None:
-        self.unit, self.role = unit, role
-        super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+class ContextType(source.ContextFacts, nb.FieldsType):
+    unit: Unit
+    role: Role
 
     def compiled(self, context: Any, builder: Any, value: Any) -> CompiledContext:
         return CompiledContext(self, builder, lambda: value)
@@ -46,11 +45,11 @@ class CompiledContext(source.ContextFacts):
     def __getitem__(self, index: int) -> Value:
         return Value(
             self.builder,
-            self.builder.load(counter_pointer(self.builder, self.value(), nb.const(index))),
+            self.builder.load(counter_pointer(self.builder, self.value(), index)),
         )
 
     def __setitem__(self, index: int, word: Value) -> None:
-        self.builder.store(word.value, counter_pointer(self.builder, self.value(), nb.const(index)))
+        self.builder.store(word.value, counter_pointer(self.builder, self.value(), index))
 
     @property
     def number(self) -> Value:
@@ -76,14 +75,14 @@ def new_context(unit: Unit, role: Role) -> Any:
     LLVM promotes them to registers."""
 
     def typer(_context: Any) -> Any:
-        _, builder, _ = yield ContextType(unit, role)()
+        _, builder, _ = yield ContextType(unit, role)
         array = nb.ir.ArrayType(nb.i32, STATE)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
         np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
         if role.numbered:
             own = uniform(builder, compute_warpgroup(builder, unit))
-            builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+            builder.store(own, counter_pointer(builder, np_, WARPGROUP))
         return np_
 
     return entry_operation(typer)
@@ -104,7 +103,7 @@ def uniform(builder: Any, value: Any) -> Any:
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
     """Return `compute_warpgroup`, `uniform`, from the context of a role that has a number."""
-    return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
+    return builder.load(counter_pointer(builder, context_value, WARPGROUP))
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
@@ -118,7 +117,7 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield result(np_)
+        _, builder, args = yield result
         return function(builder, np_.unit, args[0])
 
 
@@ -127,7 +126,7 @@ def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: 
     holds = getattr(holder, nb.literal(fact))
     if holds:
         nb.returns(typing_context, function, (holder, *args))
-    context, builder, values = yield nb.types.void(holder, fact, function, *args)
+    context, builder, values = yield nb.types.void
     if holds:
         nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
 
@@ -136,7 +135,7 @@ def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: 
 def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
     for kind in values:
         nb.returns(typing_context, function, (kind, *args))
-    context, builder, given = yield nb.types.void(values, function, *args)
+    context, builder, given = yield nb.types.void
     for number, kind in enumerate(values):
         nb.call(
             context,
@@ -161,7 +160,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
             function, argtypes = next(rest)
             if np_.computes:
                 nb.returns(typing_context, function, argtypes)
-            context, builder, args = yield nb.types.void(np_, *given)
+            context, builder, args = yield nb.types.void
             if np_.computes:
                 try:
                     rest.send((context, builder, args))
@@ -176,7 +175,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
 def _axis(what: str) -> Any:
     def typer(_context: Any, name: Any) -> Any:
         axis = nb.literal(name)
-        _, builder, _ = yield I32(name)
+        _, builder, _ = yield I32
         return nb.external(builder, axis_symbol(what, axis), nb.i32)
 
     return typer
@@ -190,7 +189,7 @@ def _program(operation: Any, name: str, register: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, axis: Any) -> Any:
         dimension = "xyz"[source.checked_axis(name, axis)]
-        _, builder, _ = yield I32(axis)
+        _, builder, _ = yield I32
         return nb.special(builder, f"{register}.{dimension}")
 
 
@@ -210,7 +209,7 @@ def _folded(operation: Any, what: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, dimension: Any) -> Any:
         number = nb.literal(dimension)
-        _, builder, _ = yield I32(dimension)
+        _, builder, _ = yield I32
         return nb.external(builder, program_symbol(what, number), nb.i32)
 
 
@@ -220,13 +219,13 @@ _folded(source.folded_size, "size")
 
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     return nb.block_number(builder)
 
 
 @cuda_meaning(source.cta_count)
 def cta_count(_context: Any) -> Any:
-    _, builder, _ = yield I32()
+    _, builder, _ = yield I32
     x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
 
@@ -305,9 +304,9 @@ def cluster_place(builder: Any, dims: Dims) -> list[Any]:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(nb.thread_index(builder), nb.const(7))
+    warpgroup = number = builder.lshr(nb.thread_index(builder), 7)
     if unit.memory_warpgroup != unit.compute_wgs:
-        behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
+        behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
         number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
     for warps in unit.beside.values():
         inside, place = place_among(builder, warps)
@@ -318,9 +317,9 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
     """Return whether the executing warp is in this range of the CTA's warps, and its number in the
     range."""
-    warp = builder.lshr(nb.thread_index(builder), nb.const(5))
-    place = builder.sub(warp, nb.const(warps.start))
-    return builder.icmp_unsigned("<", place, nb.const(len(warps))), place
+    warp = builder.lshr(nb.thread_index(builder), 5)
+    place = builder.sub(warp, warps.start)
+    return builder.icmp_unsigned("<", place, len(warps)), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
@@ -328,9 +327,7 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     address = nb.smem(builder, region.base + offset)
     if not region.owners:
         return address
-    return builder.add(
-        address, builder.mul(compute_warpgroup(builder, unit), nb.const(region.nbytes))
-    )
+    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:
@@ -342,25 +339,13 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     result = I32 if np_.numbered else InertType("the warpgroup axis")
-    context, builder, args = yield result(np_)
+    _, builder, args = yield result
     if not np_.numbered:
-        return nb.nothing(context)
+        return None
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 
 
 @cuda_meaning(source.gpu_index)
 def _gpu_index(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield I32(np_)
-    return builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
-
-
-@cuda_meaning(source.counter)
-def _counter(_context: Any, np_: Any, index: Any) -> Any:
-    _, builder, args = yield I32(np_, I32)
-    return builder.load(counter_pointer(builder, args[0], args[1]))
-
-
-@cuda_meaning(source.set_counter)
-def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
-    _, builder, args = yield nb.types.void(np_, I32, I32)
-    builder.store(args[2], counter_pointer(builder, args[0], args[1]))
+    _, builder, args = yield I32
+    return builder.load(counter_pointer(builder, args[0], GPU))

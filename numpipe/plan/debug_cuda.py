@@ -63,7 +63,7 @@ def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> 
         wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
         number = context.cast(builder, value, ty, wide)
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
-        return builder.and_(number, nb.const(0xFFFFFFFF, nb.i64)) if narrow else number
+        return builder.and_(number, 0xFFFFFFFF) if narrow else number
     number = context.cast(builder, value, ty, nb.types.float64)
     # a single NaN, because printf would print its sign
     nan = nb.ir.Constant(number.type, float("nan"))
@@ -82,7 +82,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
         yield
         return
     lane = nb.lane_index(builder)
-    with builder.if_then(builder.icmp_unsigned("==", lane, nb.const(0)), likely=False):
+    with builder.if_then(builder.icmp_unsigned("==", lane, 0), likely=False):
         yield
 
 
@@ -100,7 +100,7 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         else:
             text.append(_conversion(*part))
             printed.append(part)
-    context, builder, args = yield nb.types.void(np_, format, *values)
+    context, builder, args = yield nb.types.void
     with _speaker(builder, np_):
         given = list(nb.block_index(builder))
         if np_.computes:
@@ -126,9 +126,7 @@ def _check(
     inert = isinstance(condition, InertType)
     if not inert:
         check_condition(_kind(condition), _described(condition))
-    context, builder, args = yield nb.types.void(
-        np_, condition, message, statement, file, line, always
-    )
+    context, builder, args = yield nb.types.void
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
         # each lane has its own condition

@@ -30,7 +30,7 @@ OUT: }}"""
 
 def clipped(builder: Any, index: Any, last: Any) -> Any:
     """Return `index` clipped to 0 … `last`; 0 if the range is empty."""
-    for comparison, bound in (("<", last), (">", nb.const(0))):
+    for comparison, bound in (("<", last), (">", 0)):
         index = builder.select(builder.icmp_signed(comparison, index, bound), index, bound)
     return index
 
@@ -40,8 +40,7 @@ def narrowed(builder: Any, value: Any) -> Any:
     if value.type.width <= 32:
         return value
     for comparison, limit in (("<", 2**31 - 1), (">", -(2**31))):
-        bound = nb.const(limit, value.type)
-        value = builder.select(builder.icmp_signed(comparison, value, bound), value, bound)
+        value = builder.select(builder.icmp_signed(comparison, value, limit), value, limit)
     return builder.trunc(value, nb.i32)
 
 
@@ -64,7 +63,7 @@ def report(
     """
     if once:
         thread = nb.lane_index(builder)
-        outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
+        outside = builder.and_(outside, builder.icmp_unsigned("==", thread, 0))
     if what not in unit.places:
         unit.places.append(what)
     record(builder, outside, kind, nb.const(unit.places.index(what)), index, size, nb.const(axis))
@@ -112,8 +111,6 @@ def within(
     if unit is None:
         return place
     end = nb.const(last)
-    outside = builder.or_(
-        builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end)
-    )
+    outside = builder.or_(builder.icmp_signed("<", place, 0), builder.icmp_signed(">", place, end))
     report(builder, unit, what, axis, place, end, outside, once, wait_records.SHARED)
-    return builder.select(outside, nb.const(0), place)
+    return builder.select(outside, 0, place)

@@ -51,10 +51,7 @@ _END = (
 
 def _words(builder: Any, state: Any) -> list[Any]:
     """Return pointers to a lane's four words."""
-    return [
-        builder.gep(state, [nb.const(PROFILE + number)], name="numpipe.counter")
-        for number in range(4)
-    ]
+    return [builder.gep(state, [PROFILE + number], name="numpipe.counter") for number in range(4)]
 
 
 def record(
@@ -69,14 +66,12 @@ def record(
     held = [builder.load(pointer) for pointer in (used, room, low, high)]
     nb.emit_asm(builder, nb.void, [*held, word, step], _EVENT, "r,r,r,r,r,r")
     fits = builder.icmp_unsigned("<", held[0], held[1])
-    builder.store(builder.add(held[0], nb.const(1)), used)
+    builder.store(builder.add(held[0], 1), used)
     address = builder.or_(
         builder.zext(held[2], nb.i64),
-        builder.shl(builder.zext(held[3], nb.i64), nb.const(32, nb.i64)),
+        builder.shl(builder.zext(held[3], nb.i64), 32),
     )
-    address = builder.add(
-        address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), nb.const(0, nb.i64))
-    )
+    address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
     builder.store(builder.trunc(address, nb.i32), low)
     builder.store(nb.high_word(builder, address), high)
 
@@ -94,17 +89,17 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
     cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
-    number = builder.lshr(thread, nb.const(7))
-    lane = builder.and_(thread, nb.const(127))
-    first = builder.icmp_unsigned("==", lane, nb.const(0))
+    number = builder.lshr(thread, 7)
+    lane = builder.and_(thread, 127)
+    first = builder.icmp_unsigned("==", lane, 0)
     # the recording lane of this warp is elected below
-    records = builder.icmp_unsigned("<", lane, nb.const(32)) if role.lanes == "one" else first
+    records = builder.icmp_unsigned("<", lane, 32) if role.lanes == "one" else first
     if role.option:
         records, place = place_among(builder, unit.beside[role])
-        number = builder.add(place, nb.const(unit.parts.index(role)))
-        lane = builder.and_(thread, nb.const(31))
-        first = builder.and_(records, builder.icmp_unsigned("==", lane, nb.const(0)))
-    part = builder.add(builder.mul(cta, nb.const(len(unit.parts))), number)
+        number = builder.add(place, unit.parts.index(role))
+        lane = builder.and_(thread, 31)
+        first = builder.and_(records, builder.icmp_unsigned("==", lane, 0))
+    part = builder.add(builder.mul(cta, len(unit.parts)), number)
     three = nb.ir.LiteralStructType([nb.i32] * 3)
     found = nb.emit_asm(
         builder,
@@ -114,7 +109,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
         "=&r,=&r,=&r,l,r,r,r,r,~{memory}",
     )
     used, room, low, high = _words(builder, state)
-    builder.store(nb.const(0), used)
+    builder.store(0, used)
     for number, pointer in enumerate((room, low, high)):
         builder.store(builder.extract_value(found, number), pointer)
 
@@ -129,7 +124,7 @@ def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
 def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
-    context, builder, args = yield nb.types.void(ring, event, step, part)
+    context, builder, args = yield nb.types.void
     state = nb.fields(context, builder, ring, args[0]).np
     record(
         builder,
@@ -148,7 +143,7 @@ def _of_region(operation: Any, kind: str) -> None:
         text = immediate("region", "name", name)
         if not isinstance(text, str):
             raise SpecError(f"region: name must be a string, got {text!r}")
-        _, builder, args = yield nb.types.void(np_, name)
+        _, builder, args = yield nb.types.void
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 
 
@@ -158,13 +153,13 @@ _of_region(source.region_end, "region end")
 
 @cuda_meaning(source.mark_tile)
 def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, tile)
+    context, builder, args = yield nb.types.void
     record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
 def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-    context, builder, args = yield nb.types.void(ref, event)
+    context, builder, args = yield nb.types.void
     if ref.unit.params.profile_space:
         record(builder, ref.unit, nb.fields(context, builder, ref, args[0]).np, kind, nb.const(0))

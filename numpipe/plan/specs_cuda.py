@@ -10,13 +10,11 @@ from ..core.op import Op, cuda_meaning
 from .specs import OPTIONS, RECORDS, BlockSpec, block_spec
 
 
-class RecordType(nb.types.Type):  # type: ignore[misc]
+class RecordType(nb.FieldsType):
     """The type of an `Element` or a transform. The whole value is known at compile time, so the
     type counts as a literal."""
 
-    def __init__(self, value: Any) -> None:
-        self.literal_value = value
-        super().__init__(name=repr(value))
+    literal_value: Any
 
 
 nb.register_model(RecordType)(nb.models.OpaqueModel)
@@ -43,9 +41,7 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
-        return RecordType(operation.function(value))(
-            value
-        ), lambda context, builder, sig, args: nb.nothing(context)
+        yield RecordType(operation.function(value))
 
 
 for _operation in RECORDS.values():
@@ -66,5 +62,5 @@ def _block_spec(_context: Any, *given: Any) -> Any:
     spec = SpecType(
         block_spec.function(*given[:at], function, *given[at + 1 : len(OPTIONS)], *facts), index_map
     )
-    context, builder, args = yield spec(*given)
+    context, builder, args = yield spec
     return nb.struct(context, builder, spec, index_map=args[at])

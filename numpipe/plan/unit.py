@@ -70,6 +70,9 @@ class Unit(SharedMemory):
     """In the simulator: the counters of rings, handed to each CTA's compute warpgroup with its
     turn."""
 
+    def __str__(self) -> str:
+        return f"{self.kernel}#{self.serial}"
+
     @property
     def debugged(self) -> Unit | None:
         """This unit if the kernel is debugged, else None. It is part of types, so that operations

@@ -47,7 +47,6 @@ from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
 from . import deadlock_search, mbarriers, named_barriers
-from .boxes import Box
 from .chosen_schedules import Guide, Name, named_guide
 from .clocks import Clocks
 from .cluster_traffic import ClusterMeeting, leave
@@ -59,7 +58,6 @@ from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .smem import SharedMemory
 from .state import HELD, HELD_LAST, SM
 from .warpgroup import Warpgroup
-from .wgmma_groups import Plan
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
@@ -178,8 +176,6 @@ def simulate(
         limit,
     )
     schedule = Schedule(random)
-    boxes: dict[machine.TensorMap, Box] = {}
-    plans: dict[Any, Plan] = {}
     deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
@@ -219,8 +215,6 @@ def simulate(
                         costs=costs or Costs(),
                         trace=trace,
                         context=context,
-                        boxes=boxes,
-                        plans=plans,
                         gmem=gmem,
                         deal=deal if gpu is None else live[gpu],
                         run_progress=progress,

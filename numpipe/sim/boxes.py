@@ -69,22 +69,20 @@ def _pattern(
 
 @dataclass(frozen=True)
 class Box:
-    """The validated geometry of a TensorMap."""
+    """The geometry of a TensorMap."""
 
     tensor: TensorMap
-    nbytes: int
 
     def footprint(
         self, address: int
     ) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
         """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at
         `address`."""
+        nbytes = self.tensor.nbytes
         if not self.tensor.swizzle:
-            return slice(address // 16, (address + self.nbytes) // 16), [
-                (address, address + self.nbytes)
-            ]
+            return slice(address // 16, (address + nbytes) // 16), [(address, address + nbytes)]
         line = address & ~1023
-        table, touched = _pattern(self.nbytes // 16, self.tensor.swizzle, address - line)
+        table, touched = _pattern(nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
     def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:

@@ -85,7 +85,7 @@ class RemoteArrival:
         who.remote_arrivals.append(self)
         for mbar in mbars:
             who.record(who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
-        who.elapse(who.sm.costs.issue)
+        who.elapse_issue()
         if all(mbar.sm is who.sm for mbar in mbars):
             self.land(who.time)
         else:
@@ -362,7 +362,7 @@ def arrive(who: Warpgroup) -> None:
     for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     meeting.arrive(who, meeting.missing)
     _tell(who, meeting.vector)
     meeting.settle()

@@ -30,7 +30,7 @@ def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: s
     """Record the `nbytes` that each warp touches at each of its addresses, for all warps or the
     first ones."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
-    who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
+    who.elapse_moving(nbytes * addresses.size)
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
 
 
@@ -90,24 +90,11 @@ def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int]
 
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     """Return addresses of 16-byte chunks, one row per warp. Raises SimulationError for addresses
-    that a lane cannot access."""
-    warps = len(who.warps())
-    if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
-        raise race_report.illegal(
-            who,
-            f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must "
-            f"be ({warps}, n), one row a warp",
-        )
+    outside the CTA's memory."""
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
-        if (chunks & 15).any():
-            raise race_report.illegal(
-                who,
-                f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of "
-                "16; chunks are 16 bytes at a multiple of 16",
-            )
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
-    who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
+    who.elapse_moving(16 * chunks.size)
     return chunks
 
 
@@ -174,15 +161,9 @@ def checked(
     who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
     """Return addresses of 16-byte chunks, one row per warp, and the values to store there. Raises
-    SimulationError for invalid ones."""
+    SimulationError for addresses outside the CTA's memory."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
-    if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
-        raise race_report.illegal(
-            who,
-            f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
-            f"uint8{(*chunks.shape, 16)}",
-        )
     return chunks, values.view(np.complex128)[..., 0]
 
 
@@ -216,7 +197,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
             who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4"
         )
     who.sm.memory.check_range(who, address, address + 4, operation)
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
     word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address : address + 4]
     return word
@@ -250,7 +231,7 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
-    who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
+    who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), reduction)

@@ -124,7 +124,7 @@ def _begun(who: Warpgroup) -> Begun:
 
 def begin(who: Warpgroup) -> None:
     race_report.one_lane(who, "red.release.sys")
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     who.breathe()
     begun = _begun(who)
     begun.arrive(who, len(begun.missing), who.sm.costs.link)

@@ -325,7 +325,7 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
             mbar=old,
             before=old.party(),
         )
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     _create(who, int(address), int(count), name, who.epoch())
     who.sm.scheduler.touch(("mbarrier", who.place, int(address)), WRITE)
     who.sm.scheduler.touch_bytes(who.place, int(address), int(address) + 8, WRITES)
@@ -398,7 +398,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
                 mbar=mbar,
                 fix="bar_sync between the last use of all warps and mbar_inval",
             )
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
     who.sm.memory.forget(Access(who, "mbarrier", mbar.name, who.needs()), address, address + 8)
@@ -415,14 +415,14 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
     if count < 1:
         raise race_report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     who.record(who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
     _arrive(who, mbar, int(count) * who.lane_count())
 
 
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     _arrive(who, mbar, who.lane_count(), int(nbytes) * who.lane_count())
 
 
@@ -478,7 +478,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     _acquire(who, mbar, reached)
     who.counters[WAITED][: len(who.warps())] += 1
     mbar.waits.append((who, phase, step, sites.user_site(), who.needs(WAITED)))
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
 
 
 def _ready(who: Warpgroup, address: int, phase: int) -> bool:
@@ -583,7 +583,7 @@ def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
 
 def test(who: Warpgroup, address: int, parity: int) -> bool:
     mbar = find(who, address, "mbar_test")
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     who.sm.scheduler.touch(mbar.thing, TEST)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:

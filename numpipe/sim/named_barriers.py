@@ -110,7 +110,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
             hazard="named-barrier-mismatch",
             before=generation.party(),
         )
-    who.elapse(sm.costs.issue)
+    who.elapse_issue()
     generation.arrive(who, generation.missing)
     if 128 * len(generation.arrived) == threads:
         generation.vector[sm.clocks.named(barrier, sm.place)] = generation.number

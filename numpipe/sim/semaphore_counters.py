@@ -12,6 +12,7 @@ PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causali
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -37,13 +38,14 @@ class Signal(NamedTuple):
     site: sites.Site
 
 
+@dataclass(eq=False)
 class Semaphore:
     """One counter of one GPU."""
 
-    def __init__(self, name: str, gpu: int) -> None:
-        self.name, self.gpu = name, gpu
-        self.signals: list[Signal] = []
-        self.waits: list[Wait] = []
+    name: str
+    gpu: int
+    signals: list[Signal] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -128,7 +130,7 @@ def signal(
             hazard="out-of-bounds",
             fix="add 1 or more: a semaphore is an int32, and only grows",
         )
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     who.breathe()
     who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
     if not who.knows(who.sm.clocks.grid + rank):
@@ -154,7 +156,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
     race_report.one_lane(who, "ld.acquire.sys")
     gpu, value = who.sm.gpu or 0, int(value)
     semaphore = _of(who, semaphores, index, gpu, what, "a wait")
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     who.breathe(lambda: semaphore.count >= value)
     who.sm.scheduler.touch(("semaphore", gpu, int(index)), AWAIT)
     if semaphore.count < value:
@@ -167,7 +169,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
     assert came is not None
     who.acquire(who.sm.clocks.widen(came.vector))
     who.time = max(who.time, came.time)
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
 
 
 def hints(sm: SM) -> list[Hint]:

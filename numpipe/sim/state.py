@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from ..core.machine import TensorMap
 from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
 from .clocks import WAITED, Clocks, Need, Release, Warps
@@ -412,9 +411,19 @@ class Warpgroup(Warps):
     def elapse(self, cycles: int) -> None:
         self.time += cycles
 
+    def elapse_issue(self) -> None:
+        self.time += self.sm.costs.issue
+
+    def elapse_wait(self) -> None:
+        self.time += self.sm.costs.wait
+
+    def elapse_moving(self, nbytes: int) -> None:
+        """Take the time of an ordinary shared-memory access."""
+        self.time += -(-nbytes // self.sm.costs.generic_bytes)
+
 
 class SM:
-    """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
+    """One CTA on its SM. `gmem` outlives it.
 
     `peers` are the SMs of its cluster, by rank. `group` are the SMs that run at the same time and
     share the scheduler and the clocks, by `place`: the cluster's SMs, or those of all `gpus`
@@ -445,8 +454,6 @@ class SM:
         costs: Costs,
         trace: Trace | None,
         context: contextvars.Context,
-        boxes: dict[TensorMap, Box],
-        plans: dict[Any, Any],
         gmem: Any,
         deal: WorkCounter,
         run_progress: RunProgress,
@@ -458,8 +465,6 @@ class SM:
         self.scheduler = scheduler
         self.costs = costs
         self.trace = trace
-        self.boxes, self.plans = boxes, plans
-        """`wgmma_groups.Plan` of each kind of wgmma batch."""
         self.gmem = gmem
         """`gmem.GlobalMemory`."""
         self.deal, self.run_progress = deal, run_progress

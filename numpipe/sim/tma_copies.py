@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arch.dtypes import BY_DTYPE, REDUCTIONS
+from ..arch.dtypes import REDUCTIONS
 from ..core.machine import TensorMap
 from . import cluster_traffic, mbarriers, race_report, sites
 from .boxes import Box
@@ -27,61 +27,13 @@ from .footprints import ARRIVE, AWAIT
 from .gmem_accesses import LOAD
 from .state import SM, Access, WaitReason, Warpgroup
 
-_SWIZZLES = (0, 32, 64, 128)
-
-
-# ---- what the TMA can address --------------------------------------------------------------------
-def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
-    """Return the geometry of `tensor`. Raises SimulationError if the TMA cannot address it."""
-    box = who.sm.boxes.get(tensor)
-    if box is not None:
-        return box
-    array, shape = tensor.array, tensor.box
-    if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
-        raise race_report.illegal(
-            who,
-            f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same "
-            "rank, 1 … 5",
-        )
-    if any(not 1 <= extent <= 256 for extent in shape):
-        raise race_report.illegal(
-            who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements"
-        )
-    row = shape[-1] * array.dtype.itemsize
-    if row % 16:
-        raise race_report.illegal(
-            who,
-            f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it "
-            "must be a multiple of 16",
-        )
-    if tensor.swizzle not in _SWIZZLES or 0 < tensor.swizzle < row:
-        raise race_report.illegal(
-            who,
-            f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; "
-            f"the swizzles are {_SWIZZLES}, and a row may be at most as wide (0: any)",
-        )
-    if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
-        raise race_report.illegal(
-            who,
-            f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with "
-            "zeros",
-        )
-    box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
-    return box
-
 
 def _place(
     who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
     """Return (coordinates as ints, chunk index, byte intervals). Raises SimulationError for a wrong
-    rank, alignment or range."""
+    alignment or range."""
     name = box.tensor.name
-    if len(coords) != len(box.tensor.box):
-        raise race_report.illegal(
-            who,
-            f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; "
-            "one for each",
-        )
     if address % 128:
         raise race_report.illegal(
             who,
@@ -141,10 +93,10 @@ def load(
     operation = "tma_multicast" if ctas else "tma_load"
     race_report.one_lane(who, operation)
     sm = who.sm
-    box = _checked(who, tensor)
+    box = Box(tensor)
     where, index, touched = _place(who, operation, box, coords, int(dst))
     known, what = who.known(), f"{operation} of {tensor.name}"
-    started, left, done = _through_port(who, box.nbytes, tensor.array)
+    started, left, done = _through_port(who, tensor.nbytes, tensor.array)
     if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
         raise race_report.illegal(
             who,
@@ -310,7 +262,7 @@ def store(
 ) -> None:
     groups, sm = who.bulk_groups, who.sm
     race_report.one_lane(who, "tma_store")
-    box = _checked(who, tensor)
+    box = Box(tensor)
     dtype, shape = tensor.array.dtype, tensor.array.shape
     if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
         allowed = [name for name, types in REDUCTIONS.items() if dtype.name in types]
@@ -348,7 +300,7 @@ def store(
     groups.issued += 1
     store = Store(access, ("store", who.first_warp, groups.issued))
     groups.uncommitted.append(store)
-    started, left, done = _through_port(who, box.nbytes, tensor.array)
+    started, left, done = _through_port(who, tensor.nbytes, tensor.array)
     who.record(
         started,
         done,
@@ -378,7 +330,7 @@ def store(
 
 
 def commit(who: Warpgroup) -> None:
-    who.elapse(who.sm.costs.issue)
+    who.elapse_issue()
     groups = who.bulk_groups
     groups.committed.append(groups.uncommitted)
     groups.uncommitted = []
@@ -386,19 +338,6 @@ def commit(who: Warpgroup) -> None:
 
 def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     groups, pending = who.bulk_groups, int(pending)
-    if who.lanes == "warps":
-        raise race_report.violation(
-            who,
-            "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
-            "it under one_lane",
-            hazard="divergent-aligned",
-        )
-    if pending < 0:
-        raise race_report.illegal(
-            who,
-            f"bulk_wait({pending}): the number of groups that may stay unfinished must be 0 or "
-            "more; use bulk_wait(0)",
-        )
     groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
     groups.reading = read
     who.breathe(lambda: groups.finished() is not None)
@@ -410,7 +349,7 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
         who.block(groups, pending=pending)
     else:
         who.time = at
-    who.elapse(who.sm.costs.wait)
+    who.elapse_wait()
     # only the lane that stored learns this; warps 1 to 3 learn it through a barrier
     lane, clocks = who.vectors[0], who.sm.clocks
     for counter in (

@@ -97,21 +97,21 @@ class Warpgroup(state.Warpgroup):
         self._fence(FENCED, INITIALISED)
 
     def fence_proxy_async_global(self) -> None:
-        self.elapse(self.sm.costs.issue)
+        self.elapse_issue()
         self.show()
         self.counters[GENERIC][: len(self.warps())] += 1
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far,
         and no later ones."""
-        self.elapse(self.sm.costs.issue)
+        self.elapse_issue()
         warps = len(self.warps())
         for kind in kinds:
             self.counters[kind][:warps] = self.counters[GENERIC][:warps]
         self.counters[GENERIC][:warps] += 1
 
     def grid_dependency_wait(self) -> None:
-        self.elapse(self.sm.costs.wait)
+        self.elapse_wait()
         self.sm.gmem.await_grid(self)
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:

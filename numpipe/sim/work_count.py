@@ -114,7 +114,6 @@ class Counter:
         """slots that were filled in the steps that ran"""
         self.live = self.accumulators = 0
         """Accumulator registers per lane, now and at most."""
-        self._maps: dict[TensorMap, tuple[int, int]] = {}
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -197,12 +196,10 @@ class Counter:
 
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
         """Return the bytes of a box that lie inside its array."""
-        size, whole = self._maps.get(tensor) or self._maps.setdefault(
-            tensor, (tensor.array.dtype.itemsize, tensor.nbytes)
-        )
         places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
         if all(0 <= at <= n - box for at, box, n in places):
-            return whole
+            return tensor.nbytes
+        size = tensor.array.dtype.itemsize
         return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 
     def tma_load(
@@ -210,7 +207,7 @@ class Counter:
     ) -> None:
         """Count a load; in a multicast, this CTA receives as much as it sends."""
         self._moved("load", tensor.name, self._inside(tensor, coords), (*map(int, coords),))
-        self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
+        self.work["copied",] += tensor.nbytes * max(1, bin(ctas).count("1"))
 
     def tma_store(
         self,

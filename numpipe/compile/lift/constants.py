@@ -14,6 +14,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -91,12 +92,14 @@ _SEQUENCES = {zip, enumerate, reversed, sorted, static_range}
 """Functions that iterate over constants; their result is a tuple here."""
 
 
+@dataclass(eq=False)
 class StaticArray:
     """An array parameter before compilation: its dtype, its rank, and its size along each dimension
     where that is a constant, else None."""
 
-    def __init__(self, dtype: np.dtype, ndim: int, sizes: tuple[int | None, ...] = ()) -> None:
-        self.dtype, self.ndim, self.sizes = dtype, ndim, sizes
+    dtype: np.dtype
+    ndim: int
+    sizes: tuple[int | None, ...] = ()
 
 
 def lookup(table: Mapping[Any, Any], key: Any) -> Any:

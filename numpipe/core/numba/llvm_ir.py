@@ -14,6 +14,7 @@ from numba.cuda import cgutils
 from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
+    "Builder",
     "assert_fail",
     "block_index",
     "block_number",
@@ -52,6 +53,46 @@ i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 f32 = ir.FloatType()
 f64 = ir.DoubleType()
 void = ir.VoidType()
+
+
+class Builder(ir.IRBuilder):  # type: ignore[misc]
+    """LLVM's builder, which also takes Python numbers: as one of two operands of one type, as the
+    value of a store, and as indices."""
+
+    def store(self, value: Any, pointer: Any, *args: Any, **options: Any) -> Any:
+        value = _operand(value, pointer.type.pointee)
+        return super().store(value, pointer, *args, **options)
+
+    def gep(self, pointer: Any, indices: Sequence[Any], *args: Any, **options: Any) -> Any:
+        return super().gep(pointer, [_operand(each, i32) for each in indices], *args, **options)
+
+    def extract_element(self, vector: Any, index: Any, name: str = "") -> Any:
+        return super().extract_element(vector, _operand(index, i32), name)
+
+    def insert_element(self, vector: Any, value: Any, index: Any, name: str = "") -> Any:
+        return super().insert_element(vector, value, _operand(index, i32), name)
+
+
+def _operand(value: Any, type: Any) -> Any:
+    return ir.Constant(type, value) if isinstance(value, (int, float)) else value
+
+
+def _with_numbers(name: str) -> None:
+    emit = getattr(ir.IRBuilder, name)
+
+    def method(self: Any, *operands: Any, **options: Any) -> Any:
+        kind = next(each.type for each in reversed(operands) if hasattr(each, "type"))
+        return emit(self, *(_operand(each, kind) for each in operands), **options)
+
+    setattr(Builder, name, method)
+
+
+for _name in (
+    *("add", "sub", "mul", "and_", "or_", "xor", "shl", "lshr", "ashr", "udiv", "sdiv", "urem"),
+    *("fadd", "fsub", "fmul", "fdiv", "select"),
+    *("icmp_signed", "icmp_unsigned", "fcmp_ordered", "fcmp_unordered"),
+):
+    _with_numbers(_name)
 
 
 _TRANSITION = re.compile(
@@ -172,7 +213,7 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
     fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
     fn.linkage = "weak_odr"
     fn.attributes.add("alwaysinline")
-    yield ir.IRBuilder(fn.append_basic_block("entry")), fn.args
+    yield Builder(fn.append_basic_block("entry")), fn.args
 
 
 def thread_index(builder: Any) -> Any:
@@ -183,12 +224,12 @@ def thread_index(builder: Any) -> Any:
 
 def high_word(builder: Any, value: Any) -> Any:
     """Return the upper half of an int64."""
-    return builder.trunc(builder.lshr(value, const(32, i64)), i32)
+    return builder.trunc(builder.lshr(value, 32), i32)
 
 
 def lane_index(builder: Any) -> Any:
     """Return the index of this lane in its warpgroup."""
-    return builder.and_(thread_index(builder), const(127))
+    return builder.and_(thread_index(builder), 127)
 
 
 def special(builder: Any, name: str) -> Any:
@@ -246,7 +287,7 @@ def shared_base(builder: Any) -> Any:
 
 def smem(builder: Any, offset: int) -> Any:
     """Return the shared-space address of an offset in dynamic shared memory."""
-    return builder.add(shared_base(builder), const(offset))
+    return builder.add(shared_base(builder), offset)
 
 
 # ---- annotations of a kernel's parameters --------------------------------------------------------

@@ -5,7 +5,8 @@ A typer is a generator function that generates code after its `yield`, or a func
 signature and a code generator. It returns None for types that it does not handle::
 
     def typer(typing_context, ring, k):                 # types
-        # yields the call's signature, and gets what it generates LLVM code with
+        # yields the call's signature, and gets what it generates LLVM code with; or only the type
+        # of the result, if the arguments are used as they are given
         context, builder, args = yield I32(ring, I32)
         return builder.add(args[1], …)                  # None: no value
 
@@ -15,6 +16,7 @@ signature and a code generator. It returns None for types that it does not handl
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -32,6 +34,7 @@ from .kernel_entries import Entries, Lowering
 from .llvm_ir import const, i64, nothing
 
 __all__ = [
+    "FieldsType",
     "TypingError",
     "attribute",
     "binary",
@@ -66,10 +69,11 @@ Typer = Callable[..., Any]
 def _in_two(typer: Typer) -> Typer:
     """Turn a typer that may be a generator function into one that returns (signature, codegen) or
     None."""
+    parameters = inspect.signature(typer)
 
     @functools.wraps(typer)  # Numba reads parameter names from it
-    def typed(*types: Any, **named: Any) -> Any:
-        answer: Any = typer(*types, **named)
+    def typed(*given: Any, **named: Any) -> Any:
+        answer: Any = typer(*given, **named)
         if not inspect.isgenerator(answer):
             return answer
         waiting: list[Any] = [answer]
@@ -77,12 +81,14 @@ def _in_two(typer: Typer) -> Typer:
             sig = next(answer)
         except StopIteration as end:
             return end.value
+        if isinstance(sig, types.Type):
+            sig = sig(*parameters.bind(*given, **named).args[1:])
 
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if waiting:
                 rest = waiting.pop()
             else:  # the code of another call with these types
-                rest = typer(*types, **named)
+                rest = typer(*given, **named)
                 next(rest)
             try:
                 rest.send((context, builder, args))
@@ -92,6 +98,7 @@ def _in_two(typer: Typer) -> Typer:
 
         return sig, codegen
 
+    vars(typed)["__signature__"] = parameters  # Numba reads it at each call
     return typed
 
 
@@ -99,7 +106,6 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
     """Return the Numba type of a callable implemented by `typer`, which Numba calls with the typing
     context and the argument types."""
     typer = _in_two(typer)
-    vars(typer)["__signature__"] = inspect.signature(typer)  # Numba reads it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
     template._impl_cache, template._overload_cache = Entries(key), Entries(key)
     lowering = Lowering(key)
@@ -342,6 +348,19 @@ def unliteral(ty: Any) -> Any:
     if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
         return types.int32
     return types.unliteral(ty)
+
+
+class FieldsType(types.Type):  # type: ignore[misc]
+    """A type that is given by its fields, which a subclass annotates as a dataclass does. Types of
+    one class with equal fields are equal."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        given = (str(getattr(self, each.name)) for each in dataclasses.fields(self))
+        kind = type(self).__name__.removesuffix("Type").lower()
+        types.Type.__init__(self, f"{kind}({', '.join(given)})")
 
 
 # ---- LLVM representation of the values of a type -------------------------------------------------

@@ -25,8 +25,6 @@ from ...ops.declaration import Op, by_name
 from ...plan.specs import ArrayType
 from .custom_calls import array_type, custom_call
 
-__all__ = ["front"]
-
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,

@@ -19,8 +19,6 @@ from ...plan.specs import ArrayType
 from .custom_calls import array_type
 from .jax_ops import front
 
-__all__ = ["call"]
-
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
 _METHODS = ("sequential", "expand_dims", "broadcast_all")
 

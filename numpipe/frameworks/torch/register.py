@@ -25,8 +25,6 @@ from ...ops.kernel_op import KernelOp, gradients_by
 from ...plan.specs import SYMBOLIC
 from .torch_ops import NAMESPACE, torch_op
 
-__all__ = ["register"]
-
 _SCALARS: dict[Any, type] = {
     spelled: kind for kind in (bool, int, float) for spelled in (kind, kind.__name__)
 }

@@ -21,16 +21,20 @@ from .partials_cuda import PIECE, add_pieces, lane_offset
 I32 = nb.types.int32
 
 
-class SumsType(nb.types.Type):  # type: ignore[misc]
+class SumsType(nb.FieldsType):
     """The type of an exchange of partial sums, which has the plan; its LLVM value is the
     context."""
 
-    def __init__(self, context: ContextType, plan: SumsPlan) -> None:
-        self.context, self.plan, self.share = context, plan, TileType(plan.share)
+    context: ContextType
+    plan: SumsPlan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.share = TileType(self.plan.share)
         self.ready, self.consumed = (
-            BarriersType(context, of, of.kind.shape) for of in (plan.ready, plan.consumed)
+            BarriersType(self.context, of, of.kind.shape)
+            for of in (self.plan.ready, self.plan.consumed)
         )
-        super().__init__(name=f"sums({context}, {plan})")
 
 
 nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
@@ -99,7 +103,7 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
 @cuda_meaning(source.send)
 def _send(_context: Any, sums: Any, tile: Any) -> Any:
     plan, size = sums.plan, sums.plan.size
-    context, builder, args = yield sums.share(sums, tile)
+    context, builder, args = yield sums.share
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
     # rotated until this CTA's share comes first, because registers cannot be indexed
@@ -121,7 +125,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
         to = rank_of(place, plan.consumed.cluster).value
         buffer, there = (
             nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-            for address in (builder.add(base, nb.const((step - 1) * plan.region)), ready)
+            for address in (builder.add(base, (step - 1) * plan.region), ready)
         )
         for piece in range(len(shares[step]) // 4):
             nb.emit_gated(
@@ -137,7 +141,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
 
 @cuda_meaning(source.add)
 def _add(_context: Any, sums: Any, tile: Any) -> Any:
-    context, builder, args = yield tile(sums, tile)
+    context, builder, args = yield tile
     total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)

@@ -29,7 +29,7 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     adds = not none and work.role.computes
     if adds:
         nb.returns(typing_context, source.combined, (work, acc, part))
-    context, builder, args = yield acc(acc, part, work)
+    context, builder, args = yield acc
     return (
         nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1]
         if adds
@@ -53,19 +53,19 @@ def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
     if size == 1:
         return slot
     return builder.add(
-        builder.mul(slot, nb.const(size)),
+        builder.mul(slot, size),
         nb.call(context, builder, special.cluster_rank, (), ())[1],
     )
 
 
 def _stride(builder: Any, ref: Any) -> Any:
     """Return the bytes from one slot of the workspace to the next."""
-    return builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
+    return builder.shl(builder.extract_value(ref.strides, 0), 2)
 
 
 def _step(builder: Any, work: GmemType, ref: Any) -> Any:
     """Return the bytes from a slot of this CTA to its next slot."""
-    return builder.mul(_stride(builder, ref), nb.const(math.prod(work.unit.cluster), nb.i64))
+    return builder.mul(_stride(builder, ref), math.prod(work.unit.cluster))
 
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
@@ -73,7 +73,7 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(
-        builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted))
+        builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, wanted)
     )
 
 
@@ -88,14 +88,14 @@ def _pieces(
     if checked:
         # not 232, and tiles spill
         there = _room(builder, ref, work, tile, _own(context, builder, work, args[1]))
-        address = builder.select(there, address, nb.const(0, nb.i64))
-    part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
+        address = builder.select(there, address, 0)
+    part = builder.mul(tile_part(builder, work.unit), 4 * tile.shape[0] * tile.shape[1])
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
 
 
 def lane_offset(builder: Any) -> Any:
     """Return the offset in bytes from a warpgroup's first float4 to this lane's."""
-    return builder.shl(nb.lane_index(builder), nb.const(4))
+    return builder.shl(nb.lane_index(builder), 4)
 
 
 def add_pieces(
@@ -123,9 +123,9 @@ def add_pieces(
 def _flag(context: Any, builder: Any, work: GmemType, args: Any) -> Any:
     """Return the address of this warpgroup's flag of a slot."""
     ref, address = _slot(context, builder, work, args)
-    behind = builder.sub(builder.extract_value(ref.shape, 1), nb.const(FLAGS))
+    behind = builder.sub(builder.extract_value(ref.shape, 1), FLAGS)
     word = builder.add(behind, tile_part(builder, work.unit))
-    return builder.add(address, builder.shl(builder.sext(word, nb.i64), nb.const(2, nb.i64)))
+    return builder.add(address, builder.shl(builder.sext(word, nb.i64), 2))
 
 
 @cuda_meaning(source.write_partial)
@@ -145,7 +145,7 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
 
 @cuda_meaning(source.parts_together)
 def _parts_together(_context: Any, work: Any, tile: Any) -> Any:
-    yield I32(work, tile)
+    yield I32
     return nb.const(source.together(work.unit, tile.shape))
 
 
@@ -165,9 +165,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
         return assembled(builder, tile, total)
     down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
     for part in range(parts):  # parts that do not exist are loaded as zeros
-        there = builder.zext(
-            builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32
-        )
+        there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], part), args[2]), nb.i32)
         found += [
             _loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)
         ]

@@ -33,7 +33,7 @@ def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> A
     row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
     found = []
     for column in range(count):
-        element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
-        address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
+        element = builder.add(row, builder.mul(strides[1], column))
+        address = builder.add(ref.pointer, builder.shl(element, 2))
         found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
     return context.make_tuple(builder, result, found)

@@ -32,14 +32,14 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-    context, builder, args = yield ring(np_, site)
+    context, builder, args = yield ring
     return nb.struct(context, builder, ring, np=args[0])
 
 
 # ---- who does what
 def _first_lane(builder: Any, unit: Unit) -> Any:
     """Return whether this is the elected lane of the first compute warpgroup."""
-    first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
+    first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), 0)
     return builder.and_(first, elected(builder))
 
 
@@ -48,7 +48,7 @@ def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> An
     fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
         nb.returns(typing_context, function, (np_, *args))
-    context, builder, values = yield nb.types.void(np_, function, *args)
+    context, builder, values = yield nb.types.void
     if fetches:
         with (
             contextlib.nullcontext()
@@ -60,7 +60,7 @@ def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> An
 
 # ---- the state
 def _word(builder: Any, np_: Any, index: int) -> Any:
-    return counter_pointer(builder, np_, nb.const(index))
+    return counter_pointer(builder, np_, index)
 
 
 def _counter(builder: Any, np_: Any) -> Any:
@@ -68,15 +68,15 @@ def _counter(builder: Any, np_: Any) -> Any:
         builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64)
         for part in (0, 1)
     )
-    return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
+    return builder.or_(low, builder.shl(high, 32))
 
 
 def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
     if unit.turns > 1:
         word = _word(builder, np_, source.AWAY)
-        left = builder.sub(builder.load(word), nb.const(1))
-        before_first = builder.icmp_signed("<", left, nb.const(0))
-        builder.store(builder.select(before_first, nb.const(unit.turns - 1), left), word)
+        left = builder.sub(builder.load(word), 1)
+        before_first = builder.icmp_signed("<", left, 0)
+        builder.store(builder.select(before_first, unit.turns - 1, left), word)
 
 
 of_context(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
@@ -86,25 +86,24 @@ of_context(source.pass_owner, nb.types.void, _pass_owner)
 @cuda_meaning(source.later)
 def _later(_context: Any, index: Any, last: Any) -> Any:
     _, builder, args = yield I32(I32, I32)
-    return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
+    return builder.select(builder.icmp_unsigned(">", *args), args[0], -1)
 
 
 @cuda_meaning(source.none_or_more)
 def _none_or_more(_context: Any, tiles: Any) -> Any:
     _, builder, args = yield I32(I32)
-    return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
+    return builder.select(builder.icmp_signed("<", args[0], 0), 0, args[0])
 
 
 @cuda_meaning(source.is_tile)
 def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
-    return nb.types.boolean(I32, I32), lambda context, builder, sig, args: builder.icmp_unsigned(
-        "<", *args
-    )
+    _, builder, args = yield nb.types.boolean(I32, I32)
+    return builder.icmp_unsigned("<", *args)
 
 
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, in_turns)
+    context, builder, args = yield nb.types.void
     if nb.literal(in_turns) and np_.unit.turns > 1:
         own = np_.compiled(context, builder, args[0])
         own.turn = source.away(own, own.state[source.AWAY])
@@ -125,9 +124,9 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
-    context, builder, args = yield nb.types.void(np_)
+    context, builder, args = yield nb.types.void
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], nb.const(1))
+        others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], 1)
         nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

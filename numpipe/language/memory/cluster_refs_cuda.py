@@ -23,13 +23,11 @@ from . import cluster_refs as source
 I32 = nb.types.int32
 
 
-class RemoteTileType(nb.types.Type):  # type: ignore[misc]
+class RemoteTileType(nb.FieldsType):
     """The type of a `cluster_refs.RemoteTile`. The value has the tile's address in this CTA, and
     its distance to the other CTA's tile in the cluster's address window."""
 
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"remote({tile})")
+    tile: SmemType
 
 
 nb.struct_model(RemoteTileType, lambda ty: [("address", I32), ("away", I32)])
@@ -42,7 +40,7 @@ nb.constant_attributes(
 def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
     axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
     result = RemoteTileType(tile)
-    context, builder, args = yield result(np_, tile, cluster_idx, cluster_dim)
+    context, builder, args = yield result
     if not np_.computes:
         return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
@@ -58,7 +56,7 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
     whole = ref.tile
     parts, starts = part_of(whole, index)
     result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
-    context, builder, args = yield result(ref, index)
+    context, builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
     fields = nb.fields(context, builder, ref, args[0])
@@ -98,7 +96,7 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
     for i in range(2):
-        both = builder.insert_element(both, builder.extract_value(pair, i), nb.const(i))
+        both = builder.insert_element(both, builder.extract_value(pair, i), i)
     return both
 
 

@@ -104,14 +104,14 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     state."""
     words = builder.bitcast(table, nb.i32.as_pointer())
     base = builder.ptrtoint(table, nb.i64)
-    me = builder.load(builder.gep(words, [nb.const(unit.peers_at // 4)]))
+    me = builder.load(builder.gep(words, [unit.peers_at // 4]))
     high = nb.high_word(builder, base)
     for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
         builder.store(value, _word(builder, np_, GPU + number))
 
 
 def _word(builder: Any, np_: Any, number: int) -> Any:
-    return counter_pointer(builder, np_, nb.const(number))
+    return counter_pointer(builder, np_, number)
 
 
 def _offset(builder: Any, symbol: str) -> Any:
@@ -123,14 +123,12 @@ def words(builder: Any, np_: Any) -> Any:
     low, high = (
         builder.zext(builder.load(_word(builder, np_, GPU + number)), nb.i64) for number in (1, 2)
     )
-    return builder.add(
-        builder.or_(low, builder.shl(high, nb.const(32, nb.i64))), _offset(builder, _AT)
-    )
+    return builder.add(builder.or_(low, builder.shl(high, 32)), _offset(builder, _AT))
 
 
 def section(builder: Any, np_: Any, rank: Any) -> Any:
     """Return the address of a GPU's section."""
-    first = builder.add(words(builder, np_), nb.const(WORDS_BYTES, nb.i64))
+    first = builder.add(words(builder, np_), WORDS_BYTES)
     return builder.add(first, builder.mul(builder.zext(rank, nb.i64), _offset(builder, _SECTION)))
 
 
@@ -138,7 +136,7 @@ def address(builder: Any, of: Any, argument: int) -> Any:
     """Return the address of an array argument on a GPU, given the address `of` its section."""
     return _word64(
         builder,
-        builder.add(builder.add(of, _offset(builder, _ADDRESSES)), nb.const(8 * argument, nb.i64)),
+        builder.add(builder.add(of, _offset(builder, _ADDRESSES)), 8 * argument),
     )
 
 
@@ -153,8 +151,8 @@ def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
     base = builder.ptrtoint(table, nb.i64)
     at, semaphores = unit.peers_at, 128 * len(unit.maps) + 8 * (len(unit.arrays) - 1)
     operands = [
-        builder.add(base, nb.const(at, nb.i64)),
-        builder.add(base, nb.const(at + WORDS_BYTES, nb.i64)),
+        builder.add(base, at),
+        builder.add(base, at + WORDS_BYTES),
         nb.const(unit.section_bytes),
         nb.const(semaphores, nb.i64),
     ]
@@ -174,9 +172,9 @@ def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
 
 @cuda_meaning(source.await_launches)
 def _await_launches(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield nb.types.void(np_)
+    _, builder, args = yield nb.types.void
     met = _word(builder, args[0], BEGUN)
-    with builder.if_then(builder.icmp_unsigned("==", builder.load(met), nb.const(0)), likely=False):
+    with builder.if_then(builder.icmp_unsigned("==", builder.load(met), 0), likely=False):
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
         semaphores = address(builder, own, len(np_.unit.arrays) - 1)
         text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
@@ -191,12 +189,12 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
     """
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
-        outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))
+        outside = builder.icmp_unsigned(">=", rank, np_.unit.gpus)
         if np_.computes:
             report(builder, np_.unit, what, 0, rank, nb.const(np_.unit.gpus), outside, True)
         rank = builder.select(outside, me, rank)
     return builder.select(
-        builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), nb.const(2)),
+        builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), 2),
         me,
         rank,
     )

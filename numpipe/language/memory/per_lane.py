@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -226,13 +227,14 @@ def check_stored(dtype: np.dtype, value: Any) -> None:
         )
 
 
+@dataclass(eq=False)
 class LaneElement:
     """An element of a tile, ``tile.at[i, j]``, that a lane's atomics update."""
 
     operand = "element of a tile"
 
-    def __init__(self, tile: LaneTile, place: int) -> None:
-        self.tile, self.place = tile, place
+    tile: LaneTile
+    place: int
 
     def update(self, name: str, value: Any) -> None:
         check_update(name, self.tile, value)

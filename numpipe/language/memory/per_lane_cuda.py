@@ -29,26 +29,24 @@ I32, F32 = nb.types.int32, nb.types.float32
 
 
 class LaneTileType(SharedType):
-    word, together = "lane", False
+    together = False
 
     def part(self, target: Any, index: Any) -> Any:
         if not all(map(is_integer, index_parts(index))):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
-        context, builder, args = yield LaneElementType(self)(target, index)
+        context, builder, args = yield LaneElementType(self)
         return _place(
             context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1]
         )
 
 
-class LaneElementType(nb.types.Type):  # type: ignore[misc]
+class LaneElementType(nb.FieldsType):
     """The Numba type of a `per_lane.LaneElement`; its value is the address."""
 
     operand = source.LaneElement.operand
 
-    def __init__(self, tile: LaneTileType) -> None:
-        self.tile = tile
-        super().__init__(name=f"element({tile})")
+    tile: LaneTileType
 
     def update(self, name: str, value: Any) -> Any:
         source.check_update(name, self.tile, value)
@@ -84,9 +82,9 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any) -> Any:
-        _, builder, _ = yield I32()
+        _, builder, _ = yield I32
         thread = nb.thread_index(builder)
-        return thread if mask is None else builder.and_(thread, nb.const(mask))
+        return thread if mask is None else builder.and_(thread, mask)
 
 
 _index(source.lane_index, source.LANES - 1)
@@ -153,13 +151,8 @@ def _by_words(builder: Any, value: Any, word: Any) -> Any:
     elif width == 32:
         moved = word(bits)
     else:
-        low, high = (
-            word(builder.trunc(builder.lshr(bits, nb.const(shift, nb.i64)), nb.i32))
-            for shift in (0, 32)
-        )
-        moved = builder.or_(
-            builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), nb.const(32, nb.i64))
-        )
+        low, high = (word(builder.trunc(builder.lshr(bits, shift), nb.i32)) for shift in (0, 32))
+        moved = builder.or_(builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), 32))
     return moved if machine == whole else builder.bitcast(moved, machine)
 
 
@@ -170,7 +163,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
-    context, builder, args = yield nb.types.void(mask)
+    context, builder, args = yield nb.types.void
     nb.emit_asm(
         builder,
         nb.void,
@@ -212,7 +205,7 @@ def _element(dtype: np.dtype) -> Any:
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
         half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
-        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), nb.const(16)), nb.f32)
+        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
     if dtype.itemsize == 1:
         byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
         return builder.trunc(byte, nb.i8)

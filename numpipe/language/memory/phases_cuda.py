@@ -24,7 +24,7 @@ def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any
     """Return (the address of the phases of an allocation's barriers, the number of this
     barrier)."""
     fields = nb.fields(context, builder, ty, value)
-    return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
+    return counter_pointer(builder, fields.np, COUNTERS + ty.plan.index), fields.first
 
 
 nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
@@ -32,21 +32,21 @@ nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
 
 @cuda_meaning(source.next_phase)
 def _next_phase(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield I32(barrier)
+    context, builder, args = yield I32
     pointer, number = _word(context, builder, barrier, args[0])
-    return builder.and_(builder.lshr(builder.load(pointer), number), nb.const(1))
+    return builder.and_(builder.lshr(builder.load(pointer), number), 1)
 
 
 @cuda_meaning(source.passed)
 def _passed(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void(barrier)
+    context, builder, args = yield nb.types.void
     pointer, number = _word(context, builder, barrier, args[0])
-    builder.store(builder.xor(builder.load(pointer), builder.shl(nb.const(1), number)), pointer)
+    builder.store(builder.xor(builder.load(pointer), builder.shl(1, number)), pointer)
 
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void(barrier)
+    context, builder, args = yield nb.types.void
     arrive(
         typing_context,
         context,
@@ -63,15 +63,15 @@ def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
 def _test(_context: Any, barrier: Any) -> Any:
     source.check_test(barrier)
     if not barrier.context.computes:
-        yield InertType(source.STATE)(barrier)
+        yield InertType(source.STATE)
         return None
-    context, builder, args = yield nb.types.boolean(barrier)
+    context, builder, args = yield nb.types.boolean
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
     complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
     # The warps may test at different moments, so a phase counts as complete only if all of them saw
     # it complete.
-    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
     answer = nb.emit_asm(
         builder,
         nb.i32,
@@ -80,4 +80,4 @@ def _test(_context: Any, barrier: Any) -> Any:
         "selp.b32 $0, 1, 0, all; }",
         "=r,r,r,~{memory}",
     )
-    return builder.icmp_unsigned("!=", answer, nb.const(0))
+    return builder.icmp_unsigned("!=", answer, 0)

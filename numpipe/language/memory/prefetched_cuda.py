@@ -24,13 +24,14 @@ from .scratch_cuda import BarriersType, barrier_address
 I32, I64 = nb.types.int32, nb.types.int64
 
 
-class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, landed: BarriersType) -> None:
-        self.ref = ref
-        self.landed = landed
-        self.role = landed.context.role
-        self.specialized = ref.unit.warp_specialized
-        super().__init__(name=f"prefetched({ref}, {landed})")
+class PrefetchedType(source.TableFacts, nb.FieldsType):
+    ref: GmemType
+    landed: BarriersType
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.role = self.landed.context.role
+        self.specialized = self.ref.unit.warp_specialized
 
 
 nb.struct_model(
@@ -66,23 +67,18 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
     if ref.arg.order != "row":
         return nb.const(0)
     shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-    whole = builder.icmp_unsigned(
-        "==", builder.and_(array.pointer, nb.const(source.ALIGNED - 1, nb.i64)), nb.const(0, nb.i64)
-    )
+    whole = builder.icmp_unsigned("==", builder.and_(array.pointer, source.ALIGNED - 1), 0)
     count = nb.const(1, nb.i64)
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         follows = builder.or_(
-            builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, nb.const(1))
+            builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, 1)
         )
         whole, count = builder.and_(whole, follows), builder.mul(count, builder.zext(size, nb.i64))
-    room = nb.const(most, nb.i64)
     least = builder.trunc(
-        builder.select(builder.icmp_signed("<", count, room), count, room), nb.i32
+        builder.select(builder.icmp_signed("<", count, most), count, most), nb.i32
     )
-    found = builder.and_(
-        builder.mul(least, nb.const(ref.arg.dtype.itemsize)), nb.const(-source.ALIGNED)
-    )
-    return builder.select(whole, found, nb.const(0))
+    found = builder.and_(builder.mul(least, ref.arg.dtype.itemsize), -source.ALIGNED)
+    return builder.select(whole, found, 0)
 
 
 @cuda_meaning(source.prefetched)
@@ -92,7 +88,7 @@ def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any)
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
     nb.returns(typing_context, source.begin, (result,))
-    context, builder, args = yield result(np_, site, table, size)
+    context, builder, args = yield result
     array = nb.fields(context, builder, table, args[2])
     first = nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
     value = nb.struct(
@@ -117,11 +113,9 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
     lacks = inert is not None and not table.role.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
-    context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(
-        table, index
-    )
+    context, builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:
-        return nb.nothing(context)
+        return None
     fields = nb.fields(context, builder, table, args[0])
     array = nb.fields(context, builder, ref, fields.ref)
     place = settled(context, builder, ref, fields.ref, index, args[1])
@@ -130,7 +124,7 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     for part, stride, most in zip(place, strides, shape, strict=True):
         offset = builder.add(offset, builder.mul(builder.sext(part, nb.i64), stride))
         inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
-    offset = builder.mul(offset, nb.const(size, nb.i64))
+    offset = builder.mul(offset, size)
     machine = nb.i64 if size == 8 else nb.i32
     there = builder.and_(
         inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64))

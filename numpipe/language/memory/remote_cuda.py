@@ -37,7 +37,7 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     sent = TileType(source.sent_form(tile.form))
-    context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
+    context, builder, args = yield nb.types.void
     if not np_.computes:
         return
     place = cluster_place(builder, dims)
@@ -51,7 +51,7 @@ def _async_store_smem(
     )
     # lane 0 arrives for the accesses of the other lanes too
     nb.call(context, builder, named.warp_sync, (), ())
-    lane = builder.and_(nb.thread_index(builder), nb.const(31))
+    lane = builder.and_(nb.thread_index(builder), 31)
     nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])

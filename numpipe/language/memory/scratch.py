@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,14 +42,15 @@ NO_VALUE = (
 )
 
 
+@dataclass(eq=False)
 class Slots:
     """Slots of a tile: ``slots.at[slot]`` is one slot, ``slots.at[slot, rows, columns]`` a part of
     one."""
 
-    def __init__(
-        self, plan: SmemPlan, address: int, role: Role, tile: type[SharedTile] = SmemTile
-    ) -> None:
-        self.plan, self.address, self.role, self.tile = plan, address, role, tile
+    plan: SmemPlan
+    address: int
+    role: Role
+    tile: type[SharedTile] = SmemTile
 
     @property
     def shape(self) -> tuple[int, ...]:

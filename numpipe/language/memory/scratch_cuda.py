@@ -35,7 +35,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         tile, further = (
             view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         )
-        context, builder, args = yield tile(target, index)
+        context, builder, args = yield tile
         address = nb.fields(
             context, builder, self, nb.fields(context, builder, target, args[0]).of
         ).address
@@ -49,7 +49,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
             self.tile.debugged if self.tile.role.computes else None,
             self.tile.together,
         )
-        address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
+        address = builder.add(address, builder.mul(number, self.plan.kind.stride))
         return (
             address
             if further is None
@@ -61,21 +61,21 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         )
 
 
-class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
+class BarriersType(source.BarrierFacts, nb.FieldsType):
     """The Numba type of barriers of an allocation, in one role; the value holds the context and the
     number of the first barrier."""
 
     operand = "barrier"
 
-    def __init__(self, context: ContextType, plan: BarrierPlan, shape: tuple[int, ...]) -> None:
-        self.context, self.plan, self.shape = context, plan, shape
-        super().__init__(name=f"barriers({context}, {plan}, {shape})")
+    context: ContextType
+    plan: BarrierPlan
+    shape: tuple[int, ...]
 
     def at(self, target: AtType, index: Any) -> Any:
         parts = index_parts(index)
         left = source.check_barriers(self.shape, parts)
         result = BarriersType(self.context, self.plan, left)
-        context, builder, args = yield result(target, index)
+        context, builder, args = yield result
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
         number = _linear(
             context,
@@ -86,7 +86,7 @@ class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
             args[1],
             self.context.unit.debugged if self.context.computes else None,
         )
-        first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
+        first = builder.add(have.first, builder.mul(number, math.prod(left)))
         return nb.struct(context, builder, result, np=have.np, first=first)
 
 
@@ -133,7 +133,7 @@ def _linear(
             size - 1,
             together,
         )
-        number = builder.add(builder.mul(number, nb.const(size)), place)
+        number = builder.add(builder.mul(number, size), place)
     return number
 
 
@@ -180,18 +180,15 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
 
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
     first = nb.fields(context, builder, ty, value).first
-    return builder.add(
-        own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, nb.const(3))
-    )
+    return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, 3))
 
 
 @cuda_meaning(source.scratch)
 def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    return result(np_, site, kind), lambda context, builder, sig, args: _value(
-        context, builder, result, tree, np_, args[0]
-    )
+    context, builder, args = yield result
+    return _value(context, builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.scoped)
@@ -199,9 +196,8 @@ def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
     shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
-    return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(
-        context, builder, result, tree, np_, args[0]
-    )
+    context, builder, args = yield result
+    return _value(context, builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.run_scoped)
@@ -219,7 +215,7 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
         kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)
     ]
     result = nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield result(np_, site, function, *given)
+    context, builder, args = yield result
     values = [
         value if tree is None else _value(context, builder, ty, tree, np_, args[0])
         for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)

@@ -40,7 +40,7 @@ from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import called, check, constant, helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, fence, special
+from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.context import Context, only_if
 from ..tiles.array_views import GmemView
 from .peer_arrays import await_launches, check_integer
@@ -153,10 +153,10 @@ def complete_and_add(np_, semaphore, rank, add):  # type: ignore[no-untyped-def]
     one_lane(add_to, np_, semaphore, rank, add)
 
 
-@op
-def complete_stores(np_: Context) -> None:
+@helper
+def complete_stores(np_):  # type: ignore[no-untyped-def]
     """Wait until all TMA stores of this lane have reached global memory."""
-    current().bulk_wait(0, read=False)
+    cp_async_bulk.wait_group(0)
 
 
 @op

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...intrinsics import cp_async_bulk, memory
+from ...intrinsics import memory
 from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
@@ -54,15 +54,8 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
                 outside,
                 False,
             )
-        index = builder.select(outside, nb.const(0), index)
-    return index, builder.shl(builder.zext(index, nb.i64), nb.const(2, nb.i64))
-
-
-@cuda_meaning(source.complete_stores)
-def _complete_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void(np_)
-    none, value = nb.immediate(0)
-    nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
+        index = builder.select(outside, 0, index)
+    return index, builder.shl(builder.zext(index, nb.i64), 2)
 
 
 @cuda_meaning(source.add_to)
@@ -77,9 +70,9 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
         ref = gmem_value(
             context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
         )
-        me = builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
-        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, nb.const(1)))
-        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), nb.const(2, nb.i64)))
+        me = builder.load(counter_pointer(builder, args[0], GPU))
+        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
+        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
         nb.emit_asm(
             builder,
             nb.void,

@@ -74,7 +74,7 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
     allocations = source.allocations_of(
         pipeline, pipeline.captures if isinstance(pipeline, BoundType) else None, refs
     )
-    yield AllocationsType(allocations.plans)(pipeline, *refs)
+    yield AllocationsType(allocations.plans)
 
 
 @cuda_meaning(source.run)
@@ -82,7 +82,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     pipe, arrays = emitted.pipe, nb.types.Tuple(list(refs))
     if pipe.single and emitted.idle:
         inert = mapped(_inert, emitted.carry)
-        context, builder, _ = yield inert(emitted, *refs)
+        context, builder, _ = yield inert
         return _no_value(context, builder, inert)
     if pipe.inert_grid is not None:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
@@ -92,7 +92,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         returned = nb.returns(typing_context, function, [given])
-    context, builder, args = yield returned(emitted, *refs)
+    context, builder, args = yield returned
     value = nb.fields(context, builder, emitted, args[0])
     bound = bound_value(
         context,
@@ -137,7 +137,7 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 @cuda_meaning(source.emitted_steps)
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
-    context, builder, args = yield result(emitted, refs)
+    context, builder, args = yield result
     return steps_value(
         context,
         builder,
@@ -186,7 +186,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             )
         except CompileError:
             kind = fixed(given)  # the body only reads this tile of the carry and adds nothing to it
-    context, builder, args = yield kind(emitted, refs, carry)
+    context, builder, args = yield kind
     return _convert(context, builder, args[2], carry, kind)
 
 
@@ -194,7 +194,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
     function, argtypes = emitted.call_of(indices, tiles, carry)
     returned = carry if emitted.idle else nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield carry(emitted, indices, tiles, carry)
+    context, builder, args = yield carry
     if emitted.idle:
         return args[3]
     values = [

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core import numba as nb
 from ...plan.outside_cuda import clipped, report
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
@@ -41,9 +40,9 @@ def bounded(
     block = plan.blocks[number]
     for axis in named(block):
         at, side, size = start[axis], block.sides[axis], sizes[axis]
-        before = builder.icmp_signed("<=", at, nb.const(-side))
+        before = builder.icmp_signed("<=", at, -side)
         if block.mode == "clip":
-            start[axis] = clipped(builder, at, builder.sub(size, nb.const(side)))
+            start[axis] = clipped(builder, at, builder.sub(size, side))
             continue
         if block.mode is None:
             report(

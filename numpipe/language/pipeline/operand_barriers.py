@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...core.op import called, constant, helper, op
@@ -53,11 +54,13 @@ RENAMED = {"manual_ready_barriers": "manual_produced_barriers"}
 """The names of options in Pallas before JAX 0.12, which are accepted too."""
 
 
+@dataclass(eq=False)
 class StepBarrier:
     """The ready or consumed barrier of one operand in a step, or its Numba type."""
 
-    def __init__(self, ring: Any, kind: str, part: int) -> None:
-        self.ring, self.kind, self.part = ring, kind, part
+    ring: Any
+    kind: str
+    part: int
 
     @property
     def what(self) -> str:

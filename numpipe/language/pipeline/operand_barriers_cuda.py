@@ -9,16 +9,13 @@ from ...core.op import cuda_meaning
 from ..memory import phases
 from . import operand_barriers as source
 from .ring import release_delayed
-from .ring_cuda import RingType
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
 
 
-class BarrierType(source.StepBarrier, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ring: RingType, kind: str, part: int) -> None:
-        source.StepBarrier.__init__(self, ring, kind, part)
-        nb.types.Type.__init__(self, name=f"barrier({ring}, {kind}, {part})")
+class BarrierType(nb.FieldsType, source.StepBarrier):
+    pass
 
 
 nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
@@ -62,7 +59,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             computes = barrier.ring.context.computes
         if computes:
             nb.returns(typing_context, called, argtypes)
-        context, builder, args = yield nb.types.void(barrier, *predicate)
+        context, builder, args = yield nb.types.void
         if computes:
             if called is function:
                 value = nb.fields(context, builder, barrier, args[0])
@@ -74,7 +71,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
 def _barrier_test(typing_context: Any, barrier: Any) -> Any:
     source.check_tested(barrier)
     result = nb.returns(typing_context, phases.test, (barrier,))
-    context, builder, args = yield result(barrier)
+    context, builder, args = yield result
     return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 

@@ -23,7 +23,7 @@ def _external(operation: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield nb.types.void(np_)
+        _, builder, args = yield nb.types.void
         if np_.computes:
             nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
 

@@ -18,7 +18,7 @@ I32 = nb.types.int32
 @cuda_meaning(source.await_slot)
 def _await_slot(_context: Any, ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
-    context, builder, _ = yield nb.types.void(ring)
+    context, builder, _ = yield nb.types.void
     return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
 
 
@@ -26,11 +26,11 @@ def _await_slot(_context: Any, ring: Any) -> Any:
 def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(typing_context, function, args)
     first = nb.const(4 * ring.context.unit.first_compute)
-    context, builder, values = yield nb.types.void(ring, function, *args)
+    context, builder, values = yield nb.types.void
     if ring.plan.private:
         chosen = elected(builder)
     else:
-        warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+        warp = builder.lshr(nb.thread_index(builder), 5)
         chosen = builder.and_(builder.icmp_unsigned("==", warp, first), elected_in_warp(builder))
     with builder.if_then(chosen):
         nb.call(context, builder, function, args, values[2:])
@@ -43,7 +43,7 @@ cuda_meaning(source.declare)(nb.no_code)
 @cuda_meaning(source.check_start)
 def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
     index_maps_return(typing_context, ring, indices)
-    return nb.types.void(ring, indices), lambda context, builder, sig, args: nb.nothing(context)
+    yield nb.types.void
 
 
 @cuda_meaning(source.copy_block)

@@ -41,16 +41,14 @@ from .steps_cuda import LoopType
 
 @cuda_meaning(source.before_loop)
 def _before_loop(_context: Any, value: Any) -> Any:
-    yield nb.types.literal(source.before_loop.function(value))(value)
+    yield nb.types.literal(source.before_loop.function(value))
 
 
 I32 = nb.types.int32
 
 
-class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plans: tuple[RingPlan, ...]) -> None:
-        Allocations.__init__(self, plans)
-        nb.types.Type.__init__(self, name=f"allocations({plans})")
+class AllocationsType(nb.FieldsType, Allocations):
+    plans: tuple[RingPlan, ...]
 
 
 class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
@@ -277,7 +275,7 @@ def steps_value(
     if steps.loaded_before:
         _load_once(context, builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
-    builder.store(nb.const(0), builder.gep(k, [nb.const(0)], name="numpipe.k"))
+    builder.store(0, builder.gep(k, [0], name="numpipe.k"))
     return nb.struct(context, builder, steps, loop=loop, k=k)
 
 
@@ -293,7 +291,7 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
     steps = context.cast(builder, count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)
-    return builder.select(builder.icmp_signed(">", steps, nb.const(0)), steps, nb.const(0))
+    return builder.select(builder.icmp_signed(">", steps, 0), steps, 0)
 
 
 @cuda_meaning(source.steps)
@@ -322,7 +320,7 @@ def _steps(
         nb.literal(turns) or (),
         True,
     )
-    context, builder, args = yield result(pipe, refs, nested, groups, unpacked, waited, turns, last)
+    context, builder, args = yield result
     return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 
@@ -347,11 +345,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = (
-        builder.add(k, nb.const(1))
-        if plain
-        else nb.call(context, builder, successor, (I32,), (k,))[1]
+        builder.add(k, 1) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     )
-    builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
+    builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
     groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
     if kind.barriers:

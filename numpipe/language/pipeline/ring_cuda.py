@@ -122,7 +122,7 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
-        context, _, _ = yield type(ring, *given)
+        context, _, _ = yield type
         return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
 
 
@@ -151,14 +151,14 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
     ]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
-    context, builder, values = yield nb.types.void(ring, parts, part, function, *args)
+    context, builder, values = yield nb.types.void
     for kind, number in numbers:
         nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
     """Return the address of a ring's step counter."""
-    return counter_pointer(builder, context_value, nb.const(ring.plan.index))
+    return counter_pointer(builder, context_value, ring.plan.index)
 
 
 @cuda_meaning(source.set_steps_done)
@@ -175,17 +175,17 @@ def blocks_in(ring: RingValue, steps: Any) -> Any:
     if ring.plan.dims is None:
         return steps
     builder = ring.builder
-    some = builder.icmp_signed(">", steps.value, nb.const(0))
+    some = builder.icmp_signed(">", steps.value, 0)
     count = nb.cgutils.alloca_once_value(builder, nb.const(0))
     with builder.if_then(some):
         last: Any = source.own_step(ring, steps - 1)[0] + 1
-        builder.store(last.value if isinstance(last, Value) else nb.const(last), count)
+        builder.store(last.value if isinstance(last, Value) else last, count)
     return Value(builder, builder.load(count))
 
 
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
-    context, builder, args = yield I32(ring)
+    context, builder, args = yield I32
     value = RingValue(context, builder, ring, args[0])
     return blocks_in(value, value.steps).value
 
@@ -247,7 +247,7 @@ def start_of(
     start = [
         builder.mul(
             narrowed(builder, part) if checked else context.cast(builder, part, kind, I32),
-            nb.const(scale),
+            scale,
         )
         for part, kind, scale in zip(parts, kinds, block.scales, strict=True)
     ]
@@ -329,7 +329,7 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     context, builder, args = yield tiles(ring, I32)
     stage = stage_of(context, builder, ring, args[1])
     return context.make_tuple(
-        builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets]
+        builder, tiles, [builder.add(stage, offset) for offset in plan.offsets]
     )
 
 

@@ -35,7 +35,7 @@ def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
     if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = after.settled("schedule_fence(after)") if np_.computes and not none else None
-    _, builder, args = yield nb.types.void(np_, after)
+    _, builder, args = yield nb.types.void
     if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:

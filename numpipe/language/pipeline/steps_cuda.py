@@ -98,7 +98,7 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
         nb.returns(typing_context, skip_turn, (loop.np, kind))
-    context, builder, args = yield nb.types.void(loop)
+    context, builder, args = yield nb.types.void
     for kind, number in tokens:
         nb.call(
             context,

@@ -16,13 +16,13 @@ I32 = nb.types.int32
 @cuda_meaning(source.place_of)
 def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
     unit, first = np_.unit, np_.unit.token_barrier(nb.literal(number))
-    _, builder, args = yield I32(np_, number, further)
+    _, builder, args = yield I32
     place = own_warpgroup(builder, args[0])
     if nb.literal(further):
-        following = builder.add(place, nb.const(1))
-        last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
-        place = builder.select(last, nb.const(0), following)
-    return builder.add(place, nb.const(first))
+        following = builder.add(place, 1)
+        last = builder.icmp_unsigned("==", following, unit.compute_wgs)
+        place = builder.select(last, 0, following)
+    return builder.add(place, first)
 
 
 def _over_tokens(
@@ -31,9 +31,7 @@ def _over_tokens(
     """Implement `warpgroup_order.over_tokens`."""
     if not np_.several or not np_.unit.tokens:
         return
-    with builder.if_then(
-        builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))
-    ):
+    with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), warpgroup)):
         for token in range(len(np_.unit.tokens)):
             kind, number = nb.immediate(token)
             nb.call(context, builder, function, (np_, kind), (value, number))
@@ -42,11 +40,11 @@ def _over_tokens(
 @cuda_meaning(source.begin_tokens)
 def _begin_tokens(_context: Any, np_: Any, names: Any) -> Any:
     np_.unit.tokens = nb.literal(names)
-    context, builder, args = yield nb.types.void(np_, names)
+    context, builder, args = yield nb.types.void
     _over_tokens(context, builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
 
 
 @cuda_meaning(source.end_tokens)
 def _end_tokens(_context: Any, np_: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_)
+    context, builder, args = yield nb.types.void
     _over_tokens(context, builder, np_, args[0], 0, source.await_token)

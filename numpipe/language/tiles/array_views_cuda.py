@@ -15,14 +15,15 @@ from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
 
-class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
-    def __init__(
-        self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...], placed: bool
-    ) -> None:
-        self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
-        self.placed = placed
-        name = f"view({ref}, {axes}, {shape}{', not placed' * (not placed)})"
-        super().__init__(name=name)  # type: ignore[call-arg]
+class ViewType(nb.FieldsType, source.GmemView):
+    ref: GmemType
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    placed: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.dtype = self.ref.arg.dtype
 
 
 nb.struct_model(
@@ -63,9 +64,7 @@ class Block:
                 least = builder.select(
                     builder.icmp_signed("<", stop, shape[axis]), stop, shape[axis]
                 )
-                shape[axis] = builder.select(
-                    builder.icmp_signed("<", least, nb.const(0)), nb.const(0), least
-                )
+                shape[axis] = builder.select(builder.icmp_signed("<", least, 0), 0, least)
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
             if axis not in axes:
@@ -99,40 +98,36 @@ class Block:
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
         builder = self.builder
-        far = builder.mul(
-            builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64))
-        )
+        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, self.dtype.itemsize))
         return builder.add(address, far)
 
     def aligned(self, shape: Sequence[int], run: int) -> Any:
         """Return whether a block starts at a multiple of `run` columns, and the array has all its
         elements along the last dimensions, of which `shape` has the sizes."""
         builder = self.builder
-        found = builder.icmp_unsigned(
-            "==", builder.and_(self.start[-1], nb.const(run - 1)), nb.const(0)
-        )
+        found = builder.icmp_unsigned("==", builder.and_(self.start[-1], run - 1), 0)
         for axis, size in enumerate(shape, -len(shape)):
-            begin, most = self.start[axis], builder.sub(self.size[axis], nb.const(size))
-            found = builder.and_(found, builder.icmp_signed(">=", begin, nb.const(0)))
+            begin, most = self.start[axis], builder.sub(self.size[axis], size)
+            found = builder.and_(found, builder.icmp_signed(">=", begin, 0))
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
     def even(self) -> Any:
         """Return whether all rows start at multiples of the size of a pair of elements."""
-        builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
+        builder, at, nbytes = self.builder, self.base, self.dtype.itemsize
         if self.lines:
             return nb.const(1, nb.i1)
         for stride in self.stride[:-1]:
             at = builder.or_(at, builder.mul(stride, nbytes))
-        odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
-        return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
+        odd = builder.and_(at, 2 * nbytes - 1)
+        return builder.icmp_unsigned("==", odd, 0)
 
     def whole_pairs(self) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
         at once: the block starts at an even column, and the array ends before one."""
         builder = self.builder
-        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
-        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
+        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), 1)
+        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, 0))
 
     def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
         """Return whether the array has a lane's pair of columns of a tile.
@@ -144,10 +139,10 @@ class Block:
         if not beyond and self.room is not None and end <= self.room:
             return nb.const(1, nb.i1)
         builder = self.builder
-        column = builder.add(own, nb.const(distance))
+        column = builder.add(own, distance)
         here = builder.icmp_unsigned("<", builder.add(self.start[-1], column), self.size[-1])
         if beyond:
-            here = builder.and_(here, builder.icmp_unsigned("<", column, nb.const(form.shape[-1])))
+            here = builder.and_(here, builder.icmp_unsigned("<", column, form.shape[-1]))
         return here
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
@@ -226,8 +221,9 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
     axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
     unlimited(parts, f"{of.arg.name}.at[…]")
-    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes), source.placed(parts))
-    context, builder, args = yield result(target, index)
+    sizes = tuple(parts[axis].size for axis in axes)
+    result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
+    context, builder, args = yield result
     ref = nb.fields(context, builder, target, args[0]).of
     place = context.make_tuple(
         builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1])

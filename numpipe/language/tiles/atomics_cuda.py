@@ -25,7 +25,7 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
         given = (dst.ref.np, tile, dst, *map(nb.types.literal, options))
         copy = source.COPIES[0]._numba_type_
         nb.returns(typing_context, copy, given)
-        context, builder, args = yield nb.types.void(dst, tile)
+        context, builder, args = yield nb.types.void
         constants = [nb.nothing(context)] * 3  # their types have the values
         nb.call(context, builder, copy, given, [constants[0], args[1], args[0], *constants])
         return
@@ -49,7 +49,7 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
     )
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
     block = dst.axes and writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
-    context, builder, args = yield nb.types.void(dst, tile)
+    context, builder, args = yield nb.types.void
     view = nb.fields(context, builder, dst, args[0])
     start = nb.cgutils.unpack_tuple(builder, view.start)
     if dst.ref.unit.params.debug and dst.ref.role.computes:

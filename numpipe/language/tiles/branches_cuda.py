@@ -18,7 +18,7 @@ def _chosen(_context: Any, np_: Any, test: Any, why: Any, stores: Any) -> Any:
     if inert:
         source.check_skipped(np_, test, constant("if", "why", why), constant("if", "", stores))
     result = nb.types.boolean if inert else nb.unliteral(test)
-    context, builder, args = yield result(np_, test, why, stores)
+    context, builder, args = yield result
     return nb.const(0, nb.i1) if inert else context.cast(builder, args[1], test, result)
 
 
@@ -26,12 +26,12 @@ def _chosen(_context: Any, np_: Any, test: Any, why: Any, stores: Any) -> Any:
 def _after_branch(_context: Any, np_: Any, test: Any, value: Any) -> Any:
     if np_.computes or not isinstance(test, InertType):
         result = nb.unliteral(value)
-        context, builder, args = yield result(np_, test, value)
+        context, builder, args = yield result
         return context.cast(builder, args[2], value, result)
     before = trees.leaves(value)
     after = [ty if isinstance(ty, TileLike) else InertType(source.CHANGED) for ty in before]
     result = trees.tree_of(value).build(iter(after), trees.made)
-    context, builder, args = yield result(np_, test, value)
+    context, builder, args = yield result
     values = [
         part if isinstance(ty, TileLike) else nb.nothing(context)
         for part, ty in zip(trees.leaf_values(builder, value, args[2]), before, strict=True)

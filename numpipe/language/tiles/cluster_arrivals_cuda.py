@@ -33,24 +33,24 @@ def arrive(
     arrival has no scope unless it is `wide`: ``.release.cluster`` makes it a fence of the whole
     GPU, which halves the speed of a loop.
     """
-    idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
+    idle = lane = builder.and_(nb.thread_index(builder), 31)  # 0 in lanes that arrive
     to = None
     if led:
         to = first_of(cluster_place(builder, dims), dims, led).value
     elif len(peers) > 1:
-        nibble = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64)
+        nibble = builder.zext(builder.shl(builder.and_(lane, 15), 2), nb.i64)
         place = []
         for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
-                entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
+                entry = builder.lshr(table - (table >> 63 << 64), nibble)
                 distance: Any = Value(builder, builder.trunc(entry, nb.i32))
                 moved = at + (distance & 15)
-                inside = builder.icmp_unsigned("<", moved.value, nb.const(of))
+                inside = builder.icmp_unsigned("<", moved.value, of)
                 at = Value(builder, builder.select(inside, moved.value, (moved - of).value))
             place.append(at)
         to = rank_of(place, dims).value
-        idle = builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
+        idle = builder.zext(builder.icmp_unsigned(">=", lane, len(peers)), nb.i32)
     operation = mbarrier.arrive
     if to is not None:
         operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote

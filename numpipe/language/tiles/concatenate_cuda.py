@@ -14,7 +14,7 @@ from .tile_cuda import TileType, assembled, registers, undefined
 def _concatenate(_context: Any, np_: Any, arrays: Any, axis: Any) -> Any:
     form, parts = source.joined_form(arrays, axis)
     result, each = TileType(form), packing(form.dtype).per_register
-    context, builder, args = yield result(np_, arrays, axis)
+    context, builder, args = yield result
     if not np_.computes:
         return undefined(result)
     found: list[Any] = [None] * result.registers

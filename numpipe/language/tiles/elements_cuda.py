@@ -64,7 +64,7 @@ def write_element(
     if not ref.by_lane:
         own = builder.and_(
             own,
-            builder.icmp_unsigned("==", nb.lane_index(builder), nb.const(0)),
+            builder.icmp_unsigned("==", nb.lane_index(builder), 0),
         )
     nb.emit_asm(
         builder,

@@ -83,7 +83,7 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) ->
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
             half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
-            twice = builder.or_(half, builder.shl(half, nb.const(16)))
+            twice = builder.or_(half, builder.shl(half, 16))
         else:  # bfloat16: through float32, as in ml_dtypes
             number = number_in(context, builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
@@ -100,15 +100,9 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
     element, for a row's value along a column."""
     if low % 2 == 0 and high == low + 1:
         return have[low // 2]
-    first = (
-        builder.lshr(have[low // 2], nb.const(16))
-        if low % 2
-        else builder.and_(have[low // 2], nb.const(0xFFFF))
-    )
+    first = builder.lshr(have[low // 2], 16) if low % 2 else builder.and_(have[low // 2], 0xFFFF)
     second = (
-        builder.and_(have[high // 2], nb.const(-0x10000))
-        if high % 2
-        else builder.shl(have[high // 2], nb.const(16))
+        builder.and_(have[high // 2], -0x10000) if high % 2 else builder.shl(have[high // 2], 16)
     )
     return builder.or_(first, second)
 
@@ -247,11 +241,7 @@ for _name, _known in source.COMPARISONS.items():
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    return (
-        builder.fsub(nb.ir.Constant(nb.f32, -0.0), a)
-        if dtype == FLOAT32
-        else builder.sub(nb.const(0), a)
-    )
+    return builder.fsub(-0.0, a) if dtype == FLOAT32 else builder.sub(0, a)
 
 
 def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -260,9 +250,7 @@ def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return (
         a
         if dtype.kind == "u"
-        else builder.select(
-            builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a
-        )
+        else builder.select(builder.icmp_signed("<", a, 0), builder.sub(0, a), a)
     )
 
 
@@ -270,18 +258,18 @@ _operator(
     operator.neg,
     source.UNARY["neg"],
     _negative,
-    lambda builder, dtype, a: builder.xor(a, nb.const(-0x7FFF8000)),
+    lambda builder, dtype, a: builder.xor(a, -0x7FFF8000),
 )
 _operator(
     abs,
     source.UNARY["abs"],
     _magnitude,
-    lambda builder, dtype, a: builder.and_(a, nb.const(0x7FFF7FFF)),
+    lambda builder, dtype, a: builder.and_(a, 0x7FFF7FFF),
 )
 _operator(
     operator.invert,
     source.UNARY["invert"],
-    lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)),
+    lambda builder, dtype, a: builder.xor(a, -1),
 )
 
 
@@ -325,7 +313,7 @@ nb.binary(operator.pow, _power, literals=True)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     plan = source.plan_where((mask, x, y), *map(nb.literal, literals))
     if plan is None:
-        yield source.without_value((mask, x, y))(mask, x, y, *literals)
+        yield source.without_value((mask, x, y))
         return None
     if not plan.result.shape:
         of = type_of(plan.computed)
@@ -352,11 +340,7 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     chosen = []
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
         first, second = builder.select(low, one, other), builder.select(high, one, other)
-        chosen.append(
-            builder.or_(
-                builder.and_(first, nb.const(0xFFFF)), builder.and_(second, nb.const(-0x10000))
-            )
-        )
+        chosen.append(builder.or_(builder.and_(first, 0xFFFF), builder.and_(second, -0x10000)))
     return assembled(builder, tile, chosen)
 
 
@@ -395,9 +379,7 @@ def inside_of(builder: Any, form: Form) -> list[Any]:
     own, found = place_of(builder, TileType(form)), []
     for place in form.places:
         tests = [
-            builder.icmp_unsigned(
-                "<", builder.add(own[axis], nb.const(place[axis] or 0)), nb.const(size)
-            )
+            builder.icmp_unsigned("<", builder.add(own[axis], place[axis] or 0), size)
             for axis, (beyond, size) in enumerate(
                 zip(form.outside(place), (form.shape[0], form.shape[-1]), strict=True)
             )
@@ -411,12 +393,12 @@ def inside_of(builder: Any, form: Form) -> list[Any]:
 def _iota(_context: Any, shape: Any, axis: Any) -> Any:
     form, along = source.iota_form(shape, axis)
     tile = TileType(form)
-    _, builder, _ = yield tile(shape, axis)
+    _, builder, _ = yield tile
     found = []
     for each in each_way(form):
         own = place_of(builder, TileType(each))
         for place in each.places:
             axis = (1 if place[0] is None else 0) if len(form.shape) == 1 else along
             at = place[axis]
-            found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
+            found.append(nb.const(0) if at is None else builder.add(own[axis], at))
     return assembled(builder, tile, found)

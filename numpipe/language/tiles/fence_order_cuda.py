@@ -15,7 +15,7 @@ ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
 def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
-    _, builder, _ = yield nb.types.void(*tiles)
+    _, builder, _ = yield nb.types.void
     if any(tile.writable and tile.role.computes for tile in tiles):
         nb.external(builder, symbol, nb.void)
 
@@ -26,7 +26,7 @@ cuda_meaning(source.before_async)(functools.partial(_barrier, ASYNC))
 
 def own_barrier(builder: Any) -> Any:
     """Return the number of the warpgroup's own named barrier."""
-    return builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    return builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
 
 
 def define_order(module: Any, unit: Unit) -> None:

@@ -35,8 +35,8 @@ class _Loads:
 
     def _at(self, row: int, column: int) -> Any:
         xor, add = source.moved(self.layout, row, column)
-        base = self.bases.setdefault(xor, self.builder.xor(self.bases[0], nb.const(xor)))
-        return self.builder.add(base, nb.const(add))
+        base = self.bases.setdefault(xor, self.builder.xor(self.bases[0], xor))
+        return self.builder.add(base, add)
 
     def load(self, row: int, step: int, rows: int) -> list[Any]:
         """Return the registers of one step along K: 16 rows of A, or 8 or 16 columns of B."""

@@ -16,10 +16,8 @@ from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, registers
 
 
-class IndexType(nb.types.Type, Index):  # type: ignore[misc]
-    def __init__(self, value: Any, mode: str) -> None:
-        self.value, self.mode = value, mode
-        super().__init__(name=f"index({value}, {mode})")  # type: ignore[call-arg]
+class IndexType(nb.FieldsType, Index):
+    pass
 
 
 nb.struct_model(IndexType, lambda ty: [("value", ty.value)])
@@ -57,7 +55,7 @@ def settled(
         vector = isinstance(part, TileType)
         each = registers(builder, part, start[axis]) if vector else [start[axis]]
         if mode == "clip":
-            each = [clipped(builder, one, builder.sub(size, nb.const(1))) for one in each]
+            each = [clipped(builder, one, builder.sub(size, 1)) for one in each]
         if mode is None:
             for one in each:
                 report(

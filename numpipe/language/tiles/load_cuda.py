@@ -46,9 +46,7 @@ def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
     if not words:
         return [block.builder.zext(found, nb.i32)]
     parts = (
-        [found]
-        if words == 1
-        else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
+        [found] if words == 1 else [block.builder.extract_element(found, i) for i in range(words)]
     )
     return [_bits(block.builder, block.dtype, part) for part in parts]
 
@@ -58,7 +56,7 @@ def _packed(block: Block, two: list[Any]) -> list[Any]:
     builder = block.builder
     if packing(block.dtype).per_register == 2:
         low, high = (builder.zext(bits, nb.i32) for bits in two)
-        return [builder.or_(low, builder.shl(high, nb.const(8 * block.dtype.itemsize)))]
+        return [builder.or_(low, builder.shl(high, 8 * block.dtype.itemsize))]
     return [_bits(builder, block.dtype, word) for word in two]
 
 
@@ -106,7 +104,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
             n = (
                 gathered[axis][element]
                 if axis in gathered
-                else (builder.add(builder.add(block.start[axis], own), nb.const(distance or 0)))
+                else (builder.add(builder.add(block.start[axis], own), distance or 0))
             )
             inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
             at = block.moved(at, n, block.stride[axis])
@@ -124,7 +122,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
             at = block.moved(block.base, builder.add(block.start[-1], column), stride)
             inside = block.inside
             if not flat:
-                first = builder.add(block.start[0], nb.const(0) if rows is None else row)
+                first = builder.add(block.start[0], 0 if rows is None else row)
                 down = nb.const(rows or 0)
                 here = builder.icmp_unsigned("<", builder.add(first, down), block.size[0])
                 inside = builder.and_(inside, here)
@@ -193,7 +191,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
     result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
-    context, builder, args = yield result(ref, index)
+    context, builder, args = yield result
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = settled(context, builder, ref, args[0], index, args[1])
@@ -219,7 +217,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
         return _loaded(builder, block, tile)
     bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
-        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
+        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), 16), nb.f32)
     return (
         builder.bitcast(bits, nb.i64)
         if block.dtype.itemsize == 8

@@ -148,9 +148,7 @@ def _finite(other: str, integers: bool) -> Emit:
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         if dtype != FLOAT32:
             return nb.const(int(integers), nb.i1)
-        return builder.fcmp_ordered(
-            other, libdevice(builder, "fabs", x), nb.ir.Constant(nb.f32, float("inf"))
-        )
+        return builder.fcmp_ordered(other, libdevice(builder, "fabs", x), float("inf"))
 
     return emit
 
@@ -168,7 +166,7 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
         types, sum((bits >> number & 1) << place for place, number in enumerate(present))
     )
     if plan is None:
-        yield without_value(types)(a, a_min, a_max, *literals)
+        yield without_value(types)
         return None
 
     def clipped(maximum: Packed, minimum: Packed) -> Packed:

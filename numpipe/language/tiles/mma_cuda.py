@@ -91,8 +91,8 @@ def _named(name: str, register: int, op: Operand, offset: int) -> str:
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
     """Return the low half of the descriptor of a tile at `address`, marked `uniform` so that
     offsets are added in uniform registers."""
-    field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
-    low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
+    field = builder.lshr(builder.and_(address, 0x3FFFF), 4)
+    low = builder.or_(field, fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF)
     return uniform(builder, low)
 
 
@@ -102,7 +102,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     form = source.plan(None if fresh else acc, a, b)
     product = TileType(form)
     text = _batch(form, a, b, fresh)
-    context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
+    context, builder, args = yield InFlightType(product, b.role)
     if not b.role.computes:
         return undefined(product) if fresh else args[0]
     shared = [
@@ -130,10 +130,10 @@ def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
     fresh = isinstance(acc, nb.types.NoneType)
     if product.groups:
         result = nb.returns(typing_context, source.wgmma, (acc, a, b))
-        context, builder, args = yield result(np_, acc, a, b)
+        context, builder, args = yield result
         return nb.call(context, builder, source.wgmma, (acc, a, b), args[1:])[1]
     result = TileType(source.plan(None if fresh else acc, a, b, product, "mma"))
-    context, builder, args = yield result(np_, acc, a, b)
+    context, builder, args = yield result
     if not b.role.computes:
         return undefined(result) if fresh else args[1]
     for ty, value in zip((a, b), args[2:], strict=True):

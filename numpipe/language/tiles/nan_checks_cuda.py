@@ -18,7 +18,7 @@ from .tile_cuda import TileType, assembled, part_of_either, registers
 
 @cuda_meaning(source.no_nan)
 def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
-    context, builder, args = yield value(np_, site, target, value)
+    context, builder, args = yield value
     unit, stored = np_.unit, args[3]
     if not np_.computes or not unit.params.debug:
         return stored
@@ -60,9 +60,7 @@ def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any,
     ):
         bit = bit if inside is None else builder.and_(bit, inside)
         here = [
-            builder.add(mine, nb.const(at))
-            for at, mine in zip(place, own, strict=True)
-            if at is not None
+            builder.add(mine, at) for at, mine in zip(place, own, strict=True) if at is not None
         ]
         held = builder.or_(held, bit)
         first = (

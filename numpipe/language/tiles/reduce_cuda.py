@@ -105,20 +105,14 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     size = stride * len(values)
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = nb.lane_index(builder)
-    lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
-    own = (
-        builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift)))
-        if columns
-        else base
-    )
-    to = builder.add(own, builder.mul(warp, nb.const(size)))
-    first = builder.icmp_unsigned("<", lane, nb.const(lanes))
+    lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
+    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), shift)) if columns else base
+    to = builder.add(own, builder.mul(warp, size))
+    first = builder.icmp_unsigned("<", lane, lanes)
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), step):
-        store_words(
-            builder, kind, builder.add(to, nb.const(stride * i)), values[i : i + step], chosen
-        )
+        store_words(builder, kind, builder.add(to, stride * i), values[i : i + step], chosen)
     barrier(builder)
     for i in range(0, len(values), step):
         found = [
@@ -126,7 +120,7 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
                 builder,
                 values[0].type,
                 kind,
-                builder.add(own, nb.const(other * size + stride * i)),
+                builder.add(own, other * size + stride * i),
                 step,
             )
             for other in range(4)
@@ -154,28 +148,26 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     found = nb.emit_asm(
         builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
     )
-    return builder.icmp_unsigned("!=", found, nb.const(0))
+    return builder.icmp_unsigned("!=", found, 0)
 
 
 def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
     """Return int32 ranks of elements, the greatest of which belongs to the element that `name`
     finds: -0 ranks as 0, NaN as the greatest."""
     if dtype == UINT32:
-        values = [builder.xor(value, nb.const(-0x80000000)) for value in values]
+        values = [builder.xor(value, -0x80000000) for value in values]
     if dtype in INTEGERS:
-        return [value if name == "argmax" else builder.xor(value, nb.const(-1)) for value in values]
-    found, zero = [], nb.ir.Constant(nb.f32, 0.0)
+        return [value if name == "argmax" else builder.xor(value, -1) for value in values]
+    found = []
     for value in values:
-        signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
+        signed = builder.fadd(value, 0.0) if name == "argmax" else builder.fsub(0.0, value)
         bits = builder.bitcast(signed, nb.i32)
         rank = builder.select(
-            builder.icmp_signed("<", bits, nb.const(0)),
-            builder.xor(bits, nb.const(0x7FFFFFFF)),
+            builder.icmp_signed("<", bits, 0),
+            builder.xor(bits, 0x7FFFFFFF),
             bits,
         )
-        found.append(
-            builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7FFFFFFF), rank)
-        )
+        found.append(builder.select(builder.fcmp_unordered("uno", value, value), 0x7FFFFFFF, rank))
     return found
 
 
@@ -186,7 +178,7 @@ def _ranked(
     finds: the rank, then how early the element comes."""
     row, column = place_of(builder, tile)
     flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
-    own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
+    own = builder.add(builder.mul(row, tile.shape[-1]), column) if flat else None
     found = []
     for rank, (r, c) in zip(
         ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True
@@ -194,12 +186,12 @@ def _ranked(
         by_row = c is None or along == 0
         index = builder.add(
             own if flat else row if by_row else column,
-            nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0),
+            (r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0,
         )
         if along is not None and along not in tile.form.record.axes:
             index = nb.const(0)
-        high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
-        found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
+        high = builder.shl(builder.sext(rank, nb.i64), 32)
+        found.append(builder.or_(high, builder.zext(builder.xor(index, -1), nb.i64)))
     return found
 
 
@@ -216,9 +208,9 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
 
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
-            return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
+            return builder.xor(builder.trunc(value, nb.i32), -1)
         if name in source.VOTES:
-            return builder.icmp_unsigned("!=", value, nb.const(0))
+            return builder.icmp_unsigned("!=", value, 0)
         return (
             divide(builder, value, nb.ir.Constant(nb.f32, plan.elements))
             if name in source.DIVIDED

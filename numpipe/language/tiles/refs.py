@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import index as as_index
 from typing import Any, NoReturn, TypeVar
 
@@ -75,11 +76,12 @@ class Ds:
         return f"ds({self.start}, {self.size}{f', stop={self.stop}' * self.limited})"
 
 
+@dataclass(eq=False)
 class Index:
     """An index with a mode (`indices.index`), or the Numba type of one, whose `value` is a type."""
 
-    def __init__(self, value: Any, mode: str) -> None:
-        self.value, self.mode = value, mode
+    value: Any
+    mode: str
 
     def __repr__(self) -> str:
         return f"index({self.value!r}, {self.mode!r})"
@@ -192,18 +194,16 @@ def whole() -> All:
     return ALL
 
 
+@dataclass(eq=False)
 class SharedTile:
     """A one- or two-dimensional tile in shared memory, or a view of one. Its shape is in
     elements."""
 
-    def __init__(
-        self, address: int, layout: Layout, dtype: np.dtype, role: Role, writable: bool = False
-    ) -> None:
-        self.address = address
-        self.layout = layout
-        self.dtype = dtype
-        self.role = role
-        self.writable = writable
+    address: int
+    layout: Layout
+    dtype: np.dtype
+    role: Role
+    writable: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from ...plan.context import StoringFacts
 from ...plan.context_cuda import CompiledContext, ContextType
 from ...plan.layout import Layout
 from ...plan.outside_cuda import within
+from ...plan.plans import ArrayArg
 from ...plan.roles import Role
 from ...plan.unit import Unit
 from . import refs
@@ -80,31 +81,19 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
         super().__init__(name=":")
 
 
-class SharedType(nb.types.Type):  # type: ignore[misc]
+class SharedType(nb.FieldsType):
     """The type of a `refs.SharedTile`. `debugged`: the unit, in a kernel compiled with debug, which
     its records of hazards refer to."""
 
-    what, word = "a shared-memory tile", "smem"
+    what = "a shared-memory tile"
     together = True
     """whether all lanes of a warpgroup have the same indices"""
 
-    def __init__(
-        self,
-        layout: Layout,
-        dtype: np.dtype,
-        debugged: Unit | None,
-        role: Role,
-        writable: bool = False,
-    ) -> None:
-        self.layout = layout
-        self.dtype = dtype
-        self.debugged = debugged
-        self.role = role
-        self.writable = writable
-        of = f", {debugged.kernel}#{debugged.serial}" if debugged else ""
-        super().__init__(
-            name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})"
-        )
+    layout: Layout
+    dtype: np.dtype
+    debugged: Unit | None
+    role: Role
+    writable: bool = False
 
     def of(self: _S, layout: Layout) -> _S:
         """Return the type of a view of this tile with this layout."""
@@ -120,7 +109,7 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
 
     def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
-        context, builder, args = yield part(target, index)
+        context, builder, args = yield part
         place = inside(builder, self, index, args[1], "tile.at[…]")
         return address(builder, nb.fields(context, builder, target, args[0]).of, place)
 
@@ -129,28 +118,24 @@ class SmemType(SharedType, refs.SmemLike):
     pass
 
 
-class AtType(nb.types.Type):  # type: ignore[misc]
+class AtType(nb.FieldsType):
     """The type of ``x.at``. Indexing it gives a view, typed by the method `at` of the type of x."""
 
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        super().__init__(name=f"at({of})")
+    of: Any
 
 
-class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
+class GmemType(StoringFacts, nb.FieldsType):
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
     elements belong to a lane."""
 
-    def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
-        self.unit = unit
-        self.index = index
-        self.role = role
-        self.arg = unit.arrays[index]
-        self.by_lane = by_lane
-        nb.types.Type.__init__(
-            self,
-            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})",
-        )
+    unit: Unit
+    index: int
+    role: Role
+    by_lane: bool = False
+
+    @property
+    def arg(self) -> ArrayArg:
+        return self.unit.arrays[self.index]
 
     @property
     def np(self) -> ContextType:
@@ -252,12 +237,12 @@ def _span(_context: Any, start: Any, stop: Any) -> Any:
         None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
         for bound in (start, stop)
     )
-    return SpanType(*bounds)(start, stop), lambda context, builder, sig, args: nb.nothing(context)
+    yield SpanType(*bounds)
 
 
 @cuda_meaning(refs.whole)
 def _whole(_context: Any) -> Any:
-    return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
+    yield AllType()
 
 
 def with_at(kind: type) -> None:
@@ -342,7 +327,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
         for axis, scale in enumerate(scales, before):
             if scale:
                 start = builder.extract_value(index, axis) if tupled else index
-                address = builder.add(address, builder.mul(start, nb.const(scale)))
+                address = builder.add(address, builder.mul(start, scale))
         return address
 
     return tile.of(layout), codegen

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ...core import numba as nb
@@ -33,9 +34,7 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
     lane = (
         nb.const(lines.among - 1)
         if not lines.step
-        else builder.or_(
-            builder.and_(nb.thread_index(builder), nb.const(lines.lanes - 1)), nb.const(first)
-        )
+        else builder.or_(builder.and_(nb.thread_index(builder), lines.lanes - 1), first)
     )
     return nb.emit_asm(
         builder,
@@ -52,18 +51,20 @@ other."""
 Combine = Callable[[Line, Line], Line]
 
 
+@dataclass(eq=False)
 class _Scan:
     """A scan of all lines of tiles; adjacent lines are independent of each other."""
 
-    def __init__(self, builder: Any, lines: Lines, combine: Combine) -> None:
-        self.builder, self.lines, self.combine = builder, lines, combine
+    builder: Any
+    lines: Lines
+    combine: Combine
 
     def chosen(self, test: Any, one: Line, other: Line) -> Line:
         return [self.builder.select(test, *each) for each in zip(one, other, strict=True)]
 
     def lane(self) -> Any:
         """Return a lane's number among those that exchange values."""
-        return self.builder.and_(nb.thread_index(self.builder), nb.const(self.lines.among - 1))
+        return self.builder.and_(nb.thread_index(self.builder), self.lines.among - 1)
 
     def earlier(self, line: Line, distance: int) -> Line:
         return [of_before(self.builder, register, distance, self.lines.among) for register in line]
@@ -73,7 +74,7 @@ class _Scan:
         column."""
         lane = self.lane()
         for distance in self.lines.distances:
-            there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
+            there = self.builder.icmp_unsigned(">=", lane, distance)
             line = self.chosen(there, self.combine(self.earlier(line, distance), line), line)
         return line
 
@@ -84,7 +85,7 @@ class _Scan:
         """Return the elements of rows, by column."""
         found: dict[Any, Line] = {}
         base: Line = []
-        first_lane = self.builder.icmp_unsigned("==", self.lane(), nb.const(0))
+        first_lane = self.builder.icmp_unsigned("==", self.lane(), 0)
         for column in [column for column in lines if column % 2 == 0]:
             first, second = lines[column], lines[column + 1]
             quad = self.running(self.combine(first, second))
@@ -128,10 +129,8 @@ class _Scan:
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
         warps, halves = self.lines.warps, self.lines.halves
-        warp = builder.and_(
-            builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(warps - 1)
-        )
-        first_warp = builder.icmp_unsigned("==", warp, nb.const(0))
+        warp = builder.and_(builder.lshr(nb.thread_index(builder), 5), warps - 1)
+        first_warp = builder.icmp_unsigned("==", warp, 0)
         base: Line = []
         for row, first in firsts.items():
             each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in first]
@@ -141,9 +140,7 @@ class _Scan:
                 ahead.append(self.combine(ahead[-1], total) if ahead[-1] else total)
             mine = base or ahead[1]
             for number in range(1, warps):
-                mine = self.chosen(
-                    builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine
-                )
+                mine = self.chosen(builder.icmp_unsigned("==", warp, number), ahead[number], mine)
             behind = [self.combine(mine, line) for line in (running[row], first)]
             if not base:
                 behind = [

@@ -74,7 +74,7 @@ def addresses(
                 )
             )
             known[key] = swizzled(at + Value(builder, base), layout.width).value
-        return builder.add(known[key], nb.const(layout.offset(*moved)))
+        return builder.add(known[key], layout.offset(*moved))
 
     return address
 
@@ -126,13 +126,11 @@ def load(
         return from_words(
             builder,
             tile,
-            [builder.extract_element(part, nb.const(i)) for part in found for i in (0, 1)],
+            [builder.extract_element(part, i) for part in found for i in (0, 1)],
         )
     words = []
     if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
-        late = builder.icmp_unsigned(
-            "!=", builder.and_(nb.thread_index(builder), nb.const(16)), nb.const(0)
-        )
+        late = builder.icmp_unsigned("!=", builder.and_(nb.thread_index(builder), 16), 0)
         for number in range(0, tile.elements, 2):
             one, two = (
                 one_at(
@@ -164,10 +162,10 @@ def owner(builder: Any, layout: RegisterLayout) -> Any:
     alike = layout.copies & first - 1
     tests = []
     if first < LANES:
-        tests.append(builder.icmp_unsigned("<", thread, nb.const(first)))
+        tests.append(builder.icmp_unsigned("<", thread, first))
     if alike:
-        own = builder.and_(thread, nb.const(alike))
-        tests.append(builder.icmp_unsigned("==", own, nb.const(0)))
+        own = builder.and_(thread, alike)
+        tests.append(builder.icmp_unsigned("==", own, 0))
     return functools.reduce(builder.and_, tests) if tests else None
 
 

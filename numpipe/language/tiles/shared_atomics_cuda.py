@@ -20,12 +20,15 @@ from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, registers
 
 
-class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
+class IndexedType(nb.FieldsType, source.IndexedLike):
     """The Numba type of `shared_atomics.Indexed`."""
 
-    def __init__(self, tile: SmemType, index: TileType) -> None:
-        self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
-        super().__init__(name=f"indexed({tile}, {index})")
+    tile: SmemType
+    index: TileType
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.form = source.index_form(self.tile, self.index)
 
 
 nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
@@ -34,7 +37,7 @@ nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", 
 @method_of(SharedType, "indexed")
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
-    context, builder, args = yield result(target, index)
+    context, builder, args = yield result
     return nb.struct(
         context,
         builder,
@@ -106,12 +109,12 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
         tests = [test for test in (first, mask) if test is not None]
         own = functools.reduce(builder.and_, tests) if tests else None
         if indices is not None:
-            inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
+            inside = builder.icmp_unsigned("<", indices[element], tile.layout.shape[1])
             last = tile.layout.shape[1] - 1
             of = f"{name}: a tile {tile.layout.sides} in shared memory: index"
             within(builder, tile.debugged, of, 0, indices[element], last, False)
             chosen = inside if own is None else builder.and_(own, inside)
-            address = builder.add(base, builder.shl(indices[element], nb.const(2)))
+            address = builder.add(base, builder.shl(indices[element], 2))
         else:
             assert at is not None
             chosen, address = own, at(element)

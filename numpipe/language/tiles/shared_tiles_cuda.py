@@ -32,8 +32,8 @@ def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
     turn = detour(layout)
     if turn is None:
         return registers
-    bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
-    other = builder.icmp_unsigned("!=", bit, nb.const(0))
+    bit = builder.and_(nb.thread_index(builder), 1 << turn.bit)
+    other = builder.icmp_unsigned("!=", bit, 0)
     return [
         builder.select(other, registers[r ^ 4 * turn.groups], registers[r])
         for r in range(len(registers))
@@ -83,8 +83,8 @@ def addresses(
     thread = nb.lane_index(builder)
     start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
     for access in accesses(layout, matrices):
-        at = builder.xor(start, nb.const(access.xor)) if access.xor else start
-        yield access, builder.add(at, nb.const(access.add)) if access.add else at
+        at = builder.xor(start, access.xor) if access.xor else start
+        yield access, builder.add(at, access.add) if access.add else at
 
 
 def converge(builder: Any) -> None:
@@ -124,7 +124,7 @@ def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[An
     None if there are no such starts."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
     tests = [
-        builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
+        builder.icmp_unsigned("==", builder.and_(value, unit - 1), 0)
         for start, value, unit in zip(starts, at, units, strict=True)
         if start is None
     ]
@@ -138,7 +138,7 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield result(whole, index)
+    context, builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (whole,), (args[0],))
@@ -183,7 +183,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield nb.types.none(whole, index, value)
+    context, builder, args = yield nb.types.none
     if not whole.role.computes:
         return
     nb.call(context, builder, before_access, (whole,), (args[0],))

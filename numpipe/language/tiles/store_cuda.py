@@ -111,7 +111,7 @@ def writing(
 
         if stored and limited:
             whole = [
-                builder.icmp_signed("<=", builder.add(start[axis], nb.const(size)), last[axis])
+                builder.icmp_signed("<=", builder.add(start[axis], size), last[axis])
                 for axis, size in zip(axes, tile.shape, strict=True)
                 if axis in limited
             ]
@@ -129,7 +129,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
         return None
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
-        context, builder, args = yield nb.types.none(ref, index, tile)
+        context, builder, args = yield nb.types.none
         if ref.role.computes:
             at = settled(context, builder, ref, args[0], index, args[1], True)
             write_element(context, builder, ref, args[0], at, args[2], tile)
@@ -140,7 +140,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     laid = TileType(stored_form(stored.form, parts))
     write = writing(typing_context, ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
-    context, builder, args = yield nb.types.none(ref, index, tile)
+    context, builder, args = yield nb.types.none
     at = (
         settled(context, builder, ref, args[0], index, args[1], True)
         if known
@@ -200,7 +200,7 @@ class _Lanes:
         if packing(dtype).per_register == 2:
             pair = builder.extract_value(self.value, number // 2)
             return builder.trunc(
-                builder.lshr(pair, nb.const(8 * dtype.itemsize)) if number % 2 else pair, nb.i16
+                builder.lshr(pair, 8 * dtype.itemsize) if number % 2 else pair, nb.i16
             )
         word = builder.extract_value(self.value, number)
         return (
@@ -230,14 +230,14 @@ class _Lanes:
         else:
             if itemsize == 1:  # two registers of two elements each make a word
                 parts = [
-                    builder.or_(low, builder.shl(high, nb.const(16)))
+                    builder.or_(low, builder.shl(high, 16))
                     for low, high in zip(parts[::2], parts[1::2], strict=True)
                 ]
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
         predicate = builder.zext(chosen, nb.i32)
         for n in range(0, len(words), 4):
-            at = builder.add(address, nb.const(4 * n, nb.i64))
+            at = builder.add(address, 4 * n)
             store_words(builder, kind, at, words[n : n + 4], predicate, "global")
 
     def _plane(self) -> None:
@@ -254,7 +254,7 @@ class _Lanes:
             r = (
                 self.indices[0][elements[0][0]]
                 if 0 in self.indices
-                else builder.add(builder.add(row, lane_row), nb.const(down))
+                else builder.add(builder.add(row, lane_row), down)
             )
             with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
                 line = to.moved(to.base, r, strides[0])
@@ -262,7 +262,7 @@ class _Lanes:
                     c = (
                         self.indices[1][number]
                         if 1 in self.indices
-                        else builder.add(lane_column, nb.const(right))
+                        else builder.add(lane_column, right)
                     )
                     with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                         word = self._element(number)
@@ -346,12 +346,8 @@ class _Lanes:
                 nb.const(0) if axis in self.indices else builder.add(to.start[axis], own)
                 for axis, own in enumerate((row, column))
             )
-            r = self.indices[0][number] if 0 in self.indices else builder.add(first, nb.const(down))
-            c = (
-                self.indices[1][number]
-                if 1 in self.indices
-                else builder.add(begin, nb.const(right))
-            )
+            r = self.indices[0][number] if 0 in self.indices else builder.add(first, down)
+            c = self.indices[1][number] if 1 in self.indices else builder.add(begin, right)
             tests = [
                 builder.icmp_unsigned("<", n, size) for n, size in zip((r, c), to.size, strict=True)
             ]

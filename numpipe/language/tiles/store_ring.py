@@ -118,10 +118,10 @@ def staging(ref: GmemRef, panel: int) -> Any:
     return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
 
 
-@op
-def await_staging(ref: GmemRef) -> None:
+@helper
+def await_staging(ref):  # type: ignore[no-untyped-def]
     """Wait until the TMA stores of the previous batch have read their panels."""
-    current().bulk_wait(0, read=True)
+    cp_async_bulk.wait_group_read(0)
 
 
 @op

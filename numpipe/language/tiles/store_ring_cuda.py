@@ -18,25 +18,14 @@ from .tile_cuda import TileType, words
 from .tma_cuda import Copy
 
 
-class BatchType(nb.types.Type):  # type: ignore[misc]
+class BatchType(nb.FieldsType):
     """The type of a `Batch`; its value is the value of the whole tile."""
 
-    def __init__(
-        self,
-        tile: TileType,
-        panels: tuple[tuple[int, int, int], ...],
-        inner: int,
-        axes: tuple[int, ...],
-        reduction: str,
-    ) -> None:
-        self.tile = tile
-        self.panels = panels
-        self.inner = inner
-        self.axes = axes
-        self.reduction = reduction
-        super().__init__(
-            name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})"
-        )
+    tile: TileType
+    panels: tuple[tuple[int, int, int], ...]
+    inner: int
+    axes: tuple[int, ...]
+    reduction: str
 
 
 nb.machine_model(BatchType, lambda ty: ty.tile.machine)
@@ -67,16 +56,9 @@ def write_panel(
     write_registers(builder, source.panel_layout(width, tile.dtype.itemsize, inner), address, panel)
 
 
-@cuda_meaning(source.await_staging)
-def _await_staging(_context: Any, ref: Any) -> Any:
-    context, builder, _ = yield nb.types.void(ref)
-    none, value = nb.immediate(0)
-    return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
-
-
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
-    _, builder, args = yield nb.types.void(ref, batch)
+    _, builder, args = yield nb.types.void
     for number, (row, column, width) in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
@@ -86,13 +68,13 @@ def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
 def _write_slot(_context: Any, ref: Any, batch: Any, slot: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch, I32)
     for number, (row, column, width) in enumerate(batch.panels):
-        address = builder.add(args[2], nb.const(number * PANEL_BYTES))
+        address = builder.add(args[2], number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 
 @cuda_meaning(source.show)
 def _show(_context: Any) -> Any:
-    context, builder, _ = yield nb.types.void()
+    context, builder, _ = yield nb.types.void
     nb.call(context, builder, fence.proxy_async, (), ())
     nb.call(context, builder, barrier.warp_sync, (), ())
 
@@ -133,7 +115,7 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
 
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void(np_)
+    context, builder, _ = yield nb.types.void
     if np_.unit.stores:
         none, value = nb.immediate(0)
         alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)

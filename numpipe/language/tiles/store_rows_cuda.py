@@ -37,12 +37,10 @@ def _pairs(builder: Any, to: Block, inner: int) -> Any:
     """Return whether all pairs of 16-bit elements that start at an even place are aligned words,
     and are either inside the array or outside it."""
     places = builder.or_(to.start[inner], to.size[inner])
-    addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
-    bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
-    neighbours = builder.icmp_unsigned("==", to.stride[inner], nb.const(1, nb.i64))
-    return builder.and_(
-        neighbours, builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0))
-    )
+    addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], 1))
+    bits = builder.or_(builder.shl(places, 1), builder.trunc(addresses, nb.i32))
+    neighbours = builder.icmp_unsigned("==", to.stride[inner], 1)
+    return builder.and_(neighbours, builder.icmp_unsigned("==", builder.and_(bits, 3), 0))
 
 
 class _Rows:
@@ -54,10 +52,8 @@ class _Rows:
         self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
         self.size, self.step = tile.dtype.itemsize, (32 if inner else 128) * nbytes
         thread = nb.lane_index(builder)
-        self.warp = builder.lshr(thread, nb.const(5)) if inner else nb.const(0)
-        self.own = builder.mul(
-            builder.and_(thread, nb.const(31)) if inner else thread, nb.const(nbytes)
-        )
+        self.warp = builder.lshr(thread, 5) if inner else nb.const(0)
+        self.own = builder.mul(builder.and_(thread, 31) if inner else thread, nbytes)
         self.base = nb.external(builder, EXCHANGE, nb.i32)
 
     def store(self, value: Any) -> None:
@@ -68,7 +64,7 @@ class _Rows:
             width = (columns if inner else BLOCK) * self.size
             if number and not inner:
                 barrier(builder)
-            address = builder.add(self.base, builder.mul(self.warp, nb.const(apart(width))))
+            address = builder.add(self.base, builder.mul(self.warp, apart(width)))
             write_panel(builder, self.tile, value, row, column, columns, address, inner)
             (converge if inner else barrier)(builder)
             self._write(row, column, width, self._load(width, 16 if inner else columns))
@@ -77,13 +73,13 @@ class _Rows:
     def _load(self, width: int, lines: int) -> list[Any]:
         """Return the words that a lane loads from `lines` lines of a panel."""
         builder, machine = self.builder, nb.i32 if self.nbytes == 4 else nb.i16
-        first = builder.add(self.base, builder.mul(self.warp, nb.const(WARP_BYTES)))
+        first = builder.add(self.base, builder.mul(self.warp, WARP_BYTES))
         own = builder.add(first, swizzled(Value(builder, self.own), width).value)
         found = []
         for far in range(0, lines * width, self.step):
             # `far` and the lane's offset have no bits in common, so they can be swizzled separately
             moved = swizzled(far, width)
-            at = builder.add(builder.xor(own, nb.const(moved & 127)), nb.const(moved & ~127))
+            at = builder.add(builder.xor(own, moved & 127), moved & ~127)
             found += load_words(builder, machine, f"b{8 * self.nbytes}", at, 1)
         return found
 
@@ -92,27 +88,23 @@ class _Rows:
         it."""
         builder, to, inner = self.builder, self.to, self.inner
         line = builder.add(
-            builder.shl(self.warp, nb.const(4)),
-            builder.lshr(self.own, nb.const(width.bit_length() - 1)),
+            builder.shl(self.warp, 4),
+            builder.lshr(self.own, width.bit_length() - 1),
         )
-        line = builder.add(builder.add(to.start[1 - inner], nb.const((column, row)[inner])), line)
-        place = builder.udiv(builder.and_(self.own, nb.const(width - 1)), nb.const(self.size))
-        place = builder.add(builder.add(to.start[inner], nb.const((row, column)[inner])), place)
+        line = builder.add(builder.add(to.start[1 - inner], (column, row)[inner]), line)
+        place = builder.udiv(builder.and_(self.own, width - 1), self.size)
+        place = builder.add(builder.add(to.start[inner], (row, column)[inner]), place)
         stride = nb.const(1, nb.i64) if self.nbytes > self.size else to.stride[inner]
         at = to.moved(to.moved(to.base, line, to.stride[1 - inner]), place, stride)
-        next_line = builder.mul(
-            to.stride[1 - inner], nb.const(max(1, self.step // width) * self.size, nb.i64)
-        )
+        next_line = builder.mul(to.stride[1 - inner], max(1, self.step // width) * self.size)
         for number, word in enumerate(words):
             far, along = divmod(self.step * number, width)
             at = builder.add(at, next_line) if number and not along else at
             inside = builder.and_(
-                builder.icmp_unsigned(
-                    "<", builder.add(place, nb.const(along // self.size)), to.size[inner]
-                ),
-                builder.icmp_unsigned("<", builder.add(line, nb.const(far)), to.size[1 - inner]),
+                builder.icmp_unsigned("<", builder.add(place, along // self.size), to.size[inner]),
+                builder.icmp_unsigned("<", builder.add(line, far), to.size[1 - inner]),
             )
-            place_at = builder.add(at, builder.mul(stride, nb.const(along, nb.i64)))
+            place_at = builder.add(at, builder.mul(stride, along))
             store_words(
                 builder,
                 f"b{8 * self.nbytes}",

@@ -50,15 +50,18 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         )
 
 
-class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
+class InFlightType(nb.FieldsType, TileLike):
     """The type of a tile that a wgmma may still be writing: it must be waited for before it is
     read."""
 
     what = "a register tile"
 
-    def __init__(self, tile: TileType, role: Role) -> None:
-        self.tile, self.form, self.role = tile, tile.form, role
-        super().__init__(name=f"in flight({tile}, {role})")
+    tile: TileType
+    role: Role
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.form = self.tile.form
 
     def unify(self, context: Any, other: Any) -> Any:
         return self if other == self.tile else None
@@ -153,11 +156,7 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
-        return [
-            builder.and_(word, nb.const(255))
-            for part in parts
-            for word in (part, builder.lshr(part, nb.const(8)))
-        ]
+        return [builder.and_(word, 255) for part in parts for word in (part, builder.lshr(part, 8))]
     machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
     return [
         builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part])
@@ -194,9 +193,8 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
     pairs = zip(elements[::2], elements[1::2], strict=True)
     if dtype not in INTEGERS:
         return [packed(builder, dtype, low, high) for low, high in pairs]
-    byte = nb.const(255)
     return [
-        builder.or_(builder.and_(low, byte), builder.shl(builder.and_(high, byte), nb.const(8)))
+        builder.or_(builder.and_(low, 255), builder.shl(builder.and_(high, 255), 8))
         for low, high in pairs
     ]
 
@@ -204,15 +202,15 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if isinstance(tile, InertType):
-        context, _, _ = yield tile(tile, dtype)
-        return nb.nothing(context)
+        yield tile
+        return None
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
         context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
         return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
-    _, builder, args = yield result(tile, dtype)
+    _, builder, args = yield result
     return converted(builder, have, args[0], result)
 
 
@@ -254,7 +252,7 @@ def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
         return [
             word
             for value in values
-            for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))
+            for word in (value, builder.lshr(value, 8 * tile.dtype.itemsize))
         ]
     if tile.dtype == BOOL:
         return [builder.zext(value, nb.i32) for value in values]
@@ -266,13 +264,11 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize
         return [
-            builder.or_(
-                builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits))
-            )
+            builder.or_(builder.and_(low, (1 << bits) - 1), builder.shl(high, bits))
             for low, high in zip(words[::2], words[1::2], strict=True)
         ]
     if tile.dtype == BOOL:
-        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
+        return [builder.icmp_unsigned("!=", word, 0) for word in words]
     return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
 
 
@@ -280,7 +276,7 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
 def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
-    _, builder, args = yield result(tile, dtype)
+    _, builder, args = yield result
     if have.machine == result.machine:
         return args[0]
     return assembled(

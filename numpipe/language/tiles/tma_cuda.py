@@ -37,12 +37,12 @@ class Copy:
         self.start = list(start)
         self.arrival = arrival
         self.address, self.offset, self.ctas = address, nb.const(0), None
-        self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
+        self.tensor = builder.add(table, 128 * unit.map_slot(plan.request))
 
     def share(self, by: Sharing) -> None:
         here = cluster_place(self.builder, by.dims)
         rows, group = share_of(here, by.dims, by.along) * by.rows, first_of(here, by.dims, by.along)
-        self.ctas = self.builder.shl(nb.const(mask_of(by.dims, by.along)), group.value)
+        self.ctas = self.builder.shl(mask_of(by.dims, by.along), group.value)
         self.offset = (rows * by.width).value
         self.start[by.across] = self.builder.add(self.start[by.across], rows.value)
 

@@ -29,7 +29,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     elements = registers(builder, tile, args[1])
     elements = floats(builder, tile.dtype, elements) if half else elements
     every = [
-        rank if inside is None else builder.select(inside, rank, nb.const(LEAST))
+        rank if inside is None else builder.select(inside, rank, LEAST)
         for rank, inside in zip(
             ranks(builder, kind, elements), inside_of(builder, tile.form), strict=True
         )
@@ -70,7 +70,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
         for i, row in enumerate(rows)
     }
     mine = {
-        column: builder.icmp_unsigned("==", number, builder.add(own, nb.const(column or 0)))
+        column: builder.icmp_unsigned("==", number, builder.add(own, column or 0))
         for column in dict.fromkeys(column for _, column in where)
     }
     ranked = [
@@ -79,7 +79,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     indexed = [
         builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)
     ]
-    following = builder.add(number, nb.const(1))
+    following = builder.add(number, 1)
     new = [
         following,
         *(best[row][0] for row in rows),
@@ -89,7 +89,7 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     ]
     for phi, value in zip(state, new, strict=True):
         phi.add_incoming(value, builder.block)
-    builder.cbranch(builder.icmp_unsigned("<", following, nb.const(count)), loop, behind)
+    builder.cbranch(builder.icmp_unsigned("<", following, count), loop, behind)
     builder.position_at_end(behind)
 
     found = (
@@ -124,12 +124,12 @@ def _next(
             builder.icmp_signed("<", element, before),
             builder.and_(
                 builder.icmp_signed("==", element, before),
-                builder.icmp_signed(">", nb.const(at), seen),
+                builder.icmp_signed(">", at, seen),
             ),
         )
         better = builder.and_(behind, builder.icmp_signed(">=", element, rank))
         rank = builder.select(better, element, rank)
-        column = builder.select(better, builder.add(own, nb.const(at)), column)
+        column = builder.select(better, builder.add(own, at), column)
     for distance in distances:
         other, place = (
             nb.emit_asm(
@@ -153,10 +153,6 @@ def _next(
 
 def _value(builder: Any, rank: Any, index: Any) -> Any:
     """Return the float32 with a given rank; -inf where there is no element."""
-    bits = builder.select(
-        builder.icmp_signed("<", rank, nb.const(0)), builder.xor(rank, nb.const(LAST)), rank
-    )
-    there = builder.icmp_signed(">=", index, nb.const(0))
-    return builder.select(
-        there, builder.bitcast(bits, nb.f32), nb.ir.Constant(nb.f32, float("-inf"))
-    )
+    bits = builder.select(builder.icmp_signed("<", rank, 0), builder.xor(rank, LAST), rank)
+    there = builder.icmp_signed(">=", index, 0)
+    return builder.select(there, builder.bitcast(bits, nb.f32), float("-inf"))

@@ -65,14 +65,14 @@ def _polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
 def reduced(builder: Any, x: Any) -> tuple[Any, Any]:
     """Return (r, q): x minus q pi/2, and q, of which only the low two bits matter."""
     shifted = _fma(builder, x, _f(2 / np.pi), _f(SHIFT))
-    times = builder.fsub(shifted, _f(SHIFT))
+    times = builder.fsub(shifted, SHIFT)
     near = x
     for part in PARTS:
         near = _fma(builder, times, _f(-part), near)
     bits = builder.bitcast(x, nb.i32)
-    magnitude = builder.and_(bits, nb.const(0x7FFFFFFF))
-    large = builder.icmp_unsigned(">", magnitude, nb.const(int(np.float32(LARGE).view(np.int32))))
-    large = builder.and_(large, builder.icmp_unsigned("<", magnitude, nb.const(0x7F800000)))
+    magnitude = builder.and_(bits, 0x7FFFFFFF)
+    large = builder.icmp_unsigned(">", magnitude, int(np.float32(LARGE).view(np.int32)))
+    large = builder.and_(large, builder.icmp_unsigned("<", magnitude, 0x7F800000))
     quarter = builder.bitcast(shifted, nb.i32)
     before = builder.block
     with builder.if_then(large):
@@ -91,46 +91,41 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
     def wide(value: Any) -> Any:
         return builder.zext(value, nb.i64)
 
-    def const(value: int) -> Any:
-        return nb.const(value, nb.i64)
-
-    negative = builder.icmp_signed("<", bits, nb.const(0))
-    mantissa = wide(builder.or_(builder.shl(bits, nb.const(8)), nb.const(-0x80000000)))
+    negative = builder.icmp_signed("<", bits, 0)
+    mantissa = wide(builder.or_(builder.shl(bits, 8), -0x80000000))
     # 17 … 128
-    exponent = builder.sub(
-        builder.and_(builder.lshr(bits, nb.const(23)), nb.const(255)), nb.const(126)
-    )
-    word, shift = builder.lshr(exponent, nb.const(5)), wide(builder.and_(exponent, nb.const(31)))
+    exponent = builder.sub(builder.and_(builder.lshr(bits, 23), 255), 126)
+    word, shift = builder.lshr(exponent, 5), wide(builder.and_(exponent, 31))
     words = []
     for first in range(-1, 3):  # the words of 2/pi that remain after a shift by the exponent
         chosen = nb.const(_word(first))
         for number in range(1, 5):
             chosen = builder.select(
-                builder.icmp_unsigned("==", word, nb.const(number)),
-                nb.const(_word(first + number)),
+                builder.icmp_unsigned("==", word, number),
+                _word(first + number),
                 chosen,
             )
         words.append(wide(chosen))
     high, middle, low = (
-        builder.lshr(builder.shl(builder.or_(builder.shl(one, const(32)), other), shift), const(32))
+        builder.lshr(builder.shl(builder.or_(builder.shl(one, 32), other), shift), 32)
         for one, other in itertools.pairwise(words)
     )
-    product = builder.lshr(builder.mul(mantissa, low), const(32))
+    product = builder.lshr(builder.mul(mantissa, low), 32)
     product = builder.add(builder.mul(mantissa, middle), product)
     # x 2/pi, modulo 4, as 2.62 bits
-    product = builder.add(builder.shl(builder.mul(mantissa, high), const(32)), product)
-    quarter = builder.add(product, const(1 << 61))
+    product = builder.add(builder.shl(builder.mul(mantissa, high), 32), product)
+    quarter = builder.add(product, 1 << 61)
     # from -1/2 to 1/2, as 62 bits
-    rest = builder.sub(product, builder.and_(quarter, const(-1 << 62)))
+    rest = builder.sub(product, builder.and_(quarter, -1 << 62))
     double = nb.ir.DoubleType()
     r = builder.fptrunc(
-        builder.fmul(builder.sitofp(rest, double), nb.ir.Constant(double, np.pi / 2 * 2.0**-62)),
+        builder.fmul(builder.sitofp(rest, double), np.pi / 2 * 2.0**-62),
         nb.f32,
     )
-    q = builder.trunc(builder.lshr(quarter, const(62)), nb.i32)
+    q = builder.trunc(builder.lshr(quarter, 62), nb.i32)
     return (
-        builder.select(negative, builder.fsub(_f(-0.0), r), r),
-        builder.select(negative, builder.sub(nb.const(0), q), q),
+        builder.select(negative, builder.fsub(-0.0, r), r),
+        builder.select(negative, builder.sub(0, q), q),
     )
 
 
@@ -142,12 +137,12 @@ def _word(number: int) -> int:
 def sine(builder: Any, x: Any, quarters: int = 0) -> Any:
     """Return the sine of a float32, or the cosine for an odd number of `quarters`."""
     r, q = reduced(builder, x)
-    q = builder.add(q, nb.const(quarters)) if quarters else q
+    q = builder.add(q, quarters) if quarters else q
     square = builder.fmul(r, r)
     cube = _fma(builder, r, square, _f(0.0))
     along = _fma(builder, _polynomial(builder, square, SINE), cube, r)
     value = builder.select(_bit(builder, q, 1), _polynomial(builder, square, COSINE), along)
-    return builder.select(_bit(builder, q, 2), builder.fsub(_f(-0.0), value), value)
+    return builder.select(_bit(builder, q, 2), builder.fsub(-0.0, value), value)
 
 
 def cosine(builder: Any, x: Any) -> Any:
@@ -158,8 +153,8 @@ def tangent(builder: Any, x: Any) -> Any:
     r, q = reduced(builder, x)
     square = builder.fmul(r, r)
     value = _fma(builder, _polynomial(builder, square, TANGENT), builder.fmul(r, square), r)
-    return builder.select(_bit(builder, q, 1), builder.fdiv(_f(-1.0), value), value)
+    return builder.select(_bit(builder, q, 1), builder.fdiv(-1.0, value), value)
 
 
 def _bit(builder: Any, value: Any, bit: int) -> Any:
-    return builder.icmp_unsigned("!=", builder.and_(value, nb.const(bit)), nb.const(0))
+    return builder.icmp_unsigned("!=", builder.and_(value, bit), 0)

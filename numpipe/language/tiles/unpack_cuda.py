@@ -19,7 +19,7 @@ from .words_cuda import load_words
 def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
     packed, form = source.plan(tile, element, dtype)
     result = TileType(form)
-    context, builder, args = yield result(tile, element, dtype)
+    context, builder, args = yield result
     if not tile.role.computes:
         return undefined(result)
     nb.call(context, builder, before_access, (tile,), (args[0],))
@@ -29,7 +29,7 @@ def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
     convert = nb.pure_asm(nb.i32, [nb.i32] * 2, packed.unpack[form.dtype.name], "=r,r,r")
     found: list[Any] = [None] * result.registers
     for access in source.accesses(tile.layout):
-        at = builder.add(builder.xor(start, nb.const(access.xor)), nb.const(access.add))
+        at = builder.add(builder.xor(start, access.xor), access.add)
         for n, word in enumerate(load_words(builder, nb.i32, "b32", at, access.count)):
             found[access.first + 2 * n] = builder.call(convert, [word, selector])
     converge(builder)

@@ -16,8 +16,6 @@ from ...arch.target import SECTOR
 from .gpu import Gpu
 from .ways import Floats, Ways
 
-__all__ = ["Product", "Work", "cycles", "work"]
-
 
 class Product(NamedTuple):
     """A product, given as numbers, or as float32 arrays with one element per config. `rows` is the

@@ -17,8 +17,6 @@ import numpy as np
 
 from ...launch.current_gpu import Device
 
-__all__ = ["Constants", "Gpu", "gpu_of", "known"]
-
 FOLDER = Path(__file__).with_name("gpus")
 SIMULATED = "NVIDIA H200"
 """the GPU whose configs are used if there is no GPU"""

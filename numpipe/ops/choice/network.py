@@ -17,8 +17,6 @@ from .cost import Product, work
 from .gpu import Gpu
 from .ways import Floats, Ways
 
-__all__ = ["MOST", "correction", "features"]
-
 MOST = 1.7
 """bound on the logarithm of a correction: measured ones are smaller, and far from the measurements
 a network's output is arbitrary"""

@@ -19,8 +19,6 @@ from .gpu import Gpu, gpu_of
 from .network import correction, features
 from .ways import FUSED, Config, Ways, configs, fitted, ways
 
-__all__ = ["choose", "space"]
-
 LOOKED_AT = 128
 """number of configs with the fewest counted cycles whose counts are corrected together; on average
 over measured products on an H200, the fastest of them takes 0.1 % longer than the fastest of all"""

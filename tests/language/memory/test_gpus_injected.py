@@ -27,13 +27,13 @@ BUGS = {
     ),
     "a signal waits for what the stores read": Bug(
         where=semaphores.complete_stores,
-        old="read=False",
-        new="read=True",
+        old="wait_group(0)",
+        new="wait_group_read(0)",
         error=PipelineRace,
         message=TOO_EARLY,
     ),
     "a signal leaves a store in flight": Bug(
-        semaphores.complete_stores, "bulk_wait(0,", "bulk_wait(1,", PipelineRace, TOO_EARLY
+        semaphores.complete_stores, "wait_group(0)", "wait_group(1)", PipelineRace, TOO_EARLY
     ),
     "a signal ahead of other lanes' stores": Bug(
         semaphores.complete_and_add, SYNC, "pass", PipelineRace, TOO_EARLY

@@ -35,10 +35,10 @@ def on_the_cpu(emit: Callable[[Any, Any], Any]) -> Callable[[np.ndarray], np.nda
     binding.initialize_native_asmprinter()
     module, array, i64 = ir.Module("trigonometry"), nb.f32.as_pointer(), nb.i64
     one = ir.Function(module, ir.FunctionType(nb.f32, [nb.f32]), "one")
-    builder = ir.IRBuilder(one.append_basic_block("entry"))
+    builder = nb.Builder(one.append_basic_block("entry"))
     builder.ret(emit(builder, one.args[0]))
     every = ir.Function(module, ir.FunctionType(ir.VoidType(), [array, array, i64]), "every")
-    builder = ir.IRBuilder(every.append_basic_block("entry"))
+    builder = nb.Builder(every.append_basic_block("entry"))
     with nb.cgutils.for_range(builder, every.args[2], intp=i64) as loop:
         given, result = (builder.gep(pointer, [loop.index]) for pointer in every.args[:2])
         builder.store(builder.call(one, [builder.load(given)]), result)
