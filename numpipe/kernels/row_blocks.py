@@ -35,28 +35,31 @@ from .row_registers import LOWEST
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
-    operands, dtype = rows.operands, rows.dtype
+    operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
     direct = max(0, steps - slots)
     # 16-bit rows of odd length begin at odd addresses every other time: these are read from their
     # second element on, in pairs
     shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2
-    held, across, whole = steps - direct, wgs * width, (n - shifts) // (wgs * width)
+    across = ctas * wgs * width
+    held, whole = steps - direct, (n - shifts) // across
     # a warpgroup's columns of the step in which the row ends
-    end = -(-(n - whole * across) // (wgs * STEP)) * STEP
+    end = -(-(n - whole * across) // (ctas * wgs * STEP)) * STEP
     # the numbers of all lanes, as a row in the registers of the CTA
     lanes = row_registers.functions(
         dataclasses.replace(
-            rows, n=STEP * wgs, width=STEP, whole=STEP, steps=0, slots=0, loops=True
+            rows, width=STEP, whole=STEP, steps=0, slots=0, loops=True
         )
     )
-    sum_of_lanes, largest_of_lanes = lanes["sum"], lanes["max"]
+    sum_of_lanes, largest_of_lanes, number = lanes["sum"], lanes["max"], lanes["number"]
+    sums_of_lanes = lanes["sums"]
+    softmax_of_lanes, moments_of_lanes = lanes["softmax_of"], lanes["moments_of"]
     shared = row_registers.common(1)
     column = shared["column"]
 
     @function
     def blocks(x):
         if slots:
-            return range(program_id(0), x.shape[0], num_programs(0))
+            return range(program_id(0) // ctas, x.shape[0], num_programs(0) // ctas)
         return range(program_id(0), program_id(0) + 1)
 
     @function
@@ -66,15 +69,15 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def columns(step):
         """The columns of a step that are all inside the row."""
-        start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
+        start = (step * ctas * wgs + number()) * width + shift()
+        return ds(start, width, most=max(whole, 1) * across - width + shifts)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
         start = whole * across
-        most = start + (wgs - 1) * end + shifts
-        return ds(start + axis_index("wg") * end + shift(), end, most=most)
+        most = start + (ctas * wgs - 1) * end + shifts
+        return ds(start + number() * end + shift(), end, most=most)
 
     @function
     def leads():
@@ -93,18 +96,18 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def place(at, which):
         """The slot of the chunk number `at` of this warpgroup, and where it begins."""
-        number = axis_index("wg") * slots + at % slots
-        return number, (number * operands + which) * width
+        slot = axis_index("wg") * slots + at % slots
+        return slot, (slot * operands + which) * width
 
     @function
     def fetch(at, x, which):
         """Load a chunk, unless this program has no such row."""
         buffer, landed = ring()
-        number = at // held
-        k = program_id(0) + number * num_programs(0)
+        turn = at // held
+        k = (program_id(0) + turn * num_programs(0)) // ctas
         if k < x.shape[0]:
             slot, first = place(at, which)
-            step = direct + at - number * held
+            step = direct + at - turn * held
             if step < whole:
                 view = x.at[k, columns(step)]
                 copy_gmem_to_smem(view, buffer.at[ds(first, width)], landed.at[slot])
@@ -122,7 +125,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def in_ring(k, j, which):
         buffer, landed = ring()
-        at = k // num_programs(0) * held + j.start // across - direct
+        at = k * ctas // num_programs(0) * held + j.start // across - direct
         slot, first = place(at, which)
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
@@ -153,8 +156,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def load(k, x, y=None, z=None):
-        first = k // num_programs(0) * held
-        if slots and k == program_id(0):
+        first = k * ctas // num_programs(0) * held
+        if slots and k == program_id(0) // ctas:
             for at in range(slots):
                 fetch_all(at, x, y, z)
 
@@ -186,9 +189,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         k, refill = block
         if leads():
             store_chunk(k, ds(0, STEP), ds(0, STEP, stop=1), x, f, y, g, z, h)
-        for number in range(whole):
+        for turn in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
-            step = number if slots else whole - 1 - number
+            step = turn if slots else whole - 1 - turn
             store_chunk(k, columns(step), columns(step), x, f, y, g, z, h)
             refill(step)
         if whole < steps:
@@ -201,16 +204,16 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return np.where(column(j) < n, tile, other)
 
     @function
-    def each_lane(number):
-        return full((1, STEP), number, np.float32)
+    def each_lane(value):
+        return full((1, STEP), value, np.float32)
 
     @function
     def lead(f, other):
         """The element before the first step, and `other` in its place where there is none."""
-        number = each_lane(other)
+        value = each_lane(other)
         if leads():
-            number = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
-        return number
+            value = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
+        return value
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
@@ -277,12 +280,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return numbers
 
     @function
-    def total_of(totals):
-        return sum_of_lanes(lambda j: totals)
-
-    @function
     def sum_of(f):
-        return total_of(fold(f, added, added_last, lead(f, 0.0)))
+        totals = fold(f, added, added_last, lead(f, 0.0))
+        return sum_of_lanes(lambda j: totals)
 
     @function
     def sums(f, g):
@@ -290,7 +290,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             return f(j), g(j)
 
         first, second = fold(pair, both, both_last, (lead(f, 0.0), lead(g, 0.0)))
-        return total_of(first), total_of(second)
+        return sums_of_lanes(lambda j: first, lambda j: second)
 
     @function
     def largest(f):
@@ -302,8 +302,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         element = lead(f, -np.inf)
         first = np.maximum(element, LOWEST)
         tops, totals = fold(f, online, online_last, (first, np.exp(element - first)))
-        top = largest_of_lanes(lambda j: tops)
-        total = total_of(totals * np.exp(tops - top))
+        top, total = softmax_of_lanes(tops, totals)
         scale = 1.0 / total
 
         def p(j):
@@ -325,12 +324,16 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         if whole < steps:
             counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
         inverse = 1.0 / np.maximum(counts, 1.0)
-        mean = total_of(near * counts + totals) / n
-        off = near + totals * inverse - mean
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
-        return mean, total_of(inner + counts * off * off) / n
+        return moments_of_lanes(near + totals * inverse, inner, counts)
+
+    @function
+    def put(k, v, values):
+        if number() == 0:
+            v[ds(k, 1)] = values.reshape(-1)
 
     return shared | {
+        "put": put,
         "blocks": blocks,
         "load": load,
         "store": store,

@@ -15,6 +15,7 @@ from ..launch.arrays import describe
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, persistent
 from .decorator import kernel
+from .row_registers import CLUSTER
 from .row_schedules import Rows, choose
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class RowKernel:
         made: Kernel = kernel(
             function,
             **{
+                **({"cluster": row.cluster, "cluster_names": CLUSTER} if row.cluster > 1 else {}),
                 "grid": persistent() if row.slots else blocks,
                 "num_compute_wgs": row.wgs,
                 "compiler_params": CompilerParams(

@@ -56,6 +56,7 @@ class Rows:
     steps    0: a row is in registers. Else the steps of a pass over a row, a tile of each
              warpgroup in each
     slots    tiles of each warpgroup, and of each loaded matrix, in shared memory
+    cluster  CTAs that share a row, each with some chunks of each step
     operands, dtype
              the number of matrices that the kernel loads, and their element type
     loops    whether a CTA computes several blocks of rows
@@ -98,6 +99,7 @@ class Rows:
     operands: int = 1
     dtype: np.dtype = field(default=FLOAT32, repr=False)
     loops: bool = field(default=False, repr=False)
+    cluster: int = field(default=1, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         # a schedule that is being unpickled has no fields yet

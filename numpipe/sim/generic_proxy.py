@@ -76,20 +76,24 @@ def combine(
 
 
 @functools.lru_cache(maxsize=4096)
-def _intervals(chunks: bytes) -> tuple[tuple[int, int], ...]:
+def _intervals(chunks: bytes, nbytes: int) -> tuple[tuple[int, int], ...]:
     """Return the bytes that int64 chunk addresses cover. Cached, because a few patterns serve every
     tile."""
-    return intervals(np.frombuffer(chunks, np.int64), 16)
+    return intervals(np.frombuffer(chunks, np.int64), nbytes)
 
 
-def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(
+    row: npt.NDArray[np.int64], nbytes: int = 16
+) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
-    return first, _intervals((row - first).tobytes())
+    return first, _intervals((row - first).tobytes(), nbytes)
 
 
-def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
-    """Return addresses of 16-byte chunks, one row per warp. Raises SimulationError for addresses
+def _checked(
+    who: Warpgroup, chunks: npt.NDArray[Any], what: str, nbytes: int = 16
+) -> npt.NDArray[np.int64]:
+    """Return addresses of chunks, 16 bytes by default, one row per warp. Raises SimulationError for addresses
     that a lane cannot access."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
@@ -100,14 +104,14 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
         )
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
-        if (chunks & 15).any():
+        if (odd := chunks % nbytes != 0).any():
             raise race_report.illegal(
                 who,
-                f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of "
-                "16; chunks are 16 bytes at a multiple of 16",
+                f"{what}: chunk address {int(chunks[odd][0])} is not a multiple of {nbytes}; "
+                f"chunks are {nbytes} bytes at a multiple of {nbytes}",
             )
-        who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
-    who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
+        who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + nbytes, what)
+    who.elapse(-(-nbytes * chunks.size // who.sm.costs.generic_bytes))
     return chunks
 
 
@@ -172,18 +176,19 @@ def note_all(
 
 def checked(
     who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
-    """Return addresses of 16-byte chunks, one row per warp, and the values to store there. Raises
-    SimulationError for invalid ones."""
-    chunks = _checked(who, chunks, what)
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return addresses of chunks of 4 or 16 bytes, one row per warp, and the values to store there.
+    Raises SimulationError for invalid ones."""
     values = np.ascontiguousarray(values)
-    if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
+    nbytes = 4 if values.shape[-1:] == (4,) else 16
+    chunks = _checked(who, chunks, what, nbytes)
+    if values.dtype != np.uint8 or values.shape != (*chunks.shape, nbytes):
         raise race_report.illegal(
             who,
             f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
-            f"uint8{(*chunks.shape, 16)}",
+            f"uint8{(*chunks.shape, nbytes)}",
         )
-    return chunks, values.view(np.complex128)[..., 0]
+    return chunks, values.view(np.float32 if nbytes == 4 else np.complex128)[..., 0]
 
 
 def write_chunks(

@@ -54,10 +54,11 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
         raise SpecError(f"{SEND}: src must be a register tile, got {called(src)}")
     layout = dst.layout
     if len(form.shape) == 1:
-        if form.shape[0] % 64 or form.dtype.itemsize != 4:
+        whole = 64 if (sent := sent_form(form)).layout == COLUMN else 8
+        if form.shape[0] % whole or form.dtype.itemsize != 4 or sent.record.warps < 4:
             raise SpecError(
-                f"{SEND}: a vector must have a multiple of 64 elements of 32 bits, got "
-                f"{form.dtype} {form.shape}"
+                f"{SEND}: a vector must have a multiple of 64 elements of 32 bits, or be one that "
+                f"tile.sum(axis=1) of a tile by rows returns, got {form.dtype} {form.shape}"
             )
     elif not fits(form.shape):
         raise SpecError(
@@ -89,7 +90,9 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
 def sent_form(form: Form) -> Form:
     """Return the form in which a tile is sent: a vector along rows, as the sums of a tile's rows
     lie."""
-    return replace(form, layout=COLUMN if len(form.shape) == 1 else ACCUMULATOR)
+    if len(form.shape) == 2:
+        return replace(form, layout=ACCUMULATOR)
+    return form if form.layout.startswith(f"{COLUMN} ") else replace(form, layout=COLUMN)
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
