@@ -12,6 +12,7 @@ array in each pass: later passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,15 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
+from ..language.tiles.mathematics import fma
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from . import row_registers
 from .row_registers import LOWEST
+
+LOG2E = math.log2(math.e)
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
@@ -298,17 +302,17 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return largest_of_lanes(lambda j: tops)
 
     @function
-    def softmax(f):
+    def softmax(f, off=0.0):
         element = lead(f, -np.inf)
         first = np.maximum(element, LOWEST)
         tops, totals = fold(f, online, online_last, (first, np.exp(element - first)))
         top, total = softmax_of_lanes(tops, totals)
-        scale = 1.0 / total
+        power = -np.log2(total)
 
         def p(j):
-            return np.exp(f(j) - top) * scale
+            return np.exp2(fma(f(j) - top, LOG2E, power))
 
-        return p, top + np.log(total)
+        return p, top - off + np.log(total)
 
     @function
     def moments(f):

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
-from ..core.static_range import static_range
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -156,14 +155,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         numbers, landed = memory()
         to = ds((half * 3 + place) * parts + number() * PARTS, PARTS)
         if ctas > 1:
-            for cta in static_range(ctas):
-                async_store_smem(
-                    own,
-                    numbers.at[to],
-                    landed.at[half, place],
-                    cluster_idx=cta,
-                    cluster_dim=CLUSTER,
-                )
+            async_store_smem(
+                own,
+                numbers.at[to],
+                landed.at[half, place],
+                cluster_idx=None,
+                cluster_dim=CLUSTER,
+            )
         else:
             numbers[to] = own
 
@@ -233,22 +231,22 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return each(got(at, 0).max())
 
     @function
-    def softmax(f):
+    def softmax(f, off=0.0):
         tile = kept(f(columns()), -np.inf)
         if not shared:
             top = tile.max(axis=1)[:, None]
             e = np.exp(tile - top)
             total = e.sum(axis=1)[:, None]
             made = e * (1.0 / total)
-            lse = top + np.log(total)
+            lse = top - off + np.log(total)
         else:
-            parts = split_row(tile)
-            own = np.maximum(parts.max(axis=1), LOWEST)
-            e = np.exp(parts - own[:, None])
+            tile = split_row(tile)
+            own = np.maximum(tile.max(axis=1), LOWEST)
+            e = np.exp(tile - own[:, None])
             top, total = together(own, e.sum(axis=1))
             scale = np.exp(own - top) * (1.0 / total)
             made = join_row(e * scale[:, None])
-            lse = each(top) + np.log(each(total))
+            lse = each(top) - off + np.log(each(total))
 
         def p(j):
             return made

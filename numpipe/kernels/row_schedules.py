@@ -72,7 +72,7 @@ class Rows:
     ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
-    ``row.softmax(f)``                   (softmax of each row as a value, log(sum(exp(f))))
+    ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
     ``row.store(block, y, f)``,          store values to the rows of up to three matrices, once and
     ``row.store(block, y, f, z, g)``     last: the next rows may then replace this one
     ``row.column(j)``                    the column of each element, (1, columns), int32

