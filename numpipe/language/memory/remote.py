@@ -84,7 +84,7 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
                 else "to a tile whose rows are contiguous, or to one of 32 bits"
             )
         )
-    return dimension_of(SEND, np_, 0 if every(index) else index, name)
+    return dimension_of(SEND, np_, index, name)
 
 
 def every(index: Any) -> bool:
@@ -109,14 +109,13 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
             f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= "
             f"of the kernel), got {axis!r}"
         )
-    if not (arith.is_integer(index) or isinstance(index, NoValue)):
+    if not (every(index) or arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
             f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "
             f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
-    import os
-    if not os.environ.get('NOMEET'): np_.unit.reaches = True
+    np_.unit.reaches |= not every(index)
     return dimension
 
 
@@ -156,7 +155,8 @@ def async_store_smem(
                  landed.
     cluster_idx  the index of the receiving CTA along the axis, a non-negative run-time integer; it
                  may be this CTA's own index. Along other axes, the CTAs have the same index. None:
-                 all CTAs along the axis
+                 all CTAs along the axis, each of which must wait for all that it is sent before it
+                 ends
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
     Before the call, the other CTA's warpgroups must be done with the tile, and must have signaled
