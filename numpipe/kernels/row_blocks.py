@@ -31,18 +31,23 @@ from ..plan.context import axis_index, num_programs, program_id
 from . import row_registers
 from .row_registers import LOWEST
 
+LINE = 128
+"""bytes of which each tile in shared memory is a multiple"""
+
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype = rows.operands, rows.dtype
     direct = max(0, steps - slots)
-    # 16-bit rows of odd length begin at odd addresses every other time: these are read from their
-    # second element on, in pairs
-    shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2
-    held, across, whole = steps - direct, wgs * width, (n - shifts) // (wgs * width)
+    held, across, whole = steps - direct, wgs * width, n // (wgs * width)
     # a warpgroup's columns of the step in which the row ends
     end = -(-(n - whole * across) // (wgs * STEP)) * STEP
+    # a chunk that begins anywhere is copied from a multiple of 16 bytes on, and 16 bytes more
+    unit = 16 // dtype.itemsize
+    room, least = (size + rows.flat * LINE // dtype.itemsize for size in (width, end))
+    # if a slot has the same step of each row, the last one may be small
+    region = (slots - 1) * room + (least if slots == steps and whole < steps else room)
     # the numbers of all lanes, as a row in the registers of the CTA
     lanes = row_registers.functions(
         dataclasses.replace(
@@ -60,56 +65,57 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return range(program_id(0), program_id(0) + 1)
 
     @function
-    def shift():
-        return program_id(0) & 1 if shifts else 0
-
-    @function
     def columns(step):
         """The columns of a step that are all inside the row."""
-        start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
+        start = (step * wgs + axis_index("wg")) * width
+        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
         start = whole * across
-        most = start + (wgs - 1) * end + shifts
-        return ds(start + axis_index("wg") * end + shift(), end, most=most)
-
-    @function
-    def leads():
-        """Whether this warpgroup has the element before the first step."""
-        return shifts and axis_index("wg") == 0 and shift() == 1
+        return ds(start + axis_index("wg") * end, end, most=start + (wgs - 1) * end)
 
     @function
     def ring():
         return scratch(
             (
-                SMEM((wgs * slots * operands * width,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=wgs * slots),
+                SMEM((wgs * operands * region,), dtype),
+                Barrier(num_arrivals=operands * (1 + rows.flat), num_barriers=wgs * slots),
             )
         )
 
     @function
     def place(at, which):
         """The slot of the chunk number `at` of this warpgroup, and where it begins."""
-        number = axis_index("wg") * slots + at % slots
-        return number, (number * operands + which) * width
+        wg, slot = axis_index("wg"), at % slots
+        return wg * slots + slot, (wg * operands + which) * region + slot * room
+
+    @function
+    def copy(x, k, j, first, barrier):
+        buffer, _ = ring()
+        if rows.flat:
+            begin = (k * n + j.start) // unit * unit
+            view = x.flat.at[ds(begin, j.size)]
+            more = x.flat.at[ds(begin + j.size, unit)]
+            copy_gmem_to_smem(more, buffer.at[ds(first + j.size, unit)], barrier)
+        else:
+            view = x.at[k, j]
+        copy_gmem_to_smem(view, buffer.at[ds(first, j.size)], barrier)
 
     @function
     def fetch(at, x, which):
         """Load a chunk, unless this program has no such row."""
-        buffer, landed = ring()
+        _, landed = ring()
         number = at // held
         k = program_id(0) + number * num_programs(0)
         if k < x.shape[0]:
             slot, first = place(at, which)
             step = direct + at - number * held
             if step < whole:
-                view = x.at[k, columns(step)]
-                copy_gmem_to_smem(view, buffer.at[ds(first, width)], landed.at[slot])
+                copy(x, k, columns(step), first, landed.at[slot])
             elif whole < steps:
-                copy_gmem_to_smem(x.at[k, last()], buffer.at[ds(first, end)], landed.at[slot])
+                copy(x, k, last(), first, landed.at[slot])
 
     @function
     def fetch_all(at, x, y, z):
@@ -127,6 +133,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
             barrier_wait(landed.at[slot])
+        if rows.flat:
+            return buffer[ds(first + (k * n + j.start) % unit, j.size)][None, :]
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
@@ -143,13 +151,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return tile.astype(np.float32)
 
     @function
-    def store_chunk(k, j, to, x, f, y, g, z, h):
-        """Store values of columns j to the columns `to`, the same or the first of them."""
-        x[ds(k, 1), to] = f(j)
+    def store_chunk(k, j, x, f, y, g, z, h):
+        x[ds(k, 1), j] = f(j)
         if y is not None:
-            y[ds(k, 1), to] = g(j)
+            y[ds(k, 1), j] = g(j)
         if z is not None:
-            z[ds(k, 1), to] = h(j)
+            z[ds(k, 1), j] = h(j)
 
     @function
     def load(k, x, y=None, z=None):
@@ -184,15 +191,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
-        if leads():
-            store_chunk(k, ds(0, STEP), ds(0, STEP, stop=1), x, f, y, g, z, h)
         for number in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
-            store_chunk(k, columns(step), columns(step), x, f, y, g, z, h)
+            store_chunk(k, columns(step), x, f, y, g, z, h)
             refill(step)
         if whole < steps:
-            store_chunk(k, last(), last(), x, f, y, g, z, h)
+            store_chunk(k, last(), x, f, y, g, z, h)
             refill(whole)
 
     @function
@@ -203,14 +208,6 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def each_lane(number):
         return full((1, STEP), number, np.float32)
-
-    @function
-    def lead(f, other):
-        """The element before the first step, and `other` in its place where there is none."""
-        number = each_lane(other)
-        if leads():
-            number = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
-        return number
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
@@ -282,26 +279,24 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def sum_of(f):
-        return total_of(fold(f, added, added_last, lead(f, 0.0)))
+        return total_of(fold(f, added, added_last, each_lane(0.0)))
 
     @function
     def sums(f, g):
         def pair(j):
             return f(j), g(j)
 
-        first, second = fold(pair, both, both_last, (lead(f, 0.0), lead(g, 0.0)))
+        first, second = fold(pair, both, both_last, (each_lane(0.0), each_lane(0.0)))
         return total_of(first), total_of(second)
 
     @function
     def largest(f):
-        tops = fold(f, higher, higher_last, lead(f, -np.inf))
+        tops = fold(f, higher, higher_last, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
 
     @function
     def softmax(f):
-        element = lead(f, -np.inf)
-        first = np.maximum(element, LOWEST)
-        tops, totals = fold(f, online, online_last, (first, np.exp(element - first)))
+        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top = largest_of_lanes(lambda j: tops)
         total = total_of(totals * np.exp(tops - top))
         scale = 1.0 / total
@@ -318,10 +313,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
-        has = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0)
-        off = (lead(f, 0.0) - near) * has
-        _, totals, squares = fold(f, spread, spread_last, (near, off, off * off))
-        counts = has + whole * (width / STEP)
+        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
+        counts = each_lane(whole * (width / STEP))
         if whole < steps:
             counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
         inverse = 1.0 / np.maximum(counts, 1.0)

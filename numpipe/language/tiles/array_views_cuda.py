@@ -117,22 +117,28 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def even(self) -> Any:
-        """Return whether all rows start at multiples of the size of a pair of elements."""
+    def even(self, shape: Sequence[int]) -> Any:
+        """Return whether all rows start at multiples of the size of a pair of elements; for a block
+        of a single row, whether this row does."""
         builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
         if self.lines:
             return nb.const(1, nb.i1)
-        for stride in self.stride[:-1]:
-            at = builder.or_(at, builder.mul(stride, nbytes))
+        if len(shape) == 2 and shape[0] == 1 and not self.indices:
+            at = self.moved(at, self.start[0], self.stride[0])
+        elif len(shape) == 2:
+            at = builder.or_(at, builder.mul(self.stride[0], nbytes))
         odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
         return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
 
-    def whole_pairs(self) -> Any:
+    def whole_pairs(self, shape: Sequence[int]) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
-        at once: the block starts at an even column, and the array ends before one."""
-        builder = self.builder
-        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
-        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
+        at once: the block starts at an even column, and the array ends before one, or after the
+        block."""
+        builder, odd = self.builder, self.start[-1]
+        if self.room is None or self.room < shape[-1]:
+            odd = builder.or_(odd, self.size[-1])
+        odd = builder.and_(odd, nb.const(1))
+        return builder.and_(self.even(shape), builder.icmp_unsigned("==", odd, nb.const(0)))
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.

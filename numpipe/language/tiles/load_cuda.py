@@ -9,7 +9,7 @@ has cached.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,10 +163,11 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
 
     pairs = block.pairs and not width % run and (rowwise or block.lines)
 
-    def in_pairs(test: Callable[[], Any]) -> list[Any]:
+    def in_pairs(test: Callable[[Sequence[int]], Any]) -> list[Any]:
         if not pairs:
             return registers(False)
-        return nb.one_of(builder, test(), lambda: registers(True), lambda: registers(False))
+        at_once = test(first_form.shape)
+        return nb.one_of(builder, at_once, lambda: registers(True), lambda: registers(False))
 
     if all(place[1] is None for place in where):
         return registers(False)

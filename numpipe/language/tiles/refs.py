@@ -408,6 +408,25 @@ class GmemRef(StoringFacts):
         """Return the same array argument on another GPU."""
         return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.np, self.on, gpu))
 
+    @property
+    def flat(self) -> FlatRef:
+        """The elements of a contiguous array, in order, as an array of one dimension."""
+        return FlatRef(self)
+
+
+class FlatRef(GmemRef):
+    """A contiguous array as one of a single dimension. TMA loads any part of it that begins at a
+    multiple of 16 bytes, wherever rows begin."""
+
+    def __init__(self, of: GmemRef) -> None:
+        if not of.array.flags.c_contiguous:
+            raise SpecError(f"{of.name}.flat: strides {of.strides}; fix: pass a contiguous array")
+        super().__init__(of.array.reshape(-1), of.index, of.np)
+
+    @property
+    def arg(self) -> ArrayArg:
+        return super().arg.flat
+
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     """Return the simulator's tensor map of an array, with dimensions in memory order, as the

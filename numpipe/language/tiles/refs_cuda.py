@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, TypeVar
 
@@ -139,18 +140,18 @@ class AtType(nb.types.Type):  # type: ignore[misc]
 
 class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
-    elements belong to a lane."""
+    elements belong to a lane. `flat`: as an array of one dimension."""
 
-    def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
+    def __init__(
+        self, unit: Unit, index: int, role: Role, by_lane: bool = False, flat: bool = False
+    ) -> None:
         self.unit = unit
         self.index = index
         self.role = role
-        self.arg = unit.arrays[index]
+        self.arg = unit.arrays[index].flat if flat else unit.arrays[index]
         self.by_lane = by_lane
-        nb.types.Type.__init__(
-            self,
-            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})",
-        )
+        how = ", by lane" * by_lane + ", flat" * flat
+        nb.types.Type.__init__(self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})")
 
     @property
     def np(self) -> ContextType:
@@ -309,6 +310,27 @@ def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 nb.attribute(
     GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
 )
+
+
+def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    array, flat = gmem_value(context, builder, ty, value), _flat_type(ty)
+    sizes = nb.cgutils.unpack_tuple(builder, array.shape)
+    shape = context.make_tuple(
+        builder, nb.types.UniTuple(I32, 1), [functools.reduce(builder.mul, sizes)]
+    )
+    strides = context.make_tuple(
+        builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
+    )
+    held = {name: getattr(array, name) for name, _ in _held(ty)}
+    same = {"table": array.table, "pointer": array.pointer, **held}
+    return nb.struct(context, builder, flat, shape=shape, strides=strides, **same)
+
+
+def _flat_type(ty: GmemType) -> GmemType:
+    return GmemType(ty.unit, ty.index, ty.role, flat=True)
+
+
+nb.attribute(GmemType, "flat", _flat_type, _flat)
 
 
 refs.whole_slices.register(nb.types.Type)(

@@ -321,7 +321,7 @@ class _Lanes:
         if not (at_once and dim and lanes_of(layout) and first == 0):
             each(1)
             return
-        with builder.if_else(to.whole_pairs()) as (pairs, elements):
+        with builder.if_else(to.whole_pairs(tile.shape)) as (pairs, elements):
             with pairs:
                 each(2)
             with elements:
@@ -380,7 +380,7 @@ class _Lanes:
             elements()
             return
         whole = (
-            to.whole_pairs()
+            to.whole_pairs(tile.shape)
             if lanes
             else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
