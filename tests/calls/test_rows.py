@@ -11,6 +11,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, SpecError
 from numpipe.kernels.row_kernels import Rows, choose
+from numpipe.launch import ArrayInfo
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, in_steps, operands, softmax, wrong
 
@@ -116,9 +117,20 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert choose(1024, operands=2).ctas == 3
     assert choose(16384, operands=2).wgs == 4
     assert [choose(65536, dtype=bf16, operands=n).slots for n in (1, 2)] == [6, 3]
-    x = np.zeros((2, 40001), bf16)
-    assert softmax.kernel(x[:, 1:]).definition.statics["row"].slots == 0
-    assert softmax.kernel(x[:, :-1].copy()).definition.statics["row"].slots == 6
+
+
+@pytest.mark.parametrize(
+    ("address", "stride", "slots", "flat"),
+    [(4096, 80002, 6, True), (4096, 80016, 6, False), (4096, 80006, 0, False), (4104, 80002, 0, False)],
+    ids=["contiguous", "padded", "gaps", "base"],
+)
+def test_rows_that_tma_can_load_have_a_ring(
+    address: int, stride: int, slots: int, flat: bool
+) -> None:
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    x = ArrayInfo("cuda", address, (8, 40001), (stride, 2), bf16, 0, True, None)
+    row = softmax.kernel(x).definition.statics["row"]
+    assert (row.slots, row.flat) == (slots, flat)
 
 
 def test_a_missing_schedule_is_named() -> None:

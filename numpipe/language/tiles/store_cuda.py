@@ -312,10 +312,12 @@ class _Lanes:
                 )
                 chosen = builder.and_(inside, here)
                 chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
+                address = (
+                    to.moved(line, further, one) if at_once else to.moved(base, at, strides[axis])
+                )
                 if count > 1:
-                    self._run(i, count, to.moved(line, further, one), chosen)
+                    self._run(i, count, address, chosen)
                 else:
-                    address = to.moved(base, at, strides[axis])
                     self._write(address, self._element(first + i), chosen)
 
         if not (at_once and dim and lanes_of(layout) and first == 0):
