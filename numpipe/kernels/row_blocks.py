@@ -12,6 +12,7 @@ array in each pass: later passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.elementwise import full, iota
+from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
@@ -40,9 +41,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype = rows.operands, rows.dtype
     direct = max(0, steps - slots)
+    # pairs of columns are aligned in memory if each second row begins one column before its first
+    shifts = rows.flat and n % 2
     held, across, whole = steps - direct, wgs * width, n // (wgs * width)
     # a warpgroup's columns of the step in which the row ends
-    end = -(-(n - whole * across) // (wgs * STEP)) * STEP
+    end = -(-(n + shifts - whole * across) // (wgs * STEP)) * STEP
     # a chunk that begins anywhere is copied from a multiple of 16 bytes on, and 16 bytes more
     unit = 16 // dtype.itemsize
     room, least = (size + rows.flat * LINE // dtype.itemsize for size in (width, end))
@@ -59,22 +62,40 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     column = shared["column"]
 
     @function
+    def programs():
+        """The distance between the rows of a program. If rows shift, it is even: all rows of a
+        program shift, or none."""
+        return num_programs(0) // 2 * 2 if shifts else num_programs(0)
+
+    @function
     def blocks(x):
         if slots:
-            return range(program_id(0), x.shape[0], num_programs(0))
+            first = program_id(0) if program_id(0) < programs() else x.shape[0]
+            return range(first, x.shape[0], programs())
         return range(program_id(0), program_id(0) + 1)
+
+    @function
+    def shift():
+        return program_id(0) % 2 if shifts else 0
 
     @function
     def columns(step):
         """The columns of a step that are all inside the row."""
-        start = (step * wgs + axis_index("wg")) * width
+        start = (step * wgs + axis_index("wg")) * width - shift()
         return ds(start, width, most=(max(whole, 1) * wgs - 1) * width)
+
+    @function
+    def first():
+        """The columns of the first step if rows shift."""
+        return ds(axis_index("wg") * width - shift(), width, stop=n)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
-        start = whole * across
-        return ds(start + axis_index("wg") * end, end, most=start + (wgs - 1) * end)
+        start = whole * across - shift()
+        if whole == 0 and shifts:
+            return ds(start + axis_index("wg") * end, end, stop=n)
+        return ds(start + axis_index("wg") * end, end, most=whole * across + (wgs - 1) * end)
 
     @function
     def ring():
@@ -108,7 +129,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Load a chunk, unless this program has no such row."""
         _, landed = ring()
         number = at // held
-        k = program_id(0) + number * num_programs(0)
+        k = program_id(0) + number * programs()
         if k < x.shape[0]:
             slot, first = place(at, which)
             step = direct + at - number * held
@@ -128,13 +149,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def in_ring(k, j, which):
         buffer, landed = ring()
-        at = k // num_programs(0) * held + j.start // across - direct
+        at = k // programs() * held + (j.start + shifts) // across - direct
         slot, first = place(at, which)
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) & 1 == at // slots & 1:
             barrier_wait(landed.at[slot])
         if rows.flat:
-            return buffer[ds(first + (k * n + j.start) % unit, j.size)][None, :]
+            first = first + (k * n + j.start) % unit
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
@@ -144,7 +165,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             tile = x[ds(k, 1), j]
         elif direct == 0:
             tile = in_ring(k, j, which)
-        elif j.start < direct * across:
+        elif j.start + shifts < direct * across:
             tile = x[ds(k, 1), j]
         else:
             tile = in_ring(k, j, which)
@@ -160,7 +181,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def load(k, x, y=None, z=None):
-        first = k // num_programs(0) * held
+        first = k // programs() * held
         if slots and k == program_id(0):
             for at in range(slots):
                 fetch_all(at, x, y, z)
@@ -191,7 +212,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
-        for number in range(whole):
+        if shifts and whole > 0:
+            store_chunk(k, first(), x, f, y, g, z, h)
+            refill(0)
+        for number in range(shifts, whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
             store_chunk(k, columns(step), x, f, y, g, z, h)
@@ -202,14 +226,14 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def kept(tile, j, other):
-        """The tile, with `other` from column n on."""
-        return np.where(column(j) < n, tile, other)
+        """The tile, with `other` outside the row."""
+        return np.where((column(j) >= 0) & (column(j) < n), tile, other)
 
     @function
     def each_lane(number):
         return full((1, STEP), number, np.float32)
 
-    def lane_steps(size: int, inside: bool) -> Any:
+    def lane_steps(size: int, inside: bool) -> tuple[Function[..., Any], ...]:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
         the numbers of lanes."""
 
@@ -255,23 +279,32 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             for c in static_range(0, size, STEP):
                 off = tile[:, c : c + STEP] - near
                 if not inside:
-                    off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
+                    off = kept(off, ds(j.start + c, STEP), 0.0)
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 
         return added, both, higher, online, spread
 
-    added, both, higher, online, spread = lane_steps(width, True)
-    added_last, both_last, higher_last, online_last, spread_last = lane_steps(end, False)
+    def folds(
+        add: Function[..., Any], add_first: Function[..., Any], add_last: Function[..., Any]
+    ) -> Function[..., Any]:
+        """Return the function that adds a value's chunks to the numbers of lanes."""
 
-    @function
-    def fold(f, add, add_last, numbers):
-        """Add a value's chunks to the numbers of lanes."""
-        for step in range(whole):
-            numbers = add(f(columns(step)), columns(step), numbers)
-        if whole < steps:
-            numbers = add_last(f(last()), last(), numbers)
-        return numbers
+        @function
+        def fold(f, numbers):
+            if shifts and whole > 0:
+                numbers = add_first(f(first()), first(), numbers)
+            for step in range(shifts, whole):
+                numbers = add(f(columns(step)), columns(step), numbers)
+            if whole < steps:
+                numbers = add_last(f(last()), last(), numbers)
+            return numbers
+
+        return fold
+
+    kinds = lane_steps(width, True), lane_steps(width, False), lane_steps(end, False)
+    add, add_both, add_top, add_online, add_spread = itertools.starmap(folds, zip(*kinds))
+    added, added_last = kinds[shifts][0], kinds[2][0]
 
     @function
     def total_of(totals):
@@ -279,24 +312,24 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def sum_of(f):
-        return total_of(fold(f, added, added_last, each_lane(0.0)))
+        return total_of(add(f, each_lane(0.0)))
 
     @function
     def sums(f, g):
         def pair(j):
             return f(j), g(j)
 
-        first, second = fold(pair, both, both_last, (each_lane(0.0), each_lane(0.0)))
+        first, second = add_both(pair, (each_lane(0.0), each_lane(0.0)))
         return total_of(first), total_of(second)
 
     @function
     def largest(f):
-        tops = fold(f, higher, higher_last, each_lane(-np.inf))
+        tops = add_top(f, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
 
     @function
     def softmax(f):
-        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
+        tops, totals = add_online(f, (each_lane(LOWEST), each_lane(0.0)))
         top = largest_of_lanes(lambda j: tops)
         total = total_of(totals * np.exp(tops - top))
         scale = 1.0 / total
@@ -310,13 +343,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def moments(f):
         # differences from a mean of some of the lane's own elements lose few digits
         if whole > 0:
-            near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
+            j = first() if shifts else columns(0)
+            near = added(f(j), j, each_lane(0.0)) * (STEP / width)
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
-        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
-        counts = each_lane(whole * (width / STEP))
-        if whole < steps:
-            counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
+        _, totals, squares = add_spread(f, (near, each_lane(0.0), each_lane(0.0)))
+        counts = add(lambda j: full((1, j.size), 1.0, np.float32), each_lane(0.0))
         inverse = 1.0 / np.maximum(counts, 1.0)
         mean = total_of(near * counts + totals) / n
         off = near + totals * inverse - mean

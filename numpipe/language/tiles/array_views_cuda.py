@@ -118,27 +118,34 @@ class Block:
         return found
 
     def even(self, shape: Sequence[int]) -> Any:
-        """Return whether all rows start at multiples of the size of a pair of elements; for a block
-        of a single row, whether this row does."""
-        builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
-        if self.lines:
-            return nb.const(1, nb.i1)
-        if len(shape) == 2 and shape[0] == 1 and not self.indices:
-            at = self.moved(at, self.start[0], self.stride[0])
-        elif len(shape) == 2:
-            at = builder.or_(at, builder.mul(self.stride[0], nbytes))
+        """Return whether all rows of a block start at multiples of the size of a pair of
+        elements."""
+        builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
+        at = self.moved(none if self.lines else self.base, self.start[-1], one)
+        if len(shape) == 2 and not self.lines:
+            row = self.moved(none, nb.const(1), self.stride[0])
+            if shape[0] == 1 and not self.indices:
+                row = self.moved(none, self.start[0], self.stride[0])
+            at = builder.add(at, row)
         odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
         return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
 
     def whole_pairs(self, shape: Sequence[int]) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
-        at once: the block starts at an even column, and the array ends before one, or after the
-        block."""
-        builder, odd = self.builder, self.start[-1]
-        if self.room is None or self.room < shape[-1]:
-            odd = builder.or_(odd, self.size[-1])
-        odd = builder.and_(odd, nb.const(1))
-        return builder.and_(self.even(shape), builder.icmp_unsigned("==", odd, nb.const(0)))
+        at once."""
+        builder, (*_, start), (*_, size) = self.builder, self.start, self.size
+        if self.room is not None and self.room >= shape[-1]:
+            return self.even(shape)
+        zero, left = nb.const(0), builder.sub(size, start)
+        begins = builder.or_(
+            builder.icmp_signed(">=", start, zero),
+            builder.icmp_unsigned("==", builder.and_(start, nb.const(1)), zero),
+        )
+        ends = builder.or_(
+            builder.icmp_signed(">=", left, nb.const(shape[-1])),
+            builder.icmp_unsigned("==", builder.and_(left, nb.const(1)), zero),
+        )
+        return builder.and_(self.even(shape), builder.and_(begins, ends))
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.

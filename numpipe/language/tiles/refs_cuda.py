@@ -274,8 +274,8 @@ def with_at(kind: type) -> None:
 nb.attribute(
     DsType,
     "start",
-    lambda ty: None if ty.limited else I32,
-    lambda context, builder, ty, value: value,
+    lambda ty: I32,
+    lambda c, b, ty, value: nb.fields(c, b, ty, value).start if ty.limited else value,
 )
 nb.constant_attributes(DsType, None, size=lambda ty: ty.size)
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
