@@ -36,8 +36,10 @@ HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
-RING = 212992
-"""most bytes of shared memory for the chunks of a CTA"""
+SHARED, OTHER = 232448, 5120
+"""bytes of shared memory of an SM, and those of a CTA that are not for chunks"""
+CTAS = 2
+"""most CTAs of an SM"""
 WARPGROUPS = 4
 """that share such a row"""
 PHASES = 32
@@ -159,14 +161,19 @@ def choose(
     # elements that are loaded one by one
     width = CHUNK // (itemsize if ring or n * itemsize % 4 == 0 else 4 * operands)
     width = max(STEP, width >> max(0, held - operands))
-    ctas, flat = (1 if ring else 8 // wgs), ring and not aligned
-    steps, spare = -(-n // (wgs * width)), flat * LINE
-    slots = min(PHASES // wgs, RING // (wgs * operands * (width * itemsize + spare))) if ring else 0
+    steps, flat = -(-n // (wgs * width)), ring and not aligned
+    if not ring:
+        return Rows(n, 1, width, wgs, 0, 8 // wgs, steps, 0, operands, dtype)
+    # the ring has all chunks of a row, of which the last may be small; or some of them
+    spare, shared, most = flat * LINE, wgs * operands, PHASES // wgs
     end = -(-(n - (steps - 1) * wgs * width) // (wgs * STEP)) * STEP
-    nbytes = ((steps - 1) * width + end) * itemsize + steps * spare
-    if ring and slots < steps <= PHASES // wgs and nbytes * wgs * operands <= RING:
-        slots = steps
-    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, flat, ring)
+    nbytes = shared * (((steps - 1) * width + end) * itemsize + steps * spare)
+    ctas = min(CTAS, SHARED // (nbytes + OTHER)) if steps <= most else 0
+    slots = steps
+    if ctas <= 1:
+        slots = min(most, (SHARED - OTHER) // (shared * (width * itemsize + spare)))
+        slots = max(slots, steps * ctas)
+    return Rows(n, 1, width, wgs, 0, max(1, ctas), steps, slots, operands, dtype, flat, True)
 
 
 def _short(n: int, operands: int, held: int) -> Rows:
