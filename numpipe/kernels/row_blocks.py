@@ -12,7 +12,6 @@ array in each pass: later passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import numpy as np
@@ -82,20 +81,14 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def columns(step):
         """The columns of a step that are all inside the row."""
         start = (step * wgs + axis_index("wg")) * width - shift()
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width)
-
-    @function
-    def first():
-        """The columns of the first step if rows shift."""
-        return ds(axis_index("wg") * width - shift(), width, stop=n)
+        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width, least=-shifts)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
-        start = whole * across - shift()
-        if whole == 0 and shifts:
-            return ds(start + axis_index("wg") * end, end, stop=n)
-        return ds(start + axis_index("wg") * end, end, most=whole * across + (wgs - 1) * end)
+        start = whole * across
+        most = start + (wgs - 1) * end
+        return ds(start - shift() + axis_index("wg") * end, end, most=most, least=-shifts)
 
     @function
     def ring():
@@ -212,10 +205,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def store(block, x, f, y=None, g=None, z=None, h=None):
         k, refill = block
-        if shifts and whole > 0:
-            store_chunk(k, first(), x, f, y, g, z, h)
-            refill(0)
-        for number in range(shifts, whole):
+        for number in range(whole):
             # without a ring in reverse: the last chunks that were read are still in L2
             step = number if slots else whole - 1 - number
             store_chunk(k, columns(step), x, f, y, g, z, h)
@@ -233,16 +223,20 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def each_lane(number):
         return full((1, STEP), number, np.float32)
 
-    def lane_steps(size: int, inside: bool) -> tuple[Function[..., Any], ...]:
+    def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
         the numbers of lanes."""
 
         @function
+        def part(tile, j, c, other):
+            """Columns c … c + STEP of a tile, with `other` outside the row."""
+            tile = tile[:, c : c + STEP]
+            return tile if inside and c >= shifts else kept(tile, ds(j.start + c, STEP), other)
+
+        @function
         def added(tile, j, totals):
-            if not inside:
-                tile = kept(tile, j, 0.0)
             for c in static_range(0, size, STEP):
-                totals = totals + tile[:, c : c + STEP]
+                totals = totals + part(tile, j, c, 0.0)
             return totals
 
         @function
@@ -252,24 +246,18 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
         @function
         def higher(tile, j, tops):
-            if not inside:
-                tile = kept(tile, j, -np.inf)
             for c in static_range(0, size, STEP):
-                tops = np.maximum(tops, tile[:, c : c + STEP])
+                tops = np.maximum(tops, part(tile, j, c, -np.inf))
             return tops
 
         @function
         def online(tile, j, numbers):
             """Add to maxima and to sums of exp(tile - maximum)."""
             tops, totals = numbers
-            if not inside:
-                tile = kept(tile, j, -np.inf)
-            highest = tops
-            for c in static_range(0, size, STEP):
-                highest = np.maximum(highest, tile[:, c : c + STEP])
+            highest = higher(tile, j, tops)
             totals = totals * np.exp(tops - highest)
             for c in static_range(0, size, STEP):
-                totals = totals + np.exp(tile[:, c : c + STEP] - highest)
+                totals = totals + np.exp(part(tile, j, c, -np.inf) - highest)
             return highest, totals
 
         @function
@@ -278,33 +266,24 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             near, totals, squares = numbers
             for c in static_range(0, size, STEP):
                 off = tile[:, c : c + STEP] - near
-                if not inside:
+                if not inside or c < shifts:
                     off = kept(off, ds(j.start + c, STEP), 0.0)
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 
         return added, both, higher, online, spread
 
-    def folds(
-        add: Function[..., Any], add_first: Function[..., Any], add_last: Function[..., Any]
-    ) -> Function[..., Any]:
-        """Return the function that adds a value's chunks to the numbers of lanes."""
+    added, both, higher, online, spread = lane_steps(width, True)
+    added_last, both_last, higher_last, online_last, spread_last = lane_steps(end, False)
 
-        @function
-        def fold(f, numbers):
-            if shifts and whole > 0:
-                numbers = add_first(f(first()), first(), numbers)
-            for step in range(shifts, whole):
-                numbers = add(f(columns(step)), columns(step), numbers)
-            if whole < steps:
-                numbers = add_last(f(last()), last(), numbers)
-            return numbers
-
-        return fold
-
-    kinds = lane_steps(width, True), lane_steps(width, False), lane_steps(end, False)
-    add, add_both, add_top, add_online, add_spread = itertools.starmap(folds, zip(*kinds))
-    added, added_last = kinds[shifts][0], kinds[2][0]
+    @function
+    def fold(f, add, add_last, numbers):
+        """Add a value's chunks to the numbers of lanes."""
+        for step in range(whole):
+            numbers = add(f(columns(step)), columns(step), numbers)
+        if whole < steps:
+            numbers = add_last(f(last()), last(), numbers)
+        return numbers
 
     @function
     def total_of(totals):
@@ -312,24 +291,24 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def sum_of(f):
-        return total_of(add(f, each_lane(0.0)))
+        return total_of(fold(f, added, added_last, each_lane(0.0)))
 
     @function
     def sums(f, g):
         def pair(j):
             return f(j), g(j)
 
-        first, second = add_both(pair, (each_lane(0.0), each_lane(0.0)))
+        first, second = fold(pair, both, both_last, (each_lane(0.0), each_lane(0.0)))
         return total_of(first), total_of(second)
 
     @function
     def largest(f):
-        tops = add_top(f, each_lane(-np.inf))
+        tops = fold(f, higher, higher_last, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
 
     @function
     def softmax(f):
-        tops, totals = add_online(f, (each_lane(LOWEST), each_lane(0.0)))
+        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top = largest_of_lanes(lambda j: tops)
         total = total_of(totals * np.exp(tops - top))
         scale = 1.0 / total
@@ -343,12 +322,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def moments(f):
         # differences from a mean of some of the lane's own elements lose few digits
         if whole > 0:
-            j = first() if shifts else columns(0)
-            near = added(f(j), j, each_lane(0.0)) * (STEP / width)
+            near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
-        _, totals, squares = add_spread(f, (near, each_lane(0.0), each_lane(0.0)))
-        counts = add(lambda j: full((1, j.size), 1.0, np.float32), each_lane(0.0))
+        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
+        ones = lambda j: full((1, j.size), 1.0, np.float32)
+        counts = fold(ones, added, added_last, each_lane(0.0))
         inverse = 1.0 / np.maximum(counts, 1.0)
         mean = total_of(near * counts + totals) / n
         off = near + totals * inverse - mean

@@ -82,9 +82,12 @@ class Block:
         self.room: int | None = None
         """how many columns the array has from the last column on at which the block may start, if
         that is known at compile time"""
+        self.least = 0
+        """the first column at which the block may start, if there is a last one"""
         if axes and parts and not stops[axes[-1]] and any(ref.arg.sizes):
             size, most = ref.arg.sizes[axes[-1]], getattr(parts[axes[-1]], "most", None)
             self.room = None if size is None or most is None else size - most
+            self.least = getattr(parts[axes[-1]], "least", 0)
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
@@ -134,7 +137,7 @@ class Block:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
         at once."""
         builder, (*_, start), (*_, size) = self.builder, self.start, self.size
-        if self.room is not None and self.room >= shape[-1]:
+        if self.room is not None and self.room >= shape[-1] and self.least == 0:
             return self.even(shape)
         zero, left = nb.const(0), builder.sub(size, start)
         begins = builder.or_(
@@ -154,7 +157,8 @@ class Block:
         lanes          lanes that share a row
         beyond         whether the column of some lanes is outside a block of `width` columns
         """
-        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
+        inside = self.room is not None and -self.least <= distance <= self.room - 2 * lanes
+        if inside and not beyond:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, nb.const(distance))

@@ -29,15 +29,20 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     run time."""
 
     def __init__(
-        self, size: int, inert: bool, start: int | None = None, most: int | None = None
+        self,
+        size: int,
+        inert: bool,
+        start: int | None = None,
+        most: int | None = None,
+        least: int = 0,
     ) -> None:
-        self.size, self.inert, self.start = size, inert, start
+        self.size, self.inert, self.start, self.least = size, inert, start, least
         self.most = start if most is None else most
         super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None, int | None]:
-        return self.size, self.inert, self.start, self.most
+    def key(self) -> tuple[int, bool, int | None, int | None, int]:
+        return self.size, self.inert, self.start, self.most, self.least
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -200,8 +205,11 @@ gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
-def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None) -> Any:
+def _ds(
+    _context: Any, start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0
+) -> Any:
     given = start
+    bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
     if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
@@ -210,9 +218,8 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
-        bound = nb.types.none if most is None else most
         context, builder, args = yield limited(
-            *([given, size, stop] if inert else [_started(given), size, I32]), bound
+            *([given, size, stop] if inert else [_started(given), size, I32]), *bounds
         )
         first, last = (
             (nb.const(0), nb.const(0))
@@ -225,12 +232,13 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     largest = None if most is None else constant("ds", "most", most)
-    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest)
+    smallest = constant("ds", "least", least)
+    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest, smallest)
     context, builder, args = yield value(
         given if value.inert else _started(given),
         size,
         nb.types.none if stop is None else stop,
-        nb.types.none if most is None else most,
+        *bounds,
     )
     return nb.const(0) if value.inert else _start(context, builder, given, args[0])
 
@@ -274,8 +282,8 @@ def with_at(kind: type) -> None:
 nb.attribute(
     DsType,
     "start",
-    lambda ty: I32,
-    lambda c, b, ty, value: nb.fields(c, b, ty, value).start if ty.limited else value,
+    lambda ty: None if ty.limited else I32,
+    lambda context, builder, ty, value: value,
 )
 nb.constant_attributes(DsType, None, size=lambda ty: ty.size)
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)

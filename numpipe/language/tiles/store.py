@@ -183,7 +183,7 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
         scatter(ref, axes, parts, tile, stored(ref.name), isinstance(given[along], Index))
     else:
         check_parts(ref, parts, stored(ref.name))
-        clipped = any(isinstance(part, Ds) and part.limited for part in parts)
+        clipped = any(isinstance(part, Ds) and part.least < 0 for part in parts)
         last = ends(ref, parts)
         write_out(ref, axes, starts(parts), tile, stored(ref.name), last=last, clipped=clipped)
 
@@ -201,8 +201,8 @@ def write_out(
     """Store a tile that fits, or reduce it into the array. `at` has the start along each dimension;
     `what` begins messages.
 
-    `last`: the end of each dimension, if it is not the array's end everywhere. `clipped`: whether a
-    `ds` has a stop, and may then also start before the array.
+    `last`: the end of each dimension, if it is not the array's end everywhere. `clipped`: whether the
+    tile may start before the array (`least`).
     """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
