@@ -5,15 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics.errors import SpecError
-from ..launch.array_info import ArrayInfo, info_of_zeros
+from ..launch.array_info import (
+    ArrayInfo,
+    dense_strides,
+    info_of_zeros,
+    major_order,
+    tma_addressable,
+)
 from ..launch.arrays import describe
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, persistent
+from ..plan.specs import ArrayType
 from .decorator import kernel
 from .row_registers import CLUSTER
 from .row_schedules import Rows, choose
@@ -63,7 +70,7 @@ class RowKernel:
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()
-            return (-(-array.shape[0] // (1 if row.loops else row.height)),)
+            return (-(-array.shape[0] // (1 if row.loops else row.height)) * row.cluster,)
 
         name = self.programs or self.first
         parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -72,7 +79,7 @@ class RowKernel:
             function,
             **{
                 **({"cluster": row.cluster, "cluster_names": CLUSTER} if row.cluster > 1 else {}),
-                "grid": persistent() if row.slots else blocks,
+                "grid": blocks,
                 "num_compute_wgs": row.wgs,
                 "compiler_params": CompilerParams(
                     approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
@@ -90,20 +97,31 @@ class RowKernel:
         rows = choose(int(x.shape[1]), self.operands, held=self.held)
         if rows.steps:
             given = [x, *others, *named.values()]
-            infos = [_info(array) for array in given if len(getattr(array, "shape", ())) == 2]
-            aligned = all(
-                info.ptr % 16 == 0
-                and info.strides[0] % 16 == 0
-                and info.strides[1] == info.dtype.itemsize
-                and (self.operands == 1 or info.dtype == infos[0].dtype)
-                for info in infos
-            )
-            rows = choose(rows.n, self.operands, infos[0].dtype, aligned, self.once, self.held)
-        return self.scheduled(dataclasses.replace(rows, loops=rows.loops or bool(self.programs)))
+            infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
+            same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)
+            aligned = same and all(map(_aligned, infos))
+            flat = same and all(map(_flat, infos))
+            # programs that loop over rows read them from L2
+            how = infos[0].dtype, aligned, flat, self.once or self.programs != "", self.held
+            rows = choose(rows.n, self.operands, *how)
+        return self.scheduled(dataclasses.replace(rows, loops=self.programs != ""))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix x and other arrays."""
         return self.kernel(x, *args, **named)(x, *args, **named)
+
+
+def _aligned(info: ArrayInfo) -> bool:
+    """Return whether TMA can load the rows of a matrix."""
+    return major_order(info) == "row" and not tma_addressable(info)
+
+
+def _flat(info: ArrayInfo) -> bool:
+    """Return whether TMA can load parts of a matrix as a flat array with int32 indices. Rows of
+    host arrays are padded on the GPU."""
+    size = info.dtype.itemsize
+    dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
+    return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16
 
 
 def _info(array: Any) -> ArrayInfo:

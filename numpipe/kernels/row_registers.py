@@ -51,12 +51,7 @@ def common(height: int) -> dict[str, Function[..., Any]]:
     def get(k, v):
         return v[ds(k * height, height)][:, None]
 
-    @function
-    def put(k, v, values):
-        if height > 1 or axis_index("wg") == 0:
-            v[ds(k * height, height)] = values.reshape(-1)
-
-    return {"column": column, "random": random, "get": get, "put": put}
+    return {"column": column, "random": random, "get": get}
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
@@ -66,9 +61,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def blocks(x):
+        first = program_id(0) // ctas
         if loops:
-            return range(program_id(0), cdiv(x.shape[0], height), num_programs(0))
-        return range(program_id(0), program_id(0) + 1)
+            return range(first, cdiv(x.shape[0], height), num_programs(0) // ctas)
+        return range(first, first + 1)
 
     @function
     def columns():
@@ -129,6 +125,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return axis_index(CLUSTER) * wgs + axis_index("wg") if ctas > 1 else axis_index("wg")
 
     @function
+    def put(k, v, values):
+        if height > 1 or number() == 0:
+            v[ds(k * height, height)] = values.reshape(-1)
+
+    @function
     def memory():
         """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 3)."""
         return scratch(
@@ -142,14 +143,14 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def half():
         """The half of the memory that the next exchange takes.
 
-        Exchanges take the halves in turn: who puts a vector into one has got what all others put
-        into the other one, after they had got what was in this one.
+        Exchanges take the halves in turn: who gives a vector to one has got what all others gave
+        to the other one, after they had got what was in this one.
         """
         _, landed = memory()
         return (next_phase(landed.at[0, 0]) + next_phase(landed.at[1, 0])) & 1
 
     @function
-    def put(half, place, own):
+    def give(half, place, own):
         """Give all warpgroups that share a row a vector (PARTS,), of which each warp has two
         elements."""
         numbers, landed = memory()
@@ -167,7 +168,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def got(half, place):
-        """Return the vectors that all warpgroups put, (parts,), in all lanes."""
+        """Return the vectors that all warpgroups gave, (parts,), in all lanes."""
         numbers, landed = memory()
         if ctas == 1 and place == 0:
             barrier_arrive(landed.at[half, 0])
@@ -184,16 +185,16 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         if not shared:
             return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
         at = half()
-        put(at, 0, split_row(first).sum(axis=1))
-        put(at, 1, split_row(second).sum(axis=1))
+        give(at, 0, split_row(first).sum(axis=1))
+        give(at, 1, split_row(second).sum(axis=1))
         return each(got(at, 0).sum()), each(got(at, 1).sum())
 
     @function
     def together(tops, totals):
         """Return the maximum and the sum of exp(x - maximum) of a row, given those of parts."""
         at = half()
-        put(at, 0, tops)
-        put(at, 1, totals)
+        give(at, 0, tops)
+        give(at, 1, totals)
         tops = got(at, 0)
         top = tops.max()
         return top, (got(at, 1) * np.exp(tops - top)).sum()
@@ -217,7 +218,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         if not shared:
             return tile.sum(axis=1)[:, None]
         at = half()
-        put(at, 0, split_row(tile).sum(axis=1))
+        give(at, 0, split_row(tile).sum(axis=1))
         return each(got(at, 0).sum())
 
     @function
@@ -227,7 +228,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             return tile.max(axis=1)[:, None]
         tops = split_row(tile).max(axis=1)
         at = half()
-        put(at, 0, tops)
+        give(at, 0, tops)
         return each(got(at, 0).max())
 
     @function
@@ -277,8 +278,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         if whole < width:
             near = split_row(kept(join_row(near), 0.0))
         at = half()
-        put(at, 0, own)
-        put(at, 1, (near * near).sum(axis=1))
+        give(at, 0, own)
+        give(at, 1, (near * near).sum(axis=1))
         return spread(got(at, 0), got(at, 1), counts(0, parts))
 
     @function
@@ -297,14 +298,15 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         own = (means * sizes).sum(axis=1) / np.maximum(count, 1.0)
         off = means - own[:, None]
         at = half()
-        put(at, 0, own)
-        put(at, 1, (squares + sizes * off * off).sum(axis=1))
-        put(at, 2, count)
+        give(at, 0, own)
+        give(at, 1, (squares + sizes * off * off).sum(axis=1))
+        give(at, 2, count)
         return spread(got(at, 0), got(at, 1), got(at, 2))
 
     return common(height) | {
         "blocks": blocks,
         "number": number,
+        "put": put,
         "softmax_of": softmax_of,
         "moments_of": moments_of,
         "columns": columns,

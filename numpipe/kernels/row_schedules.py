@@ -25,6 +25,7 @@ from ..arch.dtypes import FLOAT32
 from ..core.functions import Function
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
+from .row_blocks import LINE
 
 PART = 8192
 """most columns of a warpgroup's part of a row in registers: 64 elements per lane leave an SM room
@@ -35,10 +36,15 @@ HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
-RING = 196608
-"""bytes of shared memory for the chunks of a CTA"""
-WARPGROUPS = 4
-"""that share such a row"""
+WARPGROUPS = 2
+"""that share such a row, or a part of one"""
+SHARED = 65536
+"""bytes of a part of a row in shared memory, of which an SM has CTAS (measured on an H200)"""
+CTAS = 3
+MOST_SHARED = 212992
+"""most bytes, of rows that are longer than CLUSTER such parts"""
+CLUSTER = 8
+"""most CTAs that share a row"""
 PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
 
@@ -59,6 +65,7 @@ class Rows:
     cluster  CTAs that share a row, each with some chunks of each step
     operands, dtype
              the number of matrices that the kernel loads, and their element type
+    flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
@@ -98,6 +105,7 @@ class Rows:
     slots: int = 0
     operands: int = 1
     dtype: np.dtype = field(default=FLOAT32, repr=False)
+    flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
 
@@ -122,6 +130,7 @@ def choose(
     operands: int = 1,
     dtype: np.dtype = FLOAT32,
     aligned: bool = True,
+    flat: bool = False,
     once: bool = False,
     held: int = 0,
 ) -> Rows:
@@ -130,6 +139,7 @@ def choose(
     operands  matrices whose rows a kernel loads
     dtype     element type of these matrices
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
+    flat      whether TMA can load parts of them as flat arrays: they are contiguous
     once      whether the kernel has one pass over a row: one reduction or one store
     held      matrices that a kernel has in registers at the same time; 0: all that it loads
 
@@ -144,22 +154,30 @@ def choose(
     part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
-    if wgs <= MOST_WARPGROUPS and (n <= HELD or not aligned):
+    if wgs <= MOST_WARPGROUPS and (n <= HELD or not (aligned or flat)):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // 256 * 256
         ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
-    ring, itemsize = aligned and not once, dtype.itemsize
-    wgs = 2 if once else WARPGROUPS
+    held_in_smem, itemsize = (aligned or flat) and not once, dtype.itemsize
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
-    # vectors along the columns, which are loaded by elements where rows shift
-    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
-    most = max(STEP, most >> max(0, held - operands))
-    steps, width = -(-n // (wgs * most)), most
-    slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
-    ctas = 1 if ring else 8 // wgs
-    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring)
+    # elements that are loaded one by one
+    width = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
+    if held_in_smem:
+        width = CHUNK // (2 * itemsize)
+    width = max(STEP, width >> max(0, held - operands))
+    if not held_in_smem:
+        return Rows(n, 1, width, WARPGROUPS, 0, 4, -(-n // (WARPGROUPS * width)), 0, operands, dtype)
+    spare, cluster = LINE * (flat and not aligned), 1
+    while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
+        cluster *= 2
+    steps = -(-n // (cluster * WARPGROUPS * width))
+    step = WARPGROUPS * operands * (width * itemsize + spare)
+    slots = min(steps, PHASES // WARPGROUPS, MOST_SHARED // step)
+    ctas = CTAS if slots * step <= SHARED + step else 1
+    of = slots, operands, dtype, flat and not aligned
+    return Rows(n, 1, width, WARPGROUPS, 0, ctas, steps, *of, cluster=cluster)
 
 
 def _short(n: int, operands: int, held: int) -> Rows:

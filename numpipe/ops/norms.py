@@ -66,10 +66,14 @@ def forward(centered: bool, *present: str) -> RowKernel:
                     tile = np.where(row.random(k, j, seed) < dropout, 0.0, tile * scale)
                 return tile + second(j) if adds else tile
 
+            def squared(j):
+                tile = value(j)
+                return tile * tile
+
             if centered:
                 mean, square = row.moments(value)
             else:
-                square = row.sum(lambda j: value(j) * value(j)) / x.shape[1]
+                square = row.sum(squared) / x.shape[1]
             inverse = rsqrt(square + eps)
             if statistics is not None and (row.height > 1 or axis_index("wg") == 0):
                 i = ds(k * row.height, row.height)

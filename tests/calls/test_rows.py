@@ -11,6 +11,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, SpecError
 from numpipe.kernels.row_kernels import Rows, choose
+from numpipe.launch import ArrayInfo
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, in_steps, operands, softmax, wrong
 
@@ -39,11 +40,11 @@ def test_every_schedule_agrees_with_numpy(
 
 
 STEPS = {
-    "next rows are loaded early": in_steps(2048, 3),
     "a row ends in a step": in_steps(2500, 3),
     "a row does not fit": in_steps(4500, 2),
     "a row is in no slot": in_steps(3100, 0),
-    "rows begin at odd addresses": in_steps(3101, 0, ml_dtypes.bfloat16),
+    "rows begin anywhere": in_steps(2501, 3, ml_dtypes.bfloat16, flat=True),
+    "CTAs share a row": in_steps(4500, 3, cluster=2),
 }
 """schedules of longer rows"""
 
@@ -52,7 +53,6 @@ STEPS = {
 @pytest.mark.parametrize("row", STEPS.values(), ids=list(STEPS))
 @pytest.mark.parametrize("name", KERNELS)
 def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two CTAs of the simulation have five rows."""
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     # with a mean of 30, an element that is counted twice or not at all is seen in bfloat16, too
     mean = 30.0 if row.dtype == ml_dtypes.bfloat16 else 0.0
@@ -62,7 +62,7 @@ def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.variants(3, thorough=6)
 @pytest.mark.parametrize(
-    "row", [33, 3001, 9000, STEPS["a row ends in a step"], STEPS["a row does not fit"]], ids=str
+    "row", [33, 3001, 9000, STEPS["a row does not fit"], STEPS["CTAs share a row"]], ids=str
 )
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_schedule_of_warps_shows_a_hazard(name: str, row: int | Rows) -> None:
@@ -116,9 +116,20 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert choose(1024, operands=2).ctas == 3
     assert choose(16384, operands=2).wgs == 4
     assert [choose(65536, dtype=bf16, operands=n).slots for n in (1, 2)] == [6, 3]
-    x = np.zeros((2, 40001), bf16)
-    assert softmax.kernel(x[:, 1:]).definition.statics["row"].slots == 0
-    assert softmax.kernel(x[:, :-1].copy()).definition.statics["row"].slots == 6
+
+
+@pytest.mark.parametrize(
+    ("address", "stride", "slots", "flat"),
+    [(4096, 80002, 6, True), (4096, 80016, 6, False), (4096, 80006, 0, False), (4104, 80002, 0, False)],
+    ids=["contiguous", "padded", "gaps", "base"],
+)
+def test_rows_that_tma_can_load_have_a_ring(
+    address: int, stride: int, slots: int, flat: bool
+) -> None:
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    x = ArrayInfo("cuda", address, (8, 40001), (stride, 2), bf16, 0, True, None)
+    row = softmax.kernel(x).definition.statics["row"]
+    assert (row.slots, row.flat) == (slots, flat)
 
 
 def test_a_missing_schedule_is_named() -> None:

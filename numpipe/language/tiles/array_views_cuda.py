@@ -82,9 +82,12 @@ class Block:
         self.room: int | None = None
         """how many columns the array has from the last column on at which the block may start, if
         that is known at compile time"""
+        self.least = 0
+        """the first column at which the block may start, if there is a last one"""
         if axes and parts and not stops[axes[-1]] and any(ref.arg.sizes):
             size, most = ref.arg.sizes[axes[-1]], getattr(parts[axes[-1]], "most", None)
             self.room = None if size is None or most is None else size - most
+            self.least = getattr(parts[axes[-1]], "least", 0)
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
@@ -117,22 +120,35 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def even(self) -> Any:
-        """Return whether all rows start at multiples of the size of a pair of elements."""
-        builder, at, nbytes = self.builder, self.base, nb.const(self.dtype.itemsize, nb.i64)
-        if self.lines:
-            return nb.const(1, nb.i1)
-        for stride in self.stride[:-1]:
-            at = builder.or_(at, builder.mul(stride, nbytes))
+    def even(self, shape: Sequence[int]) -> Any:
+        """Return whether all rows of a block start at multiples of the size of a pair of
+        elements."""
+        builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
+        at = self.moved(none if self.lines else self.base, self.start[-1], one)
+        if len(shape) == 2 and not self.lines:
+            row = self.moved(none, nb.const(1), self.stride[0])
+            if shape[0] == 1 and not self.indices:
+                row = self.moved(none, self.start[0], self.stride[0])
+            at = builder.add(at, row)
         odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
         return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
 
-    def whole_pairs(self) -> Any:
+    def whole_pairs(self, shape: Sequence[int]) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
-        at once: the block starts at an even column, and the array ends before one."""
-        builder = self.builder
-        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
-        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, nb.const(0)))
+        at once."""
+        builder, (*_, start), (*_, size) = self.builder, self.start, self.size
+        if self.room is not None and self.room >= shape[-1] and self.least == 0:
+            return self.even(shape)
+        zero, left = nb.const(0), builder.sub(size, start)
+        begins = builder.or_(
+            builder.icmp_signed(">=", start, zero),
+            builder.icmp_unsigned("==", builder.and_(start, nb.const(1)), zero),
+        )
+        ends = builder.or_(
+            builder.icmp_signed(">=", left, nb.const(shape[-1])),
+            builder.icmp_unsigned("==", builder.and_(left, nb.const(1)), zero),
+        )
+        return builder.and_(self.even(shape), builder.and_(begins, ends))
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.
@@ -141,7 +157,8 @@ class Block:
         lanes          lanes that share a row
         beyond         whether the column of some lanes is outside a block of `width` columns
         """
-        if not beyond and self.room is not None and distance + 2 * lanes <= self.room:
+        inside = self.room is not None and -self.least <= distance <= self.room - 2 * lanes
+        if inside and not beyond:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, nb.const(distance))

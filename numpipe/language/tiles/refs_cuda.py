@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, TypeVar
 
@@ -28,15 +29,20 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     run time."""
 
     def __init__(
-        self, size: int, inert: bool, start: int | None = None, most: int | None = None
+        self,
+        size: int,
+        inert: bool,
+        start: int | None = None,
+        most: int | None = None,
+        least: int = 0,
     ) -> None:
-        self.size, self.inert, self.start = size, inert, start
+        self.size, self.inert, self.start, self.least = size, inert, start, least
         self.most = start if most is None else most
         super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None, int | None]:
-        return self.size, self.inert, self.start, self.most
+    def key(self) -> tuple[int, bool, int | None, int | None, int]:
+        return self.size, self.inert, self.start, self.most, self.least
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -139,18 +145,18 @@ class AtType(nb.types.Type):  # type: ignore[misc]
 
 class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
-    elements belong to a lane."""
+    elements belong to a lane. `flat`: as an array of one dimension."""
 
-    def __init__(self, unit: Unit, index: int, role: Role, by_lane: bool = False) -> None:
+    def __init__(
+        self, unit: Unit, index: int, role: Role, by_lane: bool = False, flat: bool = False
+    ) -> None:
         self.unit = unit
         self.index = index
         self.role = role
-        self.arg = unit.arrays[index]
+        self.arg = unit.arrays[index].flat if flat else unit.arrays[index]
         self.by_lane = by_lane
-        nb.types.Type.__init__(
-            self,
-            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})",
-        )
+        how = ", by lane" * by_lane + ", flat" * flat
+        nb.types.Type.__init__(self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})")
 
     @property
     def np(self) -> ContextType:
@@ -199,8 +205,11 @@ gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
-def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None) -> Any:
+def _ds(
+    _context: Any, start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0
+) -> Any:
     given = start
+    bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
     if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
@@ -209,9 +218,8 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
-        bound = nb.types.none if most is None else most
         context, builder, args = yield limited(
-            *([given, size, stop] if inert else [_started(given), size, I32]), bound
+            *([given, size, stop] if inert else [_started(given), size, I32]), *bounds
         )
         first, last = (
             (nb.const(0), nb.const(0))
@@ -224,12 +232,13 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     largest = None if most is None else constant("ds", "most", most)
-    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest)
+    smallest = constant("ds", "least", least)
+    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest, smallest)
     context, builder, args = yield value(
         given if value.inert else _started(given),
         size,
         nb.types.none if stop is None else stop,
-        nb.types.none if most is None else most,
+        *bounds,
     )
     return nb.const(0) if value.inert else _start(context, builder, given, args[0])
 
@@ -309,6 +318,27 @@ def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 nb.attribute(
     GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
 )
+
+
+def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    array, flat = gmem_value(context, builder, ty, value), _flat_type(ty)
+    sizes = nb.cgutils.unpack_tuple(builder, array.shape)
+    shape = context.make_tuple(
+        builder, nb.types.UniTuple(I32, 1), [functools.reduce(builder.mul, sizes)]
+    )
+    strides = context.make_tuple(
+        builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
+    )
+    held = {name: getattr(array, name) for name, _ in _held(ty)}
+    same = {"table": array.table, "pointer": array.pointer, **held}
+    return nb.struct(context, builder, flat, shape=shape, strides=strides, **same)
+
+
+def _flat_type(ty: GmemType) -> GmemType:
+    return GmemType(ty.unit, ty.index, ty.role, flat=True)
+
+
+nb.attribute(GmemType, "flat", _flat_type, _flat)
 
 
 refs.whole_slices.register(nb.types.Type)(
