@@ -125,9 +125,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return axis_index(CLUSTER) * wgs + axis_index("wg") if ctas > 1 else axis_index("wg")
 
     @function
-    def put(k, v, values):
+    def put(k, v, values, column=None):
+        i = ds(k * height, height)
         if height > 1 or number() == 0:
-            v[ds(k * height, height)] = values.reshape(-1)
+            if column is None:
+                v[i] = values.reshape(-1)
+            else:
+                v[i, ds(column, 1)] = values
 
     @function
     def memory():

@@ -5,11 +5,10 @@ rows are      a row belongs to            and is read
 ============  ==========================  ==================================================
 short         lanes of one warp           once, into registers
 long          warpgroups of a CTA         once, into registers
-longer        a CTA that computes many    once, into shared memory, where each pass over the
-              rows                        row finds it. TMA loads the next row meanwhile. What
-                                          does not fit is read again from L2
+longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
+              CTAs                        row finds it. What does not fit is read again from L2
 longer, not   a CTA                       once for each pass, later ones from L2
-aligned
+for TMA
 ============  ==========================  ==================================================
 """
 
@@ -80,13 +79,14 @@ class Rows:
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
-    ``row.store(block, y, f)``,          store values to the rows of up to three matrices, once and
-    ``row.store(block, y, f, z, g)``     last: the next rows may then replace this one
+    ``row.store(block, y, f)``,          store values to the rows of up to three matrices
+    ``row.store(block, y, f, z, g)``
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
-    ``row.put(k, v, values)``            (rows, 1)
+    ``row.put(k, v, values)``,           (rows, 1), or of column c of a matrix
+    ``row.put(k, v, values, c)``
     ===================================  ==========================================================
 
     Tiles may be wider than the row. Their elements from column n on are undefined; these functions
@@ -145,8 +145,8 @@ def choose(
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
-    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
-    (2, 8, 6)
+    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
+    (2, 8, 8, 4)
     """
     held = held or operands
     if n <= 2048 // max(held, operands):

@@ -20,16 +20,15 @@ from ..plan.specs import Static
 
 
 @function
-def gradient(row, j, p, k, labels, ignored, grad, smoothing, n):
-    """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows."""
-    label, own = row.get(k, labels).astype(np.int32), p * grad - smoothing / n * grad
+def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
+    """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows.
+    `number` is the label of a row that has tiles of its own."""
+    own = p * grad - smoothing / n * grad
     if row.height > 1:
         own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
-        return np.where(label != ignored, own, 0.0)
-    number = labels[k]
-    if (number >= j.start) & (number < j.start + j.size):
+    elif (number >= j.start) & (number < j.start + j.size):
         own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
-    return np.where(number != ignored, own, 0.0)
+    return np.where(label != ignored, own, 0.0)
 
 
 @functools.cache
@@ -53,8 +52,8 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             n = x.shape[1]
             label = row.get(k, labels).astype(np.int32)
             counted = label != ignored
+            number = labels[k] if row.height == 1 else 0
             if row.height == 1:
-                number = labels[k]
                 # an element, so that a label outside the row is reported
                 own = x[k, 0 if number == ignored else number]
                 picked = full((1, 1), own, np.float32)
@@ -77,7 +76,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 row.store(
                     block,
                     dx,
-                    lambda j: gradient(row, j, p(j), k, labels, ignored, scale, smoothing, n),
+                    lambda j: gradient(row, j, p(j), label, number, ignored, scale, smoothing, n),
                 )
 
     return cross_entropy_rows
@@ -91,11 +90,13 @@ def backward() -> RowKernel:
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
+            label = row.get(k, labels).astype(np.int32)
+            number = labels[k] if row.height == 1 else 0
             total, scale, n = row.get(k, lse), row.get(k, grad), x.shape[1]
 
             def made(j):
                 p = np.exp(logits(j) - total)
-                return gradient(row, j, p, k, labels, ignored, scale, smoothing, n)
+                return gradient(row, j, p, label, number, ignored, scale, smoothing, n)
 
             row.store(block, dx, made)
 

@@ -21,7 +21,6 @@ from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import rsqrt
 from ..language.tiles.refs import ds
-from ..plan.context import axis_index
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
@@ -75,11 +74,10 @@ def forward(centered: bool, *present: str) -> RowKernel:
             else:
                 square = row.sum(squared) / x.shape[1]
             inverse = rsqrt(square + eps)
-            if statistics is not None and (row.height > 1 or axis_index("wg") == 0):
-                i = ds(k * row.height, row.height)
-                statistics[i, ds(0, 1)] = inverse
+            if statistics is not None:
+                row.put(k, statistics, inverse, 0)
                 if centered:
-                    statistics[i, ds(1, 1)] = mean
+                    row.put(k, statistics, mean, 1)
 
             def result(j):
                 tile = value(j)

@@ -115,15 +115,18 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert choose(1024).height == 8
     assert choose(1024, operands=2).ctas == 3
     assert choose(16384, operands=2).wgs == 4
-    assert [choose(65536, dtype=bf16, operands=n).slots for n in (1, 2)] == [6, 3]
+    long = [choose(65536, dtype=bf16, operands=n) for n in (1, 2)]
+    assert [(row.cluster, row.slots) for row in long] == [(2, 8), (4, 4)]
+    longest = choose(1 << 20, dtype=bf16)
+    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 16, 32, 1)
 
 
 @pytest.mark.parametrize(
     ("address", "stride", "slots", "flat"),
-    [(4096, 80002, 6, True), (4096, 80016, 6, False), (4096, 80006, 0, False), (4104, 80002, 0, False)],
+    [(4096, 80002, 5, True), (4096, 80016, 5, False), (4096, 80006, 0, False), (4104, 80002, 0, False)],
     ids=["contiguous", "padded", "gaps", "base"],
 )
-def test_rows_that_tma_can_load_have_a_ring(
+def test_rows_that_tma_can_load_are_in_shared_memory(
     address: int, stride: int, slots: int, flat: bool
 ) -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
