@@ -168,7 +168,9 @@ def choose(
         width = CHUNK // (2 * itemsize)
     width = max(STEP, width >> max(0, held - operands))
     if not held_in_smem:
-        return Rows(n, 1, width, WARPGROUPS, 0, 4, -(-n // (WARPGROUPS * width)), 0, operands, dtype)
+        return Rows(
+            n, 1, width, WARPGROUPS, 0, 4, -(-n // (WARPGROUPS * width)), 0, operands, dtype
+        )
     spare, cluster = LINE * (flat and not aligned), 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2

@@ -24,9 +24,7 @@ def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
     """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows.
     `number` is the label of a row that has tiles of its own."""
     own = p * grad - smoothing / n * grad
-    if row.height > 1:
-        own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
-    elif (number >= j.start) & (number < j.start + j.size):
+    if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
         own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
     return np.where(label != ignored, own, 0.0)
 

@@ -20,7 +20,6 @@ from ..diagnostics.argument_checks import FLAG, NONE, Rule, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import rsqrt
-from ..language.tiles.refs import ds
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling

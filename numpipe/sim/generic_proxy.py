@@ -93,8 +93,8 @@ def intervals_of(
 def _checked(
     who: Warpgroup, chunks: npt.NDArray[Any], what: str, nbytes: int = 16
 ) -> npt.NDArray[np.int64]:
-    """Return addresses of chunks, 16 bytes by default, one row per warp. Raises SimulationError for addresses
-    that a lane cannot access."""
+    """Return addresses of chunks of `nbytes`, one row per warp. Raises SimulationError for
+    addresses that a lane cannot access."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise race_report.illegal(

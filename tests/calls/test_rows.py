@@ -123,7 +123,12 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
 
 @pytest.mark.parametrize(
     ("address", "stride", "slots", "flat"),
-    [(4096, 80002, 5, True), (4096, 80016, 5, False), (4096, 80006, 0, False), (4104, 80002, 0, False)],
+    [
+        (4096, 80002, 5, True),
+        (4096, 80016, 5, False),
+        (4096, 80006, 0, False),
+        (4104, 80002, 0, False),
+    ],
     ids=["contiguous", "padded", "gaps", "base"],
 )
 def test_rows_that_tma_can_load_are_in_shared_memory(
