@@ -156,7 +156,9 @@ class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
         self.arg = unit.arrays[index].flat if flat else unit.arrays[index]
         self.by_lane = by_lane
         how = ", by lane" * by_lane + ", flat" * flat
-        nb.types.Type.__init__(self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})")
+        nb.types.Type.__init__(
+            self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})"
+        )
 
     @property
     def np(self) -> ContextType:
