@@ -35,8 +35,6 @@ HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
-WARPGROUPS = 2
-"""that share such a row, or a part of one"""
 SHARED = 65536
 """bytes of a part of a row in shared memory, of which an SM has CTAS (measured on an H200)"""
 CTAS = 3
@@ -146,7 +144,7 @@ def choose(
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
-    (2, 8, 8, 4)
+    (2, 4, 4, 4)
     """
     held = held or operands
     if n <= 2048 // max(held, operands):
@@ -160,26 +158,23 @@ def choose(
         whole = inside if inside >= width else inside // 256 * 256
         ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands)
-    held_in_smem, itemsize = (aligned or flat) and not once, dtype.itemsize
-    # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
-    # elements that are loaded one by one
-    width = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
-    if held_in_smem:
-        width = CHUNK // (2 * itemsize)
-    width = max(STEP, width >> max(0, held - operands))
-    if not held_in_smem:
-        return Rows(
-            n, 1, width, WARPGROUPS, 0, 4, -(-n // (WARPGROUPS * width)), 0, operands, dtype
-        )
-    spare, cluster = LINE * (flat and not aligned), 1
+    itemsize, flat = dtype.itemsize, flat and not aligned
+    if once or not (aligned or flat):
+        # smaller chunks leave registers for elements that are loaded one by one
+        width = max(STEP, CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
+        return Rows(n, 1, width, 2, 0, 4, -(-n // (2 * width)), 0, operands, dtype)
+    cluster = 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2
-    steps = -(-n // (cluster * WARPGROUPS * width))
-    step = WARPGROUPS * operands * (width * itemsize + spare)
-    slots = min(steps, PHASES // WARPGROUPS, MOST_SHARED // step)
-    ctas = CTAS if slots * step <= SHARED + step else 1
-    of = slots, operands, dtype, flat and not aligned
-    return Rows(n, 1, width, WARPGROUPS, 0, ctas, steps, *of, cluster=cluster)
+    # more warps hide latency, but those of more CTAs would take longer to exchange numbers
+    wgs = 4 if cluster <= 2 else 2
+    # smaller chunks leave registers for what a kernel holds in addition to what it loads
+    width = max(STEP, 2 * CHUNK // (wgs * itemsize) >> max(0, held - operands))
+    steps, step = -(-n // (cluster * wgs * width)), width * itemsize + flat * LINE
+    slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
+    ctas = CTAS if wgs * operands * step * (slots - 1) <= SHARED else 1
+    of = ctas, steps, slots, operands, dtype, flat
+    return Rows(n, 1, width, wgs, 0, *of, cluster=cluster)
 
 
 def _short(n: int, operands: int, held: int) -> Rows:

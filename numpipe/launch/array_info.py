@@ -230,9 +230,8 @@ def flattened(info: ArrayInfo, name: str, kernel: str = "") -> ArrayInfo:
     dense = dense_strides(info.shape, info.dtype.itemsize)
     if info.strides != dense:
         raise SpecError(
-            f"{argument(name, kernel)}: {name}.flat needs a contiguous array, and this one of shape "
-            f"{info.shape} has strides {info.strides} bytes (rows of host arrays are padded); fix: "
-            "pass a contiguous array on the GPU"
+            f"{argument(name, kernel)}: {name}.flat needs a contiguous array, got strides "
+            f"{info.strides} (rows of host arrays are padded); fix: pass one on the GPU"
         )
     return info._replace(shape=(math.prod(info.shape),), strides=dense[-1:])
 

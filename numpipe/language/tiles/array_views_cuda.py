@@ -126,29 +126,23 @@ class Block:
         builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
         at = self.moved(none if self.lines else self.base, self.start[-1], one)
         if len(shape) == 2 and not self.lines:
-            row = self.moved(none, nb.const(1), self.stride[0])
-            if shape[0] == 1 and not self.indices:
-                row = self.moved(none, self.start[0], self.stride[0])
-            at = builder.add(at, row)
+            if shape[0] == 1:
+                at = self.moved(at, self.start[0], self.stride[0])
+            else:
+                at = builder.or_(at, self.moved(none, nb.const(1), self.stride[0]))
         odd = builder.and_(at, nb.const(2 * self.dtype.itemsize - 1, nb.i64))
-        return builder.icmp_unsigned("==", odd, nb.const(0, nb.i64))
+        return builder.icmp_unsigned("==", odd, none)
 
     def whole_pairs(self, shape: Sequence[int]) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
         at once."""
-        builder, (*_, start), (*_, size) = self.builder, self.start, self.size
+        builder = self.builder
         if self.room is not None and self.room >= shape[-1] and self.least == 0:
             return self.even(shape)
-        zero, left = nb.const(0), builder.sub(size, start)
-        begins = builder.or_(
-            builder.icmp_signed(">=", start, zero),
-            builder.icmp_unsigned("==", builder.and_(start, nb.const(1)), zero),
-        )
-        ends = builder.or_(
-            builder.icmp_signed(">=", left, nb.const(shape[-1])),
-            builder.icmp_unsigned("==", builder.and_(left, nb.const(1)), zero),
-        )
-        return builder.and_(self.even(shape), builder.and_(begins, ends))
+        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), nb.const(1))
+        whole = builder.icmp_unsigned("==", odd, nb.const(0))
+        whole = builder.or_(whole, self.aligned(shape[-1:], 1))
+        return builder.and_(self.even(shape), whole)
 
     def has(self, own: Any, distance: int, lanes: int, beyond: bool, width: int) -> Any:
         """Return whether the array has a lane's pair of columns.

@@ -156,7 +156,9 @@ class GmemType(StoringFacts, nb.types.Type):  # type: ignore[misc]
         self.arg = unit.arrays[index].flat if flat else unit.arrays[index]
         self.by_lane = by_lane
         how = ", by lane" * by_lane + ", flat" * flat
-        nb.types.Type.__init__(self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})")
+        nb.types.Type.__init__(
+            self, name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{how})"
+        )
 
     @property
     def np(self) -> ContextType:
@@ -320,22 +322,24 @@ nb.attribute(
 )
 
 
-def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    array, flat = gmem_value(context, builder, ty, value), _flat_type(ty)
-    sizes = nb.cgutils.unpack_tuple(builder, array.shape)
-    shape = context.make_tuple(
-        builder, nb.types.UniTuple(I32, 1), [functools.reduce(builder.mul, sizes)]
-    )
-    strides = context.make_tuple(
-        builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
-    )
-    held = {name: getattr(array, name) for name, _ in _held(ty)}
-    same = {"table": array.table, "pointer": array.pointer, **held}
-    return nb.struct(context, builder, flat, shape=shape, strides=strides, **same)
-
-
 def _flat_type(ty: GmemType) -> GmemType:
     return GmemType(ty.unit, ty.index, ty.role, flat=True)
+
+
+def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    flat, array = _flat_type(ty), gmem_value(context, builder, ty, value)
+    size = functools.reduce(builder.mul, nb.cgutils.unpack_tuple(builder, array.shape))
+    same = {name: getattr(array, name) for name in ("table", "pointer", *dict(_held(ty)))}
+    return nb.struct(
+        context,
+        builder,
+        flat,
+        shape=context.make_tuple(builder, nb.types.UniTuple(I32, 1), [size]),
+        strides=context.make_tuple(
+            builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
+        ),
+        **same,
+    )
 
 
 nb.attribute(GmemType, "flat", _flat_type, _flat)

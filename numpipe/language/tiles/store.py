@@ -201,8 +201,8 @@ def write_out(
     """Store a tile that fits, or reduce it into the array. `at` has the start along each dimension;
     `what` begins messages.
 
-    `last`: the end of each dimension, if it is not the array's end everywhere. `clipped`: whether the
-    tile may start before the array (`least`).
+    `last`: the end of each dimension, if it is not the array's end everywhere.
+    `clipped`: whether the tile may start before the array (`least` of a `ds`).
     """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
