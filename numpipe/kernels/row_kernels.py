@@ -23,7 +23,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .decorator import kernel
 from .row_registers import CLUSTER
-from .row_schedules import Rows, choose
+from .row_schedules import ODD, Rows, choose
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -95,7 +95,7 @@ class RowKernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others."""
         rows = choose(int(x.shape[1]), self.operands, held=self.held)
-        if rows.steps:
+        if rows.steps or (rows.n > ODD and rows.n % 2):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)

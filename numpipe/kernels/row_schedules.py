@@ -33,6 +33,8 @@ MOST_WARPGROUPS = 4
 """that share a row"""
 HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
+ODD = 8192
+"""the same for rows of odd length, whose elements are loaded one by one into registers"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -152,7 +154,8 @@ def choose(
     part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
-    if wgs <= MOST_WARPGROUPS and (n <= HELD or not (aligned or flat)):
+    most = ODD if flat and n % 2 and not (aligned or once) else HELD
+    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // 256 * 256

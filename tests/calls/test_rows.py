@@ -144,8 +144,10 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
         (on_gpu(8, 40001, stride=80006), False, False),
         (on_gpu(8, 40001, address=4104), False, False),
         (on_gpu(60000, 40001), False, False),
+        (on_gpu(8, 8193), True, True),
+        (on_gpu(8, 8194), False, False),
     ],
-    ids=["contiguous", "aligned", "gaps", "base", "int32"],
+    ids=["contiguous", "aligned", "gaps", "base", "int32", "odd", "even"],
 )
 def test_rows_that_tma_can_load_are_in_shared_memory(x: ArrayInfo, slots: bool, flat: bool) -> None:
     row = softmax.kernel(x).definition.statics["row"]
