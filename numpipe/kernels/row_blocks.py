@@ -35,7 +35,7 @@ from .row_registers import LOWEST
 
 LOG2E = math.log2(math.e)
 LINE = 128
-"""bytes of which each tile in shared memory is a multiple"""
+"""bytes of a line of memory"""
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
@@ -43,17 +43,15 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
     direct = steps - slots
-    # pairs of columns are aligned in memory if each second row begins one column before its first
-    shifts = rows.flat and n % 2
+    # a row that begins anywhere is taken from the line of memory on that has its first column
+    line = LINE // dtype.itemsize
+    shifts = rows.flat * (line - 1)
     across = ctas * wgs * width
     whole = n // across
     # a warpgroup's columns of the step in which the row ends
     end = -(-(n + shifts - whole * across) // (ctas * wgs * STEP)) * STEP
-    # a chunk that begins anywhere is copied from a multiple of 16 bytes on, and 16 bytes more
-    unit = 16 // dtype.itemsize
-    room, least = (size + rows.flat * LINE // dtype.itemsize for size in (width, end))
     # the last chunk may be small
-    region = (slots - 1) * room + (least if whole < steps else room)
+    region = (slots - 1) * width + (end if whole < steps else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
     sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
@@ -62,7 +60,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def shift():
-        return program_id(0) // ctas % 2 if shifts else 0
+        return program_id(0) // ctas * n % line if shifts else 0
 
     @function
     def columns(step):
@@ -82,7 +80,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return scratch(
             (
                 SMEM((wgs * operands * region,), dtype),
-                Barrier(num_arrivals=operands * (1 + rows.flat), num_barriers=wgs * slots),
+                Barrier(num_arrivals=operands, num_barriers=wgs * slots),
             )
         )
 
@@ -90,19 +88,13 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def place(step, which):
         """The slot of this warpgroup's chunk of a step, and where it begins."""
         wg, slot = axis_index("wg"), step - direct
-        return wg * slots + slot, (wg * operands + which) * region + slot * room
+        return wg * slots + slot, (wg * operands + which) * region + slot * width
 
     @function
     def copy(x, k, j, step, which):
         buffer, landed = memory()
         slot, first = place(step, which)
-        if rows.flat:
-            begin = (k * n + j.start) // unit * unit
-            view = x.flat.at[ds(begin, j.size)]
-            more = x.flat.at[ds(begin + j.size, unit)]
-            copy_gmem_to_smem(more, buffer.at[ds(first + j.size, unit)], landed.at[slot])
-        else:
-            view = x.at[k, j]
+        view = x.flat.at[ds(k * n + j.start, j.size)] if rows.flat else x.at[k, j]
         copy_gmem_to_smem(view, buffer.at[ds(first, j.size)], landed.at[slot])
 
     @function
@@ -117,12 +109,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def landed_chunk(k, j, which):
         buffer, landed = memory()
-        slot, first = place((j.start + shifts) // across, which)
+        # the chunks of the last step may be wider
+        slot, first = place(min((j.start + shifts) // across, steps - 1), which)
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
-        if rows.flat:
-            first = first + (k * n + j.start) % unit
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function

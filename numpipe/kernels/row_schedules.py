@@ -24,7 +24,6 @@ from ..arch.dtypes import FLOAT32
 from ..core.functions import Function
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
-from .row_blocks import LINE
 
 PART = 8192
 """most columns of a warpgroup's part of a row in registers: 64 elements per lane leave an SM room
@@ -173,7 +172,7 @@ def choose(
     wgs = 4 if cluster <= 2 else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads
     width = max(STEP, 2 * CHUNK // (wgs * itemsize) >> max(0, held - operands))
-    steps, step = -(-n // (cluster * wgs * width)), width * itemsize + flat * LINE
+    steps, step = -(-n // (cluster * wgs * width)), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
     ctas = CTAS if wgs * operands * step * (slots - 1) <= SHARED else 1
     of = ctas, steps, slots, operands, dtype, flat
