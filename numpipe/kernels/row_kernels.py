@@ -159,8 +159,8 @@ def rows(
     ``layer_norm.kernel(x, gamma, beta)``, a `Kernel`.
 
     Functions of the schedule that exchange data run in all warpgroups that share a row, so they
-    must not stand in an `if` on run-time values. Automatic barriers of shared memory are off: a kernel that uses shared memory itself needs
-    its own.
+    must not stand in an `if` on run-time values. Automatic barriers of shared memory are off: a
+    kernel that uses shared memory itself needs its own.
 
     Raises SpecError for a function without a parameter `row`.
     """

@@ -37,8 +37,7 @@ ODD = 8192
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
-"""bytes of a part of a row in shared memory, of which an SM has CTAS (measured on an H200)"""
-CTAS = 3
+"""bytes of a part of a row in shared memory: an SM has room for three (measured on an H200)"""
 MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
@@ -174,7 +173,8 @@ def choose(
     width = max(STEP, 2 * CHUNK // (wgs * itemsize) >> max(0, held - operands))
     steps, step = -(-n // (cluster * wgs * width)), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
-    ctas = CTAS if wgs * operands * step * (slots - 1) <= SHARED else 1
+    # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
+    ctas = 1 + 4 // wgs if wgs * operands * step * (slots - 1) <= SHARED else 1
     of = ctas, steps, slots, operands, dtype, flat
     return Rows(n, 1, width, wgs, 0, *of, cluster=cluster)
 
