@@ -168,9 +168,11 @@ def choose(
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers
-    wgs = 4 if cluster <= 2 else 2
-    # smaller chunks leave registers for what a kernel holds in addition to what it loads
-    width = max(STEP, 2 * CHUNK // (wgs * itemsize) >> max(0, held - operands))
+    wgs = 4 if cluster <= 2 and not flat else 2
+    # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
+    # vectors along the columns, which are loaded by elements where rows begin anywhere
+    width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
+    width = max(STEP, width >> max(0, held - operands))
     steps, step = -(-n // (cluster * wgs * width)), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
