@@ -1,9 +1,9 @@
-"""The functions of `Rows` for longer rows, of which a CTA computes one at a time, in steps.
+"""The functions of `Rows` for longer rows, which a CTA, or a cluster of them, computes in steps.
 
-Each warpgroup has chunks of a row in a ring of slots in shared memory, where every pass over the
-row finds them. When the result of a chunk has been stored, TMA refills its slot with a chunk of a
-next row. The first chunks of rows that do not fit, and all chunks without a ring, are read from the
-array in each pass: later passes find them in L2.
+Each warpgroup has chunks of a row in shared memory, where every pass over the row finds them; each
+SM has room for several CTAs, whose loads, passes and stores overlap. The first chunks of rows that
+do not fit, and all chunks of rows that TMA cannot load, are read from the array in each pass: later
+passes find them in L2.
 """
 
 # tiles in kernels have no types
@@ -12,222 +12,192 @@ array in each pass: later passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from ..core.functions import Function, function
 from ..core.static_range import static_range
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.elementwise import full, iota
+from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
+from ..language.tiles.mathematics import fma
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, num_programs, program_id
+from ..plan.context import axis_index, program_id
 from . import row_registers
 from .row_registers import LOWEST
+
+LOG2E = math.log2(math.e)
+LINE = 128
+"""bytes of a line of memory"""
 
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
-    operands, dtype = rows.operands, rows.dtype
-    direct = max(0, steps - slots)
-    # 16-bit rows of odd length begin at odd addresses every other time: these are read from their
-    # second element on, in pairs
-    shifts = slots == 0 and n % 2 == 1 and dtype.itemsize == 2 and rows.unit == 1
-    held, across, whole = steps - direct, wgs * width, (n - shifts) // (wgs * width)
+    operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
+    direct = steps - slots
+    # a row that begins anywhere is taken from the line of memory on that has its first column
+    line = LINE // dtype.itemsize
+    shifts = rows.flat * (line - 1)
+    across = ctas * wgs * width
+    whole = n // across
     # a warpgroup's columns of the step in which the row ends
-    end = -(-(n - whole * across) // (wgs * STEP)) * STEP
-    # the numbers of all lanes, as a row in the registers of the CTA
-    lanes = row_registers.functions(
-        dataclasses.replace(
-            rows, n=STEP * wgs, width=STEP, whole=STEP, steps=0, slots=0, loops=True
-        )
-    )
-    sum_of_lanes, largest_of_lanes = lanes["sum"], lanes["max"]
-    shared = row_registers.common(1, n)
-    column = shared["column"]
-
-    @function
-    def blocks(x):
-        if slots:
-            return range(program_id(0), x.shape[0], num_programs(0))
-        return range(program_id(0), program_id(0) + 1)
+    end = -(-(n + shifts - whole * across) // (ctas * wgs * STEP)) * STEP
+    # the last chunk may be small
+    region = (slots - 1) * width + (end if whole < steps else width)
+    # the numbers of all lanes, as a row in the registers of the CTAs
+    lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
+    sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
+    softmax_of_lanes, moments_of_lanes = lanes["softmax_of"], lanes["moments_of"]
+    number, column = lanes["number"], lanes["column"]
 
     @function
     def shift():
-        return program_id(0) & 1 if shifts else 0
+        return program_id(0) // ctas * n % line if shifts else 0
 
     @function
     def columns(step):
         """The columns of a step that are all inside the row."""
-        start = (step * wgs + axis_index("wg")) * width + shift()
-        return ds(start, width, most=(max(whole, 1) * wgs - 1) * width + shifts)
+        start = (step * ctas * wgs + number()) * width - shift()
+        return ds(start, width, most=max(whole, 1) * across - width, least=-shifts)
 
     @function
     def last():
         """The columns of the step in which the row ends."""
         start = whole * across
-        most = start + (wgs - 1) * end + shifts
-        return ds(start + axis_index("wg") * end + shift(), end, most=most)
+        most = start + (ctas * wgs - 1) * end
+        return ds(start - shift() + number() * end, end, most=most, least=-shifts)
 
     @function
-    def leads():
-        """Whether this warpgroup has the element before the first step."""
-        return shifts and axis_index("wg") == 0 and shift() == 1
-
-    @function
-    def ring():
+    def memory():
         return scratch(
             (
-                SMEM((wgs * slots * operands * width,), dtype),
+                SMEM((wgs * operands * region,), dtype),
                 Barrier(num_arrivals=operands, num_barriers=wgs * slots),
             )
         )
 
     @function
-    def place(at, which):
-        """The slot of the chunk number `at` of this warpgroup, and where it begins."""
-        number = axis_index("wg") * slots + at % slots
-        return number, (number * operands + which) * width
+    def place(step, which):
+        """The slot of this warpgroup's chunk of a step, and where it begins."""
+        wg, slot = axis_index("wg"), step - direct
+        return wg * slots + slot, (wg * operands + which) * region + slot * width
 
     @function
-    def fetch(at, x, which):
-        """Load a chunk, unless this program has no such row."""
-        buffer, landed = ring()
-        number = at // held
-        k = program_id(0) + number * num_programs(0)
-        if k < x.shape[0]:
-            slot, first = place(at, which)
-            step = direct + at - number * held
-            if step < whole:
-                view = x.at[k, columns(step)]
-                copy_gmem_to_smem(view, buffer.at[ds(first, width)], landed.at[slot])
-            elif whole < steps:
-                copy_gmem_to_smem(x.at[k, last()], buffer.at[ds(first, end)], landed.at[slot])
+    def copy(x, k, j, step, which):
+        buffer, landed = memory()
+        slot, first = place(step, which)
+        view = x.flat.at[ds(k * n + j.start, j.size)] if rows.flat else x.at[k, j]
+        copy_gmem_to_smem(view, buffer.at[ds(first, j.size)], landed.at[slot])
 
     @function
-    def fetch_all(at, x, y, z):
-        fetch(at, x, 0)
-        if y is not None:
-            fetch(at, y, 1)
-        if z is not None:
-            fetch(at, z, 2)
+    def fetch(x, k, which):
+        """Load all chunks of row k that have a slot."""
+        if slots:
+            for step in range(direct, whole):
+                copy(x, k, columns(step), step, which)
+            if whole < steps:
+                copy(x, k, last(), whole, which)
 
     @function
-    def in_ring(k, j, which):
-        buffer, landed = ring()
-        at = k // num_programs(0) * held + j.start // across - direct
-        slot, first = place(at, which)
+    def landed_chunk(k, j, which):
+        buffer, landed = memory()
+        # the chunks of the last step may be wider
+        slot, first = place(min((j.start + shifts) // across, steps - 1), which)
         # the first value of the chunk waits for it
-        if next_phase(landed.at[slot]) & 1 == at // slots & 1:
+        if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
     def chunk(k, x, j, which):
         """A chunk of row k as float32."""
-        if held == 0:
+        if slots == 0:
             tile = x[ds(k, 1), j]
         elif direct == 0:
-            tile = in_ring(k, j, which)
-        elif j.start < direct * across:
+            tile = landed_chunk(k, j, which)
+        elif j.start + shifts < direct * across:
             tile = x[ds(k, 1), j]
         else:
-            tile = in_ring(k, j, which)
+            tile = landed_chunk(k, j, which)
         return tile.astype(np.float32)
 
     @function
-    def store_chunk(k, j, to, x, f, y, g, z, h):
-        """Store values of columns j to the columns `to`, the same or the first of them."""
+    def load(k, x, y=None, z=None):
+        fetch(x, k, 0)
+
+        def one(j):
+            return chunk(k, x, j, 0)
+
+        if y is not None:
+            fetch(y, k, 1)
+
+            def two(j):
+                return chunk(k, y, j, 1)
+
+            if z is not None:
+                fetch(z, k, 2)
+
+                def three(j):
+                    return chunk(k, z, j, 2)
+
+                return one, two, three, k
+            return one, two, k
+        return one, k
+
+    @function
+    def store_chunk(k, j, x, f, y, g, z, h):
         # all before a store, so that what the values share is computed once
         first = f(j)
         if y is not None:
             second = g(j)
         if z is not None:
             third = h(j)
-        x[ds(k, 1), to] = first
+        x[ds(k, 1), j] = first
         if y is not None:
-            y[ds(k, 1), to] = second
+            y[ds(k, 1), j] = second
         if z is not None:
-            z[ds(k, 1), to] = third
+            z[ds(k, 1), j] = third
 
     @function
-    def load(k, x, y=None, z=None):
-        first = k // num_programs(0) * held
-        if slots and k == program_id(0):
-            for at in range(slots):
-                fetch_all(at, x, y, z)
-
-        def one(j):
-            return chunk(k, x, j, 0)
-
-        def refill(step):
-            """Load what comes next to the slot of a chunk."""
-            if slots and step >= direct:
-                meet()
-                fetch_all(first + step - direct + slots, x, y, z)
-
-        if y is not None:
-
-            def two(j):
-                return chunk(k, y, j, 1)
-
-            if z is not None:
-
-                def three(j):
-                    return chunk(k, z, j, 2)
-
-                return one, two, three, (k, refill)
-            return one, two, (k, refill)
-        return one, (k, refill)
-
-    @function
-    def store(block, x, f, y=None, g=None, z=None, h=None):
-        k, refill = block
-        if leads():
-            store_chunk(k, ds(0, STEP), ds(0, STEP, stop=1), x, f, y, g, z, h)
-        for number in range(whole):
-            # without a ring in reverse: the last chunks that were read are still in L2
-            step = number if slots else whole - 1 - number
-            store_chunk(k, columns(step), columns(step), x, f, y, g, z, h)
-            refill(step)
+    def store(k, x, f, y=None, g=None, z=None, h=None):
+        for turn in range(whole):
+            # from L2 in reverse: the last chunks that were read are still there
+            step = turn if slots else whole - 1 - turn
+            store_chunk(k, columns(step), x, f, y, g, z, h)
         if whole < steps:
-            store_chunk(k, last(), last(), x, f, y, g, z, h)
-            refill(whole)
+            store_chunk(k, last(), x, f, y, g, z, h)
 
     @function
     def kept(tile, j, other):
-        """The tile, with `other` from column n on."""
-        return np.where(column(j) < n, tile, other)
+        """The tile, with `other` outside the row."""
+        return np.where((column(j) >= 0) & (column(j) < n), tile, other)
 
     @function
-    def each_lane(number):
-        return full((1, STEP), number, np.float32)
-
-    @function
-    def lead(f, other):
-        """The element before the first step, and `other` in its place where there is none."""
-        number = each_lane(other)
-        if leads():
-            number = np.where(column(ds(0, STEP)) < 1, f(ds(0, STEP)), other)
-        return number
+    def each_lane(value):
+        return full((1, STEP), value, np.float32)
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
         the numbers of lanes."""
 
         @function
+        def part(tile, j, c, other):
+            """Columns c … c + STEP of a tile, with `other` outside the row."""
+            tile = tile[:, c : c + STEP]
+            return tile if inside and c >= shifts else kept(tile, ds(j.start + c, STEP), other)
+
+        @function
         def added(tile, j, totals):
-            if not inside:
-                tile = kept(tile, j, 0.0)
             for c in static_range(0, size, STEP):
-                totals = totals + tile[:, c : c + STEP]
+                totals = totals + part(tile, j, c, 0.0)
             return totals
 
         @function
@@ -237,24 +207,18 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
         @function
         def higher(tile, j, tops):
-            if not inside:
-                tile = kept(tile, j, -np.inf)
             for c in static_range(0, size, STEP):
-                tops = np.maximum(tops, tile[:, c : c + STEP])
+                tops = np.maximum(tops, part(tile, j, c, -np.inf))
             return tops
 
         @function
         def online(tile, j, numbers):
             """Add to maxima and to sums of exp(tile - maximum)."""
             tops, totals = numbers
-            if not inside:
-                tile = kept(tile, j, -np.inf)
-            highest = tops
-            for c in static_range(0, size, STEP):
-                highest = np.maximum(highest, tile[:, c : c + STEP])
+            highest = higher(tile, j, tops)
             totals = totals * np.exp(tops - highest)
             for c in static_range(0, size, STEP):
-                totals = totals + np.exp(tile[:, c : c + STEP] - highest)
+                totals = totals + np.exp(part(tile, j, c, -np.inf) - highest)
             return highest, totals
 
         @function
@@ -263,8 +227,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             near, totals, squares = numbers
             for c in static_range(0, size, STEP):
                 off = tile[:, c : c + STEP] - near
-                if not inside:
-                    off = np.where(iota((1, STEP), 1) + (j.start + c) < n, off, 0.0)
+                if not inside or c < shifts:
+                    off = kept(off, ds(j.start + c, STEP), 0.0)
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 
@@ -283,39 +247,33 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return numbers
 
     @function
-    def total_of(totals):
-        return sum_of_lanes(lambda j: totals)
-
-    @function
     def sum_of(f):
-        return total_of(fold(f, added, added_last, lead(f, 0.0)))
+        totals = fold(f, added, added_last, each_lane(0.0))
+        return sum_of_lanes(lambda j: totals)
 
     @function
     def sums(f, g):
         def pair(j):
             return f(j), g(j)
 
-        first, second = fold(pair, both, both_last, (lead(f, 0.0), lead(g, 0.0)))
-        return total_of(first), total_of(second)
+        first, second = fold(pair, both, both_last, (each_lane(0.0), each_lane(0.0)))
+        return sums_of_lanes(lambda j: first, lambda j: second)
 
     @function
     def largest(f):
-        tops = fold(f, higher, higher_last, lead(f, -np.inf))
+        tops = fold(f, higher, higher_last, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
 
     @function
-    def softmax(f):
-        element = lead(f, -np.inf)
-        first = np.maximum(element, LOWEST)
-        tops, totals = fold(f, online, online_last, (first, np.exp(element - first)))
-        top = largest_of_lanes(lambda j: tops)
-        total = total_of(totals * np.exp(tops - top))
-        scale = 1.0 / total
+    def softmax(f, off=0.0):
+        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
+        top, total = softmax_of_lanes(tops, totals)
+        power = -np.log2(total)
 
         def p(j):
-            return np.exp(f(j) - top) * scale
+            return np.exp2(fma(f(j) - top, LOG2E, power))
 
-        return p, top + np.log(total)
+        return p, top - off + np.log(total)
 
     @function
     def moments(f):
@@ -324,20 +282,17 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
-        has = np.where(column(ds(0, STEP)) < leads(), 1.0, 0.0)
-        off = (lead(f, 0.0) - near) * has
-        _, totals, squares = fold(f, spread, spread_last, (near, off, off * off))
-        counts = has + whole * (width / STEP)
+        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
+        counts = each_lane(max(whole - 1, 0) * (width / STEP))
+        if whole > 0:
+            counts = added(full((1, width), 1.0, np.float32), columns(0), counts)
         if whole < steps:
             counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
         inverse = 1.0 / np.maximum(counts, 1.0)
-        mean = total_of(near * counts + totals) / n
-        off = near + totals * inverse - mean
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
-        return mean, total_of(inner + counts * off * off) / n
+        return moments_of_lanes(near + totals * inverse, inner, counts)
 
-    return shared | {
-        "blocks": blocks,
+    return lanes | {
         "load": load,
         "store": store,
         "sum": sum_of,

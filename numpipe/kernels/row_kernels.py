@@ -5,17 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics.errors import SpecError
-from ..launch.array_info import ArrayInfo, info_of_zeros
+from ..launch.array_info import (
+    ArrayInfo,
+    dense_strides,
+    info_of_zeros,
+    major_order,
+    tma_addressable,
+)
 from ..launch.arrays import describe
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, persistent
+from ..plan.specs import ArrayType
 from .decorator import kernel
-from .row_schedules import Rows, choose
+from .row_registers import CLUSTER
+from .row_schedules import ODD, Rows, choose
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -63,7 +71,7 @@ class RowKernel:
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()
-            return (-(-array.shape[0] // (1 if row.loops else row.height)),)
+            return (-(-array.shape[0] // (1 if row.loops else row.height)) * row.cluster,)
 
         name = self.programs or self.first
         parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -71,7 +79,8 @@ class RowKernel:
         made: Kernel = kernel(
             function,
             **{
-                "grid": persistent() if row.slots else blocks,
+                **({"cluster": row.cluster, "cluster_names": CLUSTER} if row.cluster > 1 else {}),
+                "grid": blocks,
                 "num_compute_wgs": row.wgs,
                 "compiler_params": CompilerParams(
                     approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
@@ -87,24 +96,33 @@ class RowKernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others."""
         rows = choose(int(x.shape[1]), self.operands, held=self.held, unit=self.unit)
-        if rows.steps:
+        if rows.steps or (rows.n > ODD and rows.n % 2):
             given = [x, *others, *named.values()]
-            infos = [_info(array) for array in given if len(getattr(array, "shape", ())) == 2]
-            aligned = all(
-                info.ptr % 16 == 0
-                and info.strides[0] % 16 == 0
-                and info.strides[1] == info.dtype.itemsize
-                and (self.operands == 1 or info.dtype == infos[0].dtype)
-                for info in infos
-            )
-            rows = choose(
-                rows.n, self.operands, infos[0].dtype, aligned, self.once, self.held, self.unit
-            )
-        return self.scheduled(dataclasses.replace(rows, loops=rows.loops or bool(self.programs)))
+            infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
+            same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)
+            aligned = same and all(map(_aligned, infos))
+            flat = same and all(map(_flat, infos))
+            # programs that loop over rows read them from L2
+            how = infos[0].dtype, aligned, flat, self.once or self.programs != ""
+            rows = choose(rows.n, self.operands, *how, self.held, self.unit)
+        return self.scheduled(dataclasses.replace(rows, loops=self.programs != ""))
 
     def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix x and other arrays."""
         return self.kernel(x, *args, **named)(x, *args, **named)
+
+
+def _aligned(info: ArrayInfo) -> bool:
+    """Return whether TMA can load the rows of a matrix."""
+    return major_order(info) == "row" and not tma_addressable(info)
+
+
+def _flat(info: ArrayInfo) -> bool:
+    """Return whether TMA can load parts of a matrix as a flat array with int32 indices. Rows of
+    host arrays are padded on the GPU."""
+    size = info.dtype.itemsize
+    dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
+    return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16
 
 
 def _info(array: Any) -> ArrayInfo:
@@ -149,9 +167,8 @@ def rows(
     ``layer_norm.kernel(x, gamma, beta)``, a `Kernel`.
 
     Functions of the schedule that exchange data run in all warpgroups that share a row, so they
-    must not stand in an `if` on run-time values; `softmax` and `moments` are called at most once
-    each. Automatic barriers of shared memory are off: a kernel that uses shared memory itself needs
-    its own.
+    must not stand in an `if` on run-time values. Automatic barriers of shared memory are off: a
+    kernel that uses shared memory itself needs its own.
 
     Raises SpecError for a function without a parameter `row`.
     """

@@ -11,10 +11,13 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..language.memory.phases import next_phase
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.load import load_tile
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
@@ -24,13 +27,11 @@ from ..plan.context import axis_index, num_programs, program_id
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
 rather than NaN"""
-AGAIN, SOFTMAX, MOMENTS = range(3)
-PLACES = 3
-"""places in shared memory for what warps exchange: one for functions that may be called again, and
-one each for two that are called once, which saves a barrier"""
+CLUSTER = "cluster"
+"""axis of the CTAs that share a row"""
 
 
-def common(height: int, n: int) -> dict[str, Function[..., Any]]:
+def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
     across = cdiv(n, GROUP)
 
@@ -40,8 +41,9 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
 
     @function
     def random(k, j, seed):
-        # a lane has both columns of a pair, which begins at an even column, and draws once for both
-        place = iota((1, j.size), 1)
+        # a lane draws once for both columns of a pair, whose first column is even; rows of flat
+        # arrays may begin with an odd one
+        place = iota((1, j.size), 1) + (j.start & 1 if flat else 0)
         pair = (place >> 1) + (j.start >> 1)
         down = iota((height, 1), 0) + np.int32(k * height)
         key = (place * 0 + seed).astype(np.uint32)
@@ -52,11 +54,6 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
     @function
     def get(k, v):
         return v[ds(k * height, height)][:, None]
-
-    @function
-    def put(k, v, values):
-        if height > 1 or axis_index("wg") == 0:
-            v[ds(k * height, height)] = values.reshape(-1)
 
     @function
     def put_groups(k, v, values, j):
@@ -84,7 +81,6 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
         "column": column,
         "random": random,
         "get": get,
-        "put": put,
         "put_groups": put_groups,
         "groups": groups,
         "joined": joined,
@@ -93,14 +89,15 @@ def common(height: int, n: int) -> dict[str, Function[..., Any]]:
 
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
-    n, height, width, wgs = rows.n, rows.height, rows.width, rows.wgs
-    shared, whole, loops = height == 1, rows.whole, rows.loops
+    n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
+    shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
 
     @function
     def blocks(x):
+        first = program_id(0) // ctas
         if loops:
-            return range(program_id(0), cdiv(x.shape[0], height), num_programs(0))
-        return range(program_id(0), program_id(0) + 1)
+            return range(first, cdiv(x.shape[0], height), num_programs(0) // ctas)
+        return range(first, first + 1)
 
     @function
     def columns():
@@ -156,38 +153,96 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return tile
 
     @function
-    def from_warps(first, second, place):
-        """Return two vectors (PARTS x wgs,), of which each warp of the CTA has two elements, in all
-        lanes. Calls with the same place may follow each other only if it is AGAIN."""
-        size = PARTS * wgs
-        firsts, seconds, written, read = scratch(
+    def number():
+        """The number of this warpgroup among those that share a row."""
+        return axis_index(CLUSTER) * wgs + axis_index("wg") if ctas > 1 else axis_index("wg")
+
+    @function
+    def put(k, v, values, column=None):
+        i = ds(k * height, height)
+        if height > 1 or number() == 0:
+            if column is None:
+                v[i] = values.reshape(-1)
+            else:
+                v[i, ds(column, 1)] = values
+
+    @function
+    def memory():
+        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 3)."""
+        return scratch(
             (
-                SMEM((PLACES * size,), np.float32),
-                SMEM((PLACES * size,), np.float32),
-                Barrier(num_arrivals=wgs),
-                Barrier(num_arrivals=wgs),
+                SMEM((6 * parts,), np.float32),
+                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 3)),
             )
         )
-        own = ds(place * size + axis_index("wg") * PARTS, PARTS)
-        firsts[own], seconds[own] = first, second
-        barrier_arrive(written)
-        barrier_wait(written)
-        found = firsts[ds(place * size, size)], seconds[ds(place * size, size)]
-        if loops or place == AGAIN:
-            barrier_arrive(read)
-            barrier_wait(read)
-        return found
+
+    @function
+    def half():
+        """The half of the memory that the next exchange takes.
+
+        Exchanges take the halves in turn: who gives a vector to one has got what all others gave
+        to the other one, after they had got what was in this one.
+        """
+        _, landed = memory()
+        return (next_phase(landed.at[0, 0]) + next_phase(landed.at[1, 0])) & 1
+
+    @function
+    def give(half, place, own):
+        """Give all warpgroups that share a row a vector (PARTS,), of which each warp has two
+        elements."""
+        numbers, landed = memory()
+        to = ds((half * 3 + place) * parts + number() * PARTS, PARTS)
+        if ctas > 1:
+            async_store_smem(
+                own,
+                numbers.at[to],
+                landed.at[half, place],
+                cluster_idx=None,
+                cluster_dim=CLUSTER,
+            )
+        else:
+            numbers[to] = own
+
+    @function
+    def got(half, place):
+        """Return the vectors that all warpgroups gave, (parts,), in all lanes."""
+        numbers, landed = memory()
+        if ctas == 1 and place == 0:
+            barrier_arrive(landed.at[half, 0])
+        if ctas > 1 or place == 0:
+            barrier_wait(landed.at[half, place])
+        return load_tile(numbers.at[ds((half * 3 + place) * parts, parts)], "row 16")
+
+    @function
+    def each(value):
+        return full((1, 1), value, np.float32)
 
     @function
     def added(first, second):
         if not shared:
             return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
-        one, two = split_row(first).sum(axis=1), split_row(second).sum(axis=1)
-        firsts, seconds = from_warps(one, two, AGAIN)
-        return (
-            full((1, 1), firsts.sum(), np.float32),
-            full((1, 1), seconds.sum(), np.float32),
-        )
+        at = half()
+        give(at, 0, split_row(first).sum(axis=1))
+        give(at, 1, split_row(second).sum(axis=1))
+        return each(got(at, 0).sum()), each(got(at, 1).sum())
+
+    @function
+    def together(tops, totals):
+        """Return the maximum and the sum of exp(x - maximum) of a row, given those of parts."""
+        at = half()
+        give(at, 0, tops)
+        give(at, 1, totals)
+        tops = got(at, 0)
+        top = tops.max()
+        return top, (got(at, 1) * np.exp(tops - top)).sum()
+
+    @function
+    def spread(means, squares, sizes):
+        """Return the mean and the variance of a row, given the means of parts, the sums of the
+        squares of (x - mean) and the numbers of elements."""
+        mean = (means * sizes).sum() / n
+        off = means - mean
+        return each(mean), each((squares + sizes * off * off).sum() / n)
 
     @function
     def sums(f, g):
@@ -197,8 +252,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def sum_of(f):
         tile = kept(f(columns()), 0.0)
-        total, _ = added(tile, tile)
-        return total
+        if not shared:
+            return tile.sum(axis=1)[:, None]
+        at = half()
+        give(at, 0, split_row(tile).sum(axis=1))
+        return each(got(at, 0).sum())
 
     @function
     def largest(f):
@@ -206,28 +264,27 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         if not shared:
             return tile.max(axis=1)[:, None]
         tops = split_row(tile).max(axis=1)
-        firsts, _ = from_warps(tops, tops, AGAIN)
-        return full((1, 1), firsts.max(), np.float32)
+        at = half()
+        give(at, 0, tops)
+        return each(got(at, 0).max())
 
     @function
-    def softmax(f):
+    def softmax(f, off=0.0):
         tile = kept(f(columns()), -np.inf)
         if not shared:
             top = tile.max(axis=1)[:, None]
             e = np.exp(tile - top)
             total = e.sum(axis=1)[:, None]
             made = e * (1.0 / total)
-            lse = top + np.log(total)
+            lse = top - off + np.log(total)
         else:
-            parts = split_row(tile)
-            own = np.maximum(parts.max(axis=1), LOWEST)
-            e = np.exp(parts - own[:, None])
-            tops, totals = from_warps(own, e.sum(axis=1), SOFTMAX)
-            top = tops.max()
-            total = (totals * np.exp(tops - top)).sum()
+            tile = split_row(tile)
+            own = np.maximum(tile.max(axis=1), LOWEST)
+            e = np.exp(tile - own[:, None])
+            top, total = together(own, e.sum(axis=1))
             scale = np.exp(own - top) * (1.0 / total)
             made = join_row(e * scale[:, None])
-            lse = full((1, 1), top, np.float32) + np.log(full((1, 1), total, np.float32))
+            lse = each(top) - off + np.log(each(total))
 
         def p(j):
             return made
@@ -258,15 +315,38 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         near = split_row(tile) - own[:, None]
         if whole < width:
             near = split_row(kept(join_row(near), 0.0))
-        means, spreads = from_warps(own, (near * near).sum(axis=1), MOMENTS)
-        sizes = counts(0, PARTS * wgs)
-        mean = (means * sizes).sum() / max(sizes.sum(), 1.0)
-        off = means - mean
-        variance = (spreads + sizes * off * off).sum() / n
-        return full((1, 1), mean, np.float32), full((1, 1), variance, np.float32)
+        at = half()
+        give(at, 0, own)
+        give(at, 1, (near * near).sum(axis=1))
+        return spread(got(at, 0), got(at, 1), counts(0, parts))
 
-    return common(height, n) | {
+    @function
+    def softmax_of(tops, totals):
+        """Return the maximum and the sum of exp(x - maximum) of a row, given those of lanes."""
+        tops, totals = split_row(tops), split_row(totals)
+        own = tops.max(axis=1)
+        top, total = together(own, (totals * np.exp(tops - own[:, None])).sum(axis=1))
+        return each(top), each(total)
+
+    @function
+    def moments_of(means, squares, sizes):
+        """Return the mean and the variance of a row, given those of lanes, as in `spread`."""
+        means, squares, sizes = split_row(means), split_row(squares), split_row(sizes)
+        count = sizes.sum(axis=1)
+        own = (means * sizes).sum(axis=1) / np.maximum(count, 1.0)
+        off = means - own[:, None]
+        at = half()
+        give(at, 0, own)
+        give(at, 1, (squares + sizes * off * off).sum(axis=1))
+        give(at, 2, count)
+        return spread(got(at, 0), got(at, 1), got(at, 2))
+
+    return common(height, n, rows.flat) | {
         "blocks": blocks,
+        "number": number,
+        "put": put,
+        "softmax_of": softmax_of,
+        "moments_of": moments_of,
         "columns": columns,
         "load": load,
         "store": store,

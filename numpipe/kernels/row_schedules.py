@@ -5,11 +5,10 @@ rows are      a row belongs to            and is read
 ============  ==========================  ==================================================
 short         lanes of one warp           once, into registers
 long          warpgroups of a CTA         once, into registers
-longer        a CTA that computes many    once, into shared memory, where each pass over the
-              rows                        row finds it. TMA loads the next row meanwhile. What
-                                          does not fit is read again from L2
+longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
+              CTAs                        row finds it. What does not fit is read again from L2
 longer, not   a CTA                       once for each pass, later ones from L2
-aligned
+for TMA
 ============  ==========================  ==================================================
 """
 
@@ -33,12 +32,16 @@ MOST_WARPGROUPS = 4
 """that share a row"""
 HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
+ODD = 8192
+"""the same for rows of odd length, whose elements are loaded one by one into registers"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
-RING = 196608
-"""bytes of shared memory for the chunks of a CTA"""
-WARPGROUPS = 4
-"""that share such a row"""
+SHARED = 65536
+"""bytes of a part of a row in shared memory: an SM has room for three (measured on an H200)"""
+MOST_SHARED = 212992
+"""most bytes, of rows that are longer than CLUSTER such parts"""
+CLUSTER = 8
+"""most CTAs that share a row"""
 PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
 
@@ -56,8 +59,10 @@ class Rows:
     steps    0: a row is in registers. Else the steps of a pass over a row, a tile of each
              warpgroup in each
     slots    tiles of each warpgroup, and of each loaded matrix, in shared memory
+    cluster  CTAs that share a row, each with some chunks of each step
     operands, dtype
              the number of matrices that the kernel loads, and their element type
+    flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
     unit     tiles begin and end at multiples of so many columns
 
@@ -72,16 +77,17 @@ class Rows:
     ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
-    ``row.softmax(f)``                   (softmax of each row as a value, log(sum(exp(f))))
-    ``row.store(block, y, f)``,          store values to the rows of up to three matrices, once and
-    ``row.store(block, y, f, z, g)``     last: the next rows may then replace this one
+    ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
+    ``row.store(block, y, f)``,          store values to the rows of up to three matrices
+    ``row.store(block, y, f, z, g)``
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
     ``row.groups(tile, j)``,             the columns j of a value as groups (rows * groups, 128) of
     ``row.joined(groups)``               adjacent columns, with 0 from column n on; and back
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
-    ``row.put(k, v, values)``            (rows, 1)
+    ``row.put(k, v, values)``,           (rows, 1), or of column c of a matrix
+    ``row.put(k, v, values, c)``
     ``row.put_groups(k, v, values, j)``  store an element of a vector for each group of columns j
     ===================================  ==========================================================
 
@@ -101,8 +107,10 @@ class Rows:
     slots: int = 0
     operands: int = 1
     dtype: np.dtype = field(default=FLOAT32, repr=False)
+    flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
     unit: int = field(default=1, repr=False)
+    cluster: int = field(default=1, repr=False)
 
     def __getattr__(self, name: str) -> Function[..., Any]:
         # a schedule that is being unpickled has no fields yet
@@ -125,6 +133,7 @@ def choose(
     operands: int = 1,
     dtype: np.dtype = FLOAT32,
     aligned: bool = True,
+    flat: bool = False,
     once: bool = False,
     held: int = 0,
     unit: int = 1,
@@ -134,14 +143,15 @@ def choose(
     operands  matrices whose rows a kernel loads
     dtype     element type of these matrices
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
+    flat      whether TMA can load parts of them as flat arrays: they are contiguous
     once      whether the kernel has one pass over a row: one reduction or one store
     held      matrices that a kernel has in registers at the same time; 0: all that it loads
     unit      tiles begin and end at multiples of so many columns: 1 or 128
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
-    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots
-    (2, 8, 6)
+    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
+    (2, 4, 4, 4)
     """
     held = held or operands
     if n <= 2048 // max(held, operands, min(unit, 2)):  # groups take registers, too
@@ -149,22 +159,34 @@ def choose(
     part, wgs = PART // held, 1
     while n > part * wgs:
         wgs *= 2
-    if wgs <= MOST_WARPGROUPS and (n <= HELD or not aligned):
+    flat = flat and not aligned and unit == 1
+    most = ODD if flat and n % 2 and not once else HELD
+    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // STEP * STEP
         ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands, unit=unit)
-    ring, itemsize = aligned and not once, dtype.itemsize
-    wgs = 2 if once else WARPGROUPS
+    itemsize = dtype.itemsize
+    if once or not (aligned or flat):
+        # smaller chunks leave registers for elements that are loaded one by one
+        width = max(STEP, CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
+        return Rows(n, 1, width, 2, 0, 4, -(-n // (2 * width)), 0, operands, dtype, unit=unit)
+    cluster = 1
+    while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
+        cluster *= 2
+    # more warps hide latency, but those of more CTAs would take longer to exchange numbers
+    wgs = 4 if cluster <= 2 and not flat else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
-    # vectors along the columns, which are loaded by elements where rows shift
-    most = CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands)
-    most = max(STEP, most >> max(0, held - operands))
-    steps, width = -(-n // (wgs * most)), most
-    slots = min(PHASES // wgs, RING // (wgs * width * itemsize * operands)) if ring else 0
-    ctas = 1 if ring else 8 // wgs
-    return Rows(n, 1, width, wgs, 0, ctas, steps, slots, operands, dtype, ring, unit)
+    # vectors along the columns, which are loaded by elements where rows begin anywhere
+    width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
+    width = max(STEP, width >> max(0, held - operands))
+    steps, step = -(-n // (cluster * wgs * width)), width * itemsize
+    slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
+    # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
+    ctas = 1 + 4 // wgs if wgs * operands * step * (slots - 1) <= SHARED else 1
+    of = ctas, steps, slots, operands, dtype, flat
+    return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
 
 
 def _short(n: int, operands: int, held: int, unit: int) -> Rows:

@@ -61,9 +61,10 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
     grid = options.grid
     if isinstance(grid, Persistent):
         size, device = options.attributes.size, choice.device
+        each = options.compiler_params.ctas_per_sm
         # with named cluster axes, tiles are assigned to clusters
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)
-        whole = max(size, (several if device is None else device.sm_count) // size * size)
+        whole = max(size, (several if device is None else device.sm_count * each) // size * size)
         dims: tuple[int, ...] = _persistent(
             definition, grid.ctas or whole, f"persistent({grid.ctas})"
         )

@@ -225,6 +225,17 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
     )
 
 
+def flattened(info: ArrayInfo, name: str, kernel: str = "") -> ArrayInfo:
+    """Return the elements of a contiguous array as one dimension. Raises SpecError for others."""
+    dense = dense_strides(info.shape, info.dtype.itemsize)
+    if info.strides != dense:
+        raise SpecError(
+            f"{argument(name, kernel)}: {name}.flat needs a contiguous array, got strides "
+            f"{info.strides} (rows of host arrays are padded); fix: pass one on the GPU"
+        )
+    return info._replace(shape=(math.prod(info.shape),), strides=dense[-1:])
+
+
 def check_sizes(arrays: Mapping[str, ArrayInfo], kernel: str = "") -> None:
     """Raise SpecError for a dimension whose size does not fit int32, the type of all indices and
     sizes in kernels."""

@@ -32,7 +32,7 @@ from ..diagnostics.errors import LaunchError, SpecError
 from ..plan.control_block import WORDS_BYTES, section_bytes
 from ..plan.image import Image
 from . import driver, streams
-from .array_info import ArrayInfo, memory_order, not_addressable, tma_addressable
+from .array_info import ArrayInfo, flattened, memory_order, not_addressable, tma_addressable
 from .attributes import MAX_GRID, PLAIN, PORTABLE_CLUSTER, Attributes, Grid
 from .buffers import workspace
 from .current_gpu import spell
@@ -461,6 +461,8 @@ class Prepared:
 
     def _map(self, request: MapRequest, info: ArrayInfo) -> bytes:
         name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]
+        if len(request.box) < len(info.shape):
+            info = flattened(info, name, self.name)
         reason = tma_addressable(info)
         if reason:
             raise not_addressable(info, reason, name, self.name)

@@ -20,10 +20,13 @@ from ..plan.specs import Static
 
 
 @function
-def target(p, column, label, grad, smoothing, n):
-    """Return the gradient of the logits: grad times p minus the targets."""
-    hit = np.where(column == label, 1.0 - smoothing, 0.0)
-    return (p - (hit + smoothing / n)) * grad
+def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
+    """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows.
+    `number` is the label of a row that has tiles of its own."""
+    own = p * grad - smoothing / n * grad
+    if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
+        own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
+    return np.where(label != ignored, own, 0.0)
 
 
 @functools.cache
@@ -47,8 +50,8 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             n = x.shape[1]
             label = row.get(k, labels).astype(np.int32)
             counted = label != ignored
+            number = labels[k] if row.height == 1 else 0
             if row.height == 1:
-                number = labels[k]
                 # an element, so that a label outside the row is reported
                 own = x[k, 0 if number == ignored else number]
                 picked = full((1, 1), own, np.float32)
@@ -58,7 +61,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 picked = row.sum(lambda j: np.where(row.column(j) == label, logits(j), 0.0))
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
-            p, total = row.softmax(lambda j: logits(j) - shift)
+            p, total = row.softmax(logits, shift)
             value = total - (1.0 - smoothing) * (picked - shift)
             if smooth:
                 value = value - smoothing / n * row.sum(lambda j: logits(j) - shift)
@@ -68,11 +71,11 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             if dx is not None:
                 scale = row.get(k, grad)
 
-                def made(j):
-                    own = target(p(j), row.column(j), label, scale, smoothing, n)
-                    return np.where(counted, own, 0.0)
-
-                row.store(block, dx, made)
+                row.store(
+                    block,
+                    dx,
+                    lambda j: gradient(row, j, p(j), label, number, ignored, scale, smoothing, n),
+                )
 
     return cross_entropy_rows
 
@@ -86,12 +89,12 @@ def backward() -> RowKernel:
         for k in row.blocks(x):
             logits, block = row.load(k, x)
             label = row.get(k, labels).astype(np.int32)
-            total, scale = row.get(k, lse), row.get(k, grad)
+            number = labels[k] if row.height == 1 else 0
+            total, scale, n = row.get(k, lse), row.get(k, grad), x.shape[1]
 
             def made(j):
                 p = np.exp(logits(j) - total)
-                own = target(p, row.column(j), label, scale, smoothing, x.shape[1])
-                return np.where(label != ignored, own, 0.0)
+                return gradient(row, j, p, label, number, ignored, scale, smoothing, n)
 
             row.store(block, dx, made)
 

@@ -21,8 +21,6 @@ from ..diagnostics.argument_checks import FLAG, NONE, Rule, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import rsqrt
-from ..language.tiles.refs import ds
-from ..plan.context import axis_index
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
@@ -70,16 +68,19 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                     tile = np.where(row.random(k, j, seed) < dropout, 0.0, tile * scale)
                 return tile + second(j) if adds else tile
 
+            def squared(j):
+                tile = value(j)
+                return tile * tile
+
             if centered:
                 mean, square = row.moments(value)
             else:
-                square = row.sum(lambda j: value(j) * value(j)) / x.shape[1]
+                square = row.sum(squared) / x.shape[1]
             inverse = rsqrt(square + eps)
-            if statistics is not None and (row.height > 1 or axis_index("wg") == 0):
-                i = ds(k * row.height, row.height)
-                statistics[i, ds(0, 1)] = inverse
+            if statistics is not None:
+                row.put(k, statistics, inverse, 0)
                 if centered:
-                    statistics[i, ds(1, 1)] = mean
+                    row.put(k, statistics, mean, 1)
 
             def result(j):
                 tile = value(j)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -68,6 +68,11 @@ class ArrayArg:
     def own(self) -> bool:
         """Whether numpipe passes it, rather than the caller."""
         return self.workspace or self.semaphores
+
+    @property
+    def flat(self) -> ArrayArg:
+        """The same array, contiguous, with a single dimension."""
+        return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=())
 
     def check_plain(self, what: str) -> None:
         """Raise SpecError for semaphores, which are not an array of numbers; `what` begins the

@@ -481,8 +481,8 @@ class Persistent:
 
 
 def persistent(ctas: int | None = None) -> Persistent:
-    """Return the grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each
-    looping over `numpipe.tiles`.
+    """Return the grid of a persistent kernel: as many CTAs as the GPU's SMs have room for, one or
+    `ctas_per_sm` (`CompilerParams`) each (or `ctas`), each looping over `numpipe.tiles`.
 
     With clusters, the grid is as many whole clusters as can run at once, which is queried from the
     driver at the first call. The simulated grid has 2 CTAs unless `ctas` is given, or 2 clusters if

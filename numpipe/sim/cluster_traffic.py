@@ -162,10 +162,11 @@ def send(
     mbar: int,
     what: str,
 ) -> None:
-    """Store each warp's row of 16-byte chunks to the CTA of a rank, possibly its own, and complete
-    the bytes on mbarrier `mbar` there."""
+    """Store each warp's row of chunks, of 4 or 16 bytes, to the CTA of a rank, possibly its own,
+    and complete the bytes on mbarrier `mbar` there."""
     sm, to = who.sm, _peer(who, rank, f"st.async of {what} to")
     chunks, values = generic_proxy.checked(who, chunks, values, what)
+    nbytes = values.itemsize
     who.breathe()
     on = mbarriers.find(who, mbar, f"st.async of {what}", of=to)
     phases = sm.clocks.phases(who.vectors)
@@ -175,7 +176,7 @@ def send(
         need = on.landed, on.phase + 1
         access = Access(who, "st.async", what, (need,), (need, UNREACHABLE), on, on.phase)
         reach(to, who, f"st.async of {what}", (), access.site)
-        first, touched = generic_proxy.intervals_of(chunks[warp])
+        first, touched = generic_proxy.intervals_of(chunks[warp], nbytes)
         known = who.vectors[warp].tolist()
         for lo, hi in touched:
             to.memory.write(access, first + lo, first + hi, known, False)
@@ -189,7 +190,7 @@ def send(
             access,
             f"st.async of {what}",
             phases,
-            chunks[warp] >> 4,
+            chunks[warp] // nbytes,
             values[warp].copy,
             done,
         )
@@ -209,13 +210,13 @@ def land(
     done: int,
     _: int,
 ) -> None:
-    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and add what the
+    """Write the chunks that a copy, or an st.async, brings to a CTA, and add what the
     sender knew to its mbarrier."""
     reach(to, access.agent, what, (), access.site)
     if known is not None:
         mbarriers.learn(mbar, known)
     chunks = fetch()
-    to.memory.chunks[index] = chunks
+    to.memory.bytes.view(chunks.dtype)[index] = chunks
     mbarriers.land(mbar, access, chunks.nbytes, done)
 
 

@@ -76,25 +76,29 @@ def combine(
 
 
 @functools.lru_cache(maxsize=4096)
-def _intervals(chunks: bytes) -> tuple[tuple[int, int], ...]:
+def _intervals(chunks: bytes, nbytes: int) -> tuple[tuple[int, int], ...]:
     """Return the bytes that int64 chunk addresses cover. Cached, because a few patterns serve every
     tile."""
-    return intervals(np.frombuffer(chunks, np.int64), 16)
+    return intervals(np.frombuffer(chunks, np.int64), nbytes)
 
 
-def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(
+    row: npt.NDArray[np.int64], nbytes: int = 16
+) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
-    return first, _intervals((row - first).tobytes())
+    return first, _intervals((row - first).tobytes(), nbytes)
 
 
-def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
-    """Return addresses of 16-byte chunks, one row per warp. Raises SimulationError for addresses
-    outside the CTA's memory."""
+def _checked(
+    who: Warpgroup, chunks: npt.NDArray[Any], what: str, nbytes: int = 16
+) -> npt.NDArray[np.int64]:
+    """Return addresses of chunks of `nbytes`, one row per warp. Raises SimulationError for
+    addresses outside the CTA's memory."""
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
-        who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
-    who.elapse_moving(16 * chunks.size)
+        who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + nbytes, what)
+    who.elapse_moving(nbytes * chunks.size)
     return chunks
 
 
@@ -159,12 +163,13 @@ def note_all(
 
 def checked(
     who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
-    """Return addresses of 16-byte chunks, one row per warp, and the values to store there. Raises
-    SimulationError for addresses outside the CTA's memory."""
-    chunks = _checked(who, chunks, what)
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return addresses of chunks of 4 or 16 bytes, one row per warp, and the values to store there.
+    Raises SimulationError for addresses outside the CTA's memory."""
     values = np.ascontiguousarray(values)
-    return chunks, values.view(np.complex128)[..., 0]
+    nbytes = 4 if values.shape[-1:] == (4,) else 16
+    chunks = _checked(who, chunks, what, nbytes)
+    return chunks, values.view(np.float32 if nbytes == 4 else np.complex128)[..., 0]
 
 
 def write_chunks(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, SpecError
+from numpipe import SpecError
 from numpipe.kernels.row_kernels import Rows, choose
+from numpipe.launch.array_info import ArrayInfo, dense_strides
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, in_steps, operands, softmax, wrong
 
@@ -39,11 +41,13 @@ def test_every_schedule_agrees_with_numpy(
 
 
 STEPS = {
-    "next rows are loaded early": in_steps(2048, 3),
     "a row ends in a step": in_steps(2500, 3),
     "a row does not fit": in_steps(4500, 2),
     "a row is in no slot": in_steps(3100, 0),
-    "rows begin at odd addresses": in_steps(3101, 0, ml_dtypes.bfloat16),
+    "rows begin anywhere": in_steps(2501, 3, ml_dtypes.bfloat16, flat=True),
+    "CTAs share a row": in_steps(4500, 3, cluster=2),
+    "a row of one step begins anywhere": in_steps(1021, 1, flat=True),
+    "a row that begins anywhere does not fit": in_steps(4501, 2, flat=True, cluster=2),
 }
 """schedules of longer rows"""
 
@@ -52,7 +56,6 @@ STEPS = {
 @pytest.mark.parametrize("row", STEPS.values(), ids=list(STEPS))
 @pytest.mark.parametrize("name", KERNELS)
 def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two CTAs of the simulation have five rows."""
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     # with a mean of 30, an element that is counted twice or not at all is seen in bfloat16, too
     mean = 30.0 if row.dtype == ml_dtypes.bfloat16 else 0.0
@@ -62,7 +65,9 @@ def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.variants(3, thorough=6)
 @pytest.mark.parametrize(
-    "row", [33, 3001, 9000, STEPS["a row ends in a step"], STEPS["a row does not fit"]], ids=str
+    "row",
+    [33, 3001, 9000, *(STEPS[of] for of in list(STEPS)[2:6:3]), in_steps(2501, 3, flat=True)],
+    ids=str,
 )
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_schedule_of_warps_shows_a_hazard(name: str, row: int | Rows) -> None:
@@ -96,18 +101,28 @@ def check_extremes(y: np.ndarray, lse: np.ndarray) -> None:
     assert lse[1] == np.float32(3e38)
 
 
+def on_gpu(
+    *shape: int, dtype: Any = ml_dtypes.bfloat16, address: int = 4096, stride: int = 0
+) -> ArrayInfo:
+    """Describe an array on a GPU, whose rows are `stride` bytes apart if they have gaps."""
+    strides = dense_strides(shape, np.dtype(dtype).itemsize)
+    strides = (stride, *strides[1:]) if stride else strides
+    return ArrayInfo("cuda", address, shape, strides, np.dtype(dtype), 0, True, None)
+
+
 @compiles
 @pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize("columns", [64, 4096, 16384, 65536, 50257])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) -> None:
-    x = ArrayType((4096, columns), ml_dtypes.bfloat16)
-    more = [ArrayType(each.shape, each.dtype) for each in operands(name, np.zeros((4096, columns)))]
-    kernel = KERNELS[name].kernel(x, *more)
-    assert kernel.inspect("gate", x, *more) == ()
-    assert kernel.inspect("resources", x, *more).spill_bytes == 0
+    x = on_gpu(4096, columns)
+    more = [on_gpu(*of.shape, dtype=of.dtype) for of in operands(name, np.zeros((4096, columns)))]
+    results = [x, on_gpu(4096, dtype=np.float32)] if name == "softmax" else [x]
+    kernel = KERNELS[name].kernel(x, *more, *results)
+    assert kernel.inspect("gate", x, *more, *results) == ()
+    assert kernel.inspect("resources", x, *more, *results).spill_bytes == 0
     if columns <= 16384:
-        assert "ld.global.u16" not in kernel.inspect("ptx", x, *more)
+        assert "ld.global.u16" not in kernel.inspect("ptx", x, *more, *results)
 
 
 def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> None:
@@ -115,10 +130,28 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert choose(1024).height == 8
     assert choose(1024, operands=2).ctas == 3
     assert choose(16384, operands=2).wgs == 4
-    assert [choose(65536, dtype=bf16, operands=n).slots for n in (1, 2)] == [6, 3]
-    x = np.zeros((2, 40001), bf16)
-    assert softmax.kernel(x[:, 1:]).definition.statics["row"].slots == 0
-    assert softmax.kernel(x[:, :-1].copy()).definition.statics["row"].slots == 6
+    long = [choose(65536, dtype=bf16, operands=n) for n in (1, 2)]
+    assert [(row.cluster, row.slots) for row in long] == [(2, 4), (4, 2)]
+    longest = choose(1 << 20, dtype=bf16)
+    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "slots", "flat"),
+    [
+        (on_gpu(8, 40001), True, True),
+        (on_gpu(8, 40001, stride=80016), True, False),
+        (on_gpu(8, 40001, stride=80006), False, False),
+        (on_gpu(8, 40001, address=4104), False, False),
+        (on_gpu(60000, 40001), False, False),
+        (on_gpu(8, 8193), True, True),
+        (on_gpu(8, 8194), False, False),
+    ],
+    ids=["contiguous", "aligned", "gaps", "base", "int32", "odd", "even"],
+)
+def test_rows_that_tma_can_load_are_in_shared_memory(x: ArrayInfo, slots: bool, flat: bool) -> None:
+    row = softmax.kernel(x).definition.statics["row"]
+    assert (row.slots > 0, row.flat) == (slots, flat)
 
 
 def test_a_missing_schedule_is_named() -> None:

@@ -531,13 +531,13 @@ run(
     out(1, 16, 64, dtype=F32),
     out(1, 16, dtype=F32),
 )
-for row, count in ((SHARED_ROW, 1), (in_steps(1536, 1), 3)):
+for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
     run(
-        f"two sums over a row that warpgroups share, in {row.steps} steps",
+        f"two sums over a row that warpgroups share, in {row.steps} steps of {row.cluster}",
         scaled.scheduled(row),
-        ints(count, row.n, dtype=F32),
-        ints(count, dtype=F32),
-        out(count, row.n),
+        ints(1, row.n, dtype=F32),
+        ints(1, dtype=F32),
+        out(1, row.n),
     )
 run(
     "gradients of a norm in a ring",

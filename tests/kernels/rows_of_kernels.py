@@ -47,12 +47,18 @@ def scaled(x, scale, y, *, row: numpipe.Static):
         row.store(block, y, lambda j: (number(j) / (1.0 + total) - top) * by)
 
 
-def in_steps(n: int, slots: int, dtype: Any = np.float32, operands: int = 1) -> Rows:
-    """Return a schedule for rows of n columns, of which two warpgroups take 512 each in a step, and
-    of which `slots` chunks of each are in shared memory."""
-    steps = -(-n // 1024)
-    kind = np.dtype(dtype)
-    return Rows(n, 1, 512, 2, 0, 1, steps, slots, operands, kind, slots > 0)
+def in_steps(
+    n: int,
+    slots: int,
+    dtype: Any = np.float32,
+    operands: int = 1,
+    flat: bool = False,
+    cluster: int = 1,
+) -> Rows:
+    """Return a schedule for rows of n columns, of which two warpgroups of each CTA take 512 each in
+    a step, and of which `slots` chunks of each are in shared memory."""
+    steps, of = -(-n // (1024 * cluster)), (slots, operands, np.dtype(dtype), flat)
+    return Rows(n, 1, 512, 2, 0, 1, steps, *of, cluster=cluster)
 
 
 def expected(name: str, x: Any, *more: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
+from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, Static, cdiv, ds
 
 DTYPES = [
     np.dtype(of)
@@ -81,3 +81,17 @@ def through_lanes(x, y):
 
     spec = BlockSpec((256,), lambda i: (i,))
     numpipe.emit_pipeline(body, grid=(1,), in_specs=(spec,), out_specs=(spec,))(x, y)
+
+
+@numpipe.kernel(warp_specialized=False)
+def part_of_flat(x, y, *, first: Static):
+    buffer, landed = numpipe.scratch((SMEM((256,), np.float32), numpipe.Barrier()))
+    numpipe.copy_gmem_to_smem(x.flat.at[ds(first, 256)], buffer, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 256)] = buffer[...]
+
+
+@numpipe.kernel(grid=(2,), static_dims=(-1,), warp_specialized=False)
+def begins_early(x, y):
+    j = ds(numpipe.program_id(0) * 512 - 1, 512, most=511, least=-1)
+    y[ds(0, 1), j] = x[ds(0, 1), j]

@@ -449,7 +449,7 @@ refused(
     x = ds(0, sizes=64)
     #   ^^^^^^^^^^^^^^^
 """,
-    "ds(start, size, stop=None, most=None): it has no argument 'sizes'",
+    "ds(start, size, stop=None, most=None, least=0): it has no argument 'sizes'",
     fix={"sizes=": "size="},
 )
 refused(
@@ -458,17 +458,17 @@ refused(
     x = ds(0)
     #   ^^^^^
 """,
-    "ds(start, size, stop=None, most=None): argument 'size' missing",
+    "ds(start, size, stop=None, most=None, least=0): argument 'size' missing",
     fix={"ds(0)": "ds(0, 64)"},
 )
 refused(
     "too_many_arguments",
     """
-    x = ds(0, 64, 1, 2, 3)
-    #   ^^^^^^^^^^^^^^^^^^
+    x = ds(0, 64, 1, 2, 3, 4)
+    #   ^^^^^^^^^^^^^^^^^^^^^
 """,
-    "ds(start, size, stop=None, most=None): 5 positional arguments given, it takes 4",
-    fix={"ds(0, 64, 1, 2, 3)": "ds(0, 64)"},
+    "ds(start, size, stop=None, most=None, least=0): 6 positional arguments given, it takes 5",
+    fix={"ds(0, 64, 1, 2, 3, 4)": "ds(0, 64)"},
 )
 refused(
     "a_wrong_option_of_a_pipeline",

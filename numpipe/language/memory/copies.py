@@ -185,14 +185,14 @@ def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
 
 def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
     """Return the boxes of a copy between a view and a tile of the same shape and type."""
-    array = view.ref.unit.arrays[view.ref.index]
+    array = view.ref.arg
     return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **options)
 
 
 def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
     """Return the array of a view. Raises SpecError unless the TMA can address the array and the
     view has as many dimensions as a tile. `layout` is the layout of the copied tile."""
-    array, axes = unit.arrays[view.ref.index], view.axes
+    array, axes = view.ref.arg, view.axes
     if not axes or (layout is not None and len(axes) != len(layout.sides)):
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
         if layout is None:

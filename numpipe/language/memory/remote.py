@@ -54,10 +54,11 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
         raise SpecError(f"{SEND}: src must be a register tile, got {called(src)}")
     layout = dst.layout
     if len(form.shape) == 1:
-        if form.shape[0] % 64 or form.dtype.itemsize != 4:
+        whole = 64 if (sent := sent_form(form)).layout == COLUMN else 8
+        if form.shape[0] % whole or form.dtype.itemsize != 4 or sent.record.warps < 4:
             raise SpecError(
-                f"{SEND}: a vector must have a multiple of 64 elements of 32 bits, got "
-                f"{form.dtype} {form.shape}"
+                f"{SEND}: a vector must have a multiple of 64 elements of 32 bits, or be one that "
+                f"tile.sum(axis=1) of a tile by rows returns, got {form.dtype} {form.shape}"
             )
     elif not fits(form.shape):
         raise SpecError(
@@ -86,10 +87,17 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     return dimension_of(SEND, np_, index, name)
 
 
+def every(index: Any) -> bool:
+    """Return whether an index, or its Numba type, is None: a tile is sent to all CTAs."""
+    return index is None or getattr(index, "name", "") == "none"
+
+
 def sent_form(form: Form) -> Form:
     """Return the form in which a tile is sent: a vector along rows, as the sums of a tile's rows
     lie."""
-    return replace(form, layout=COLUMN if len(form.shape) == 1 else ACCUMULATOR)
+    if len(form.shape) == 2:
+        return replace(form, layout=ACCUMULATOR)
+    return form if form.layout.startswith(f"{COLUMN} ") else replace(form, layout=COLUMN)
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
@@ -101,13 +109,13 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
             f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= "
             f"of the kernel), got {axis!r}"
         )
-    if not (arith.is_integer(index) or isinstance(index, NoValue)):
+    if not (every(index) or arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
             f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "
             f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
-    np_.unit.reaches = True
+    np_.unit.reaches |= not every(index)
     return dimension
 
 
@@ -146,7 +154,9 @@ def async_store_smem(
                  used. The store counts as an arrival of its phase, which ends when the bytes have
                  landed.
     cluster_idx  the index of the receiving CTA along the axis, a non-negative run-time integer; it
-                 may be this CTA's own index. Along other axes, the CTAs have the same index
+                 may be this CTA's own index. Along other axes, the CTAs have the same index. None:
+                 all CTAs along the axis, each of which must wait for all that it is sent before it
+                 ends
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
     Before the call, the other CTA's warpgroups must be done with the tile, and must have signaled
@@ -161,11 +171,12 @@ def async_store_smem(
     axis = check(np_, src, dst, barrier, cluster_idx, cluster_dim)
     if not np_.computes:
         return
-    to = rank_along(SEND, np_, axis, cluster_idx, cluster_dim, "store to")
-    each_warp(
-        mbarrier.arrive_expect_tx_remote,
-        cluster.map_shared(barrier.address, to),
-        dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
-    )
     src = moved(src, sent_form(src.form))
-    send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)
+    for index in range(np_.unit.cluster[axis]) if every(cluster_idx) else [cluster_idx]:
+        to = rank_along(SEND, np_, axis, index, cluster_dim, "store to")
+        each_warp(
+            mbarrier.arrive_expect_tx_remote,
+            cluster.map_shared(barrier.address, to),
+            dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
+        )
+        send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)

@@ -40,37 +40,50 @@ def _async_store_smem(
     context, builder, args = yield nb.types.void
     if not np_.computes:
         return
-    place = cluster_place(builder, dims)
-    place[axis] = Value(builder, context.cast(builder, args[4], cluster_idx, I32))
-    to = rank_of(place, dims).value
-    # the other CTA's tile and barrier, as addresses in the cluster's address window
     own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
-    there, landed = (
-        nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1]
-        for at in (own, arrival)
-    )
-    # lane 0 arrives for the accesses of the other lanes too
-    nb.call(context, builder, named.warp_sync, (), ())
     lane = builder.and_(nb.thread_index(builder), 31)
     nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
-    inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
-    emit(context, builder, inner, [landed, nbytes, lane])
-    away = builder.sub(there, own)
     value = context.cast(builder, convert(builder, args[1]), tile, sent)
-    tile = sent
-    if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
-        first = builder.zext(anywhere.owner(builder, tile.form.record), nb.i32)
-        at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
-        for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
-            _send(builder, [builder.add(at(number), away), landed, first], [word])
-        return
-    held = in_place(builder, dst.layout, words(builder, tile, value))
-    for access, at in addresses(builder, dst.layout, own, matrices=False):
-        run = [
-            builder.bitcast(part, nb.i32)
-            for part in held[access.first : access.first + access.count]
-        ]
-        _send(builder, [builder.add(at, away), landed], run)
+    # lane 0 arrives for the accesses of the other lanes too
+    nb.call(context, builder, named.warp_sync, (), ())
+
+    def send_to(index: Any, idle: Any, first: Any) -> None:
+        """Send to the CTA with this index. Lanes arrive unless `idle`, and send if `first`."""
+        place = cluster_place(builder, dims)
+        place[axis] = Value(builder, index)
+        to = rank_of(place, dims).value
+        # the other CTA's tile and barrier, as addresses in the cluster's address window
+        there, landed = (
+            nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1]
+            for at in (own, arrival)
+        )
+        inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
+        emit(context, builder, inner, [landed, nbytes, idle])
+        away = builder.sub(there, own)
+        if dst.layout.flat:
+            at = anywhere.addresses(builder, dst.layout, own, sent, (nb.const(0), nb.const(0)))
+            for number, word in enumerate(to_words(builder, sent, registers(builder, sent, value))):
+                _send(builder, [builder.add(at(number), away), landed, first], [word])
+            return
+        held = in_place(builder, dst.layout, words(builder, sent, value))
+        for access, at in addresses(builder, dst.layout, own, matrices=False):
+            run = [
+                builder.bitcast(part, nb.i32)
+                for part in held[access.first : access.first + access.count]
+            ]
+            _send(builder, [builder.add(at, away), landed], run)
+
+    # of the lanes of a quad, which have the same rows of a vector, the first one sends
+    first = anywhere.owner(builder, sent.form.record) if dst.layout.flat else None
+    first = first and builder.zext(first, nb.i32)
+    if not source.every(cluster_idx):
+        send_to(context.cast(builder, args[4], cluster_idx, I32), lane, first)
+    elif dst.layout.flat and sent.form.record.copies & 31 == 31:  # each lane sends to one CTA
+        sends = builder.icmp_unsigned("<", lane, nb.const(dims[axis]))
+        send_to(lane, builder.zext(builder.not_(sends), nb.i32), builder.zext(sends, nb.i32))
+    else:
+        for index in range(dims[axis]):
+            send_to(nb.const(index), lane, first)
 
 
 def _send(builder: Any, where: list[Any], words: list[Any]) -> None:

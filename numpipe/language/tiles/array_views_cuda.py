@@ -81,9 +81,12 @@ class Block:
         self.room: int | None = None
         """how many columns the array has from the last column on at which the block may start, if
         that is known at compile time"""
+        self.least = 0
+        """the first column at which the block may start, if there is a last one"""
         if axes and parts and not stops[axes[-1]] and any(ref.arg.sizes):
             size, most = ref.arg.sizes[axes[-1]], getattr(parts[axes[-1]], "most", None)
             self.room = None if size is None or most is None else size - most
+            self.least = getattr(parts[axes[-1]], "least", 0)
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
@@ -112,22 +115,29 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def even(self) -> Any:
-        """Return whether all rows start at multiples of the size of a pair of elements."""
-        builder, at, nbytes = self.builder, self.base, self.dtype.itemsize
-        if self.lines:
-            return nb.const(1, nb.i1)
-        for stride in self.stride[:-1]:
-            at = builder.or_(at, builder.mul(stride, nbytes))
-        odd = builder.and_(at, 2 * nbytes - 1)
-        return builder.icmp_unsigned("==", odd, 0)
+    def even(self, shape: Sequence[int]) -> Any:
+        """Return whether all rows of a block start at multiples of the size of a pair of
+        elements."""
+        builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
+        at = self.moved(none if self.lines else self.base, self.start[-1], one)
+        if len(shape) == 2 and not self.lines:
+            if shape[0] == 1:
+                at = self.moved(at, self.start[0], self.stride[0])
+            else:
+                at = builder.or_(at, self.moved(none, nb.const(1), self.stride[0]))
+        odd = builder.and_(at, 2 * self.dtype.itemsize - 1)
+        return builder.icmp_unsigned("==", odd, none)
 
-    def whole_pairs(self) -> Any:
+    def whole_pairs(self, shape: Sequence[int]) -> Any:
         """Return whether every pair of columns is inside the array or outside it, and can be moved
-        at once: the block starts at an even column, and the array ends before one."""
+        at once."""
         builder = self.builder
+        if self.room is not None and self.room >= shape[-1] and self.least == 0:
+            return self.even(shape)
         odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), 1)
-        return builder.and_(self.even(), builder.icmp_unsigned("==", odd, 0))
+        whole = builder.icmp_unsigned("==", odd, 0)
+        whole = builder.or_(whole, self.aligned(shape[-1:], 1))
+        return builder.and_(self.even(shape), whole)
 
     def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
         """Return whether the array has a lane's pair of columns of a tile.
@@ -136,7 +146,8 @@ class Block:
         beyond         whether the column of some lanes is outside the tile
         """
         end = distance + farthest(form.record)[1] + 2
-        if not beyond and self.room is not None and end <= self.room:
+        inside = self.room is not None and -self.least <= distance and end <= self.room
+        if inside and not beyond:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, distance)

@@ -161,24 +161,24 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
 
     pairs = block.pairs and not width % run and (rowwise or block.lines)
 
-    def in_pairs(test: Callable[[], Any]) -> list[Any]:
+    def in_pairs(test: Callable[..., Any], *of: Any) -> list[Any]:
         if not pairs:
             return registers(False)
-        return nb.one_of(builder, test(), lambda: registers(True), lambda: registers(False))
+        return nb.one_of(builder, test(*of), lambda: registers(True), lambda: registers(False))
 
     if all(place[1] is None for place in where):
         return registers(False)
     if whole:
-        return in_pairs(block.even)
+        return in_pairs(block.even, first_form.shape)
     if not rowwise:
-        return in_pairs(lambda: block.aligned((width,), run))
+        return in_pairs(block.aligned, (width,), run)
     if block.room is not None:
-        return in_pairs(block.whole_pairs)
+        return in_pairs(block.whole_pairs, first_form.shape)
     return nb.one_of(
         builder,
         builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
         lambda: _registers(builder, block, forms, True),
-        lambda: in_pairs(block.whole_pairs),
+        lambda: in_pairs(block.whole_pairs, first_form.shape),
     )
 
 

@@ -69,8 +69,10 @@ class Ds:
     most: int | None = None
     """the largest value that `start` may have, if known when the kernel is compiled"""
 
-    def __init__(self, start: Any, size: int, stop: Any = None) -> None:
+    def __init__(self, start: Any, size: int, stop: Any = None, least: int = 0) -> None:
         self.start, self.size, self.stop, self.limited = start, size, stop, stop is not None
+        self.least = least
+        """the smallest value that `start` may have, if there is a largest"""
 
     def __repr__(self) -> str:
         return f"ds({self.start}, {self.size}{f', stop={self.stop}' * self.limited})"
@@ -88,7 +90,7 @@ class Index:
 
 
 @op
-def ds(start: Any, size: int, stop: Any = None, most: int | None = None) -> Ds:
+def ds(start: Any, size: int, stop: Any = None, most: int | None = None, least: int = 0) -> Ds:
     """Select `size` elements from `start`: `start` may be a run-time value, `size` is a
     compile-time constant.
 
@@ -102,6 +104,8 @@ def ds(start: Any, size: int, stop: Any = None, most: int | None = None) -> Ds:
     most   None, or a compile-time constant: the largest value that `start` may have. Elements of
            an array with `static_dims` that are inside for every such start need no bounds checks.
            A larger start is the hazard `out-of-bounds`, and undefined on the GPU.
+    least  a compile-time constant: with `most`, the smallest value that `start` may have. If it is
+           negative, elements before the array are treated like those past its end.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
@@ -115,15 +119,15 @@ def ds(start: Any, size: int, stop: Any = None, most: int | None = None) -> Ds:
             as_index(start)  # tiles raise an error of their own here
         except TypeError:
             raise no_start(start) from None
-    if most is not None and not isinstance(start, Inert) and not 0 <= start <= most:
+    if most is not None and not isinstance(start, Inert) and not least <= start <= most:
         raise failure(
             SimulationError,
             "out-of-bounds",
-            f"ds({start}, {size}, most={most}): the start is not in 0…{most}",
-            f"a start in 0…{most}, or another `most`",
+            f"ds({start}, {size}, most={most}): the start is not in {least}…{most}",
+            f"a start in {least}…{most}, or another `most`",
             "selects elements",
         )
-    return Ds(start, ds_size(size), stop)
+    return Ds(start, ds_size(size), stop, least)
 
 
 def no_stop(stop: Any) -> SpecError:
@@ -407,6 +411,25 @@ class GmemRef(StoringFacts):
     def of(self, gpu: int) -> GmemRef:
         """Return the same array argument on another GPU."""
         return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.np, self.on, gpu))
+
+    @property
+    def flat(self) -> FlatRef:
+        """The elements of a contiguous array, in order, as an array of one dimension."""
+        return FlatRef(self)
+
+
+class FlatRef(GmemRef):
+    """A contiguous array as one of a single dimension. TMA loads any part of it that begins at a
+    multiple of 16 bytes, wherever rows begin."""
+
+    def __init__(self, of: GmemRef) -> None:
+        if not of.array.flags.c_contiguous:
+            raise SpecError(f"{of.name}.flat: strides {of.strides}; fix: pass a contiguous array")
+        super().__init__(of.array.reshape(-1), of.index, of.np)
+
+    @property
+    def arg(self) -> ArrayArg:
+        return super().arg.flat
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

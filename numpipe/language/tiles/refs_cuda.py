@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, TypeVar
 
@@ -29,15 +30,20 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     run time."""
 
     def __init__(
-        self, size: int, inert: bool, start: int | None = None, most: int | None = None
+        self,
+        size: int,
+        inert: bool,
+        start: int | None = None,
+        most: int | None = None,
+        least: int = 0,
     ) -> None:
-        self.size, self.inert, self.start = size, inert, start
+        self.size, self.inert, self.start, self.least = size, inert, start, least
         self.most = start if most is None else most
         super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None, int | None]:
-        return self.size, self.inert, self.start, self.most
+    def key(self) -> tuple[int, bool, int | None, int | None, int]:
+        return self.size, self.inert, self.start, self.most, self.least
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -126,16 +132,18 @@ class AtType(nb.FieldsType):
 
 class GmemType(StoringFacts, nb.FieldsType):
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
-    elements belong to a lane."""
+    elements belong to a lane. `flat`: as an array of one dimension."""
 
     unit: Unit
     index: int
     role: Role
     by_lane: bool = False
+    flat: bool = False
 
     @property
     def arg(self) -> ArrayArg:
-        return self.unit.arrays[self.index]
+        arg = self.unit.arrays[self.index]
+        return arg.flat if self.flat else arg
 
     @property
     def np(self) -> ContextType:
@@ -184,8 +192,11 @@ gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
-def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None) -> Any:
+def _ds(
+    _context: Any, start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0
+) -> Any:
     given = start
+    bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
     if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
@@ -194,9 +205,8 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
-        bound = nb.types.none if most is None else most
         context, builder, args = yield limited(
-            *([given, size, stop] if inert else [_started(given), size, I32]), bound
+            *([given, size, stop] if inert else [_started(given), size, I32]), *bounds
         )
         first, last = (
             (nb.const(0), nb.const(0))
@@ -209,12 +219,13 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None, most: Any = None
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     largest = None if most is None else constant("ds", "most", most)
-    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest)
+    smallest = constant("ds", "least", least)
+    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest, smallest)
     context, builder, args = yield value(
         given if value.inert else _started(given),
         size,
         nb.types.none if stop is None else stop,
-        nb.types.none if most is None else most,
+        *bounds,
     )
     return nb.const(0) if value.inert else _start(context, builder, given, args[0])
 
@@ -294,6 +305,29 @@ def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 nb.attribute(
     GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
 )
+
+
+def _flat_type(ty: GmemType) -> GmemType:
+    return GmemType(ty.unit, ty.index, ty.role, flat=True)
+
+
+def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    flat, array = _flat_type(ty), gmem_value(context, builder, ty, value)
+    size = functools.reduce(builder.mul, nb.cgutils.unpack_tuple(builder, array.shape))
+    same = {name: getattr(array, name) for name in ("table", "pointer", *dict(_held(ty)))}
+    return nb.struct(
+        context,
+        builder,
+        flat,
+        shape=context.make_tuple(builder, nb.types.UniTuple(I32, 1), [size]),
+        strides=context.make_tuple(
+            builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
+        ),
+        **same,
+    )
+
+
+nb.attribute(GmemType, "flat", _flat_type, _flat)
 
 
 refs.whole_slices.register(nb.types.Type)(

@@ -211,10 +211,9 @@ def send(
     layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str
 ) -> None:
     """Store a register tile to the same address in the CTA with this rank in the cluster; the
-    store completes on an mbarrier there. For a vector along rows, each warp stores runs of 16
-    elements."""
+    store completes on an mbarrier there."""
     if layout.flat:
-        chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]
-        current().smem_send(chunks, elements.view(np.uint8).reshape(4, -1, 16), rank, mbar, what)
+        own, elements = addresses(layout, address, form, (0, 0)), value[held(form)[1]]
+        current().smem_send(own, elements[..., None].view(np.uint8), rank, mbar, what)
     else:
         current().smem_send(_chunks(layout) + address, _to_bytes(value, layout), rank, mbar, what)

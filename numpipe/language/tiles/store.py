@@ -51,7 +51,7 @@ from .array_views import block_axes, check_inside, check_parts, check_placed, en
 from .elements import check_number, is_element, is_number, write_element
 from .indices import plain, settled
 from .layouts import ACCUMULATOR, Form
-from .refs import GmemRef, Index, method_of, whole_slices
+from .refs import Ds, GmemRef, Index, method_of, whole_slices
 from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
 from .store_ring import Batch, batches, put
 from .store_rows import store_rows, through_panel, write_inside
@@ -183,7 +183,9 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
         scatter(ref, axes, parts, tile, stored(ref.name), isinstance(given[along], Index))
     else:
         check_parts(ref, parts, stored(ref.name))
-        write_out(ref, axes, starts(parts), tile, stored(ref.name), last=ends(ref, parts))
+        clipped = any(isinstance(part, Ds) and part.least < 0 for part in parts)
+        last = ends(ref, parts)
+        write_out(ref, axes, starts(parts), tile, stored(ref.name), last=last, clipped=clipped)
 
 
 def write_out(
@@ -194,11 +196,13 @@ def write_out(
     what: str,
     reduction: str = "",
     last: tuple[int, ...] | None = None,
+    clipped: bool = False,
 ) -> None:
     """Store a tile that fits, or reduce it into the array. `at` has the start along each dimension;
     `what` begins messages.
 
     `last`: the end of each dimension, if it is not the array's end everywhere.
+    `clipped`: whether the tile may start before the array (`least` of a `ds`).
     """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
@@ -207,7 +211,7 @@ def write_out(
         for axis, size in zip(axes, tile.shape, strict=True)
     )
     first = tuple(start[axis] for axis in axes)
-    if min(first) < 0:
+    if min(first) < 0 and (through or not clipped):
         wrong = str(first) if len(first) > 1 else str(first[0])
         raise failure(
             SimulationError,

@@ -312,16 +312,18 @@ class _Lanes:
                 )
                 chosen = builder.and_(inside, here)
                 chosen = chosen if masks[i] is None else builder.and_(chosen, masks[i])
+                address = (
+                    to.moved(line, further, one) if at_once else to.moved(base, at, strides[axis])
+                )
                 if count > 1:
-                    self._run(i, count, to.moved(line, further, one), chosen)
+                    self._run(i, count, address, chosen)
                 else:
-                    address = to.moved(base, at, strides[axis])
                     self._write(address, self._element(first + i), chosen)
 
         if not (at_once and dim and lanes_of(layout) and first == 0):
             each(1)
             return
-        with builder.if_else(to.whole_pairs()) as (pairs, elements):
+        with builder.if_else(to.whole_pairs(tile.shape)) as (pairs, elements):
             with pairs:
                 each(2)
             with elements:
@@ -376,7 +378,7 @@ class _Lanes:
             elements()
             return
         whole = (
-            to.whole_pairs()
+            to.whole_pairs(tile.shape)
             if lanes
             else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )

@@ -114,18 +114,14 @@ def write_inside(
     last: tuple[int, ...],
     reduction: str = "",
 ) -> None:
-    """Write the elements of a tile, along `axes` of the array, that lie before `last`."""
-    sizes = [
-        min(size, last[axis] - start[axis]) for size, axis in zip(value.shape, axes, strict=True)
-    ]
-    if min(sizes) > 0:
+    """Write the elements of a tile, along `axes` of the array, that are inside it and lie before
+    `last`."""
+    parts = tuple(
+        slice(max(0, -start[axis]), min(size, last[axis] - start[axis]))
+        for size, axis in zip(value.shape, axes, strict=True)
+    )
+    if all(part.start < part.stop for part in parts):
         where: list[Any] = list(start)
-        for axis, size in zip(axes, sizes, strict=True):
-            where[axis] = slice(start[axis], start[axis] + size)
-        current().gmem_write(
-            ref.array,
-            tuple(where),
-            value[tuple(slice(size) for size in sizes)],
-            ref.name,
-            reduction,
-        )
+        for axis, part in zip(axes, parts, strict=True):
+            where[axis] = slice(start[axis] + part.start, start[axis] + part.stop)
+        current().gmem_write(ref.array, tuple(where), value[parts], ref.name, reduction)

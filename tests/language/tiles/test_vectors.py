@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe.errors import PipelineRace, SimulationError
+from numpipe.errors import PipelineRace, SimulationError, SpecError
+from numpipe.launch import describe
+from numpipe.launch.array_info import flattened
 from tests.kernels.vector_kernels import (
     DTYPES,
     SIZES,
     array,
+    begins_early,
     by_hand,
     copied,
     expected,
+    part_of_flat,
     shifted,
     through_lanes,
     without_barriers,
@@ -49,6 +56,24 @@ def test_a_lane_reads_elements_of_a_vector(target: str) -> None:
     x, y = array(256, np.dtype(np.float32)), np.zeros(256, np.float32)
     through_lanes(x, y, target=target)
     assert (y == x[::-1]).all()
+
+
+def test_a_part_of_a_flat_array_crosses_rows(target: str) -> None:
+    x, y = array(640, np.dtype(np.float32)).reshape(8, 80), np.zeros(256, np.float32)
+    for first in (0, 100, 480):
+        part_of_flat(x, y, first=first, target=target)
+        assert (y == np.concatenate([x.reshape(-1), np.zeros(256)])[first : first + 256]).all()
+    with pytest.raises(SpecError, match=r"x.flat: strides \(400, 4\); fix: pass a contiguous"):
+        part_of_flat(np.zeros((8, 100), np.float32)[:, :80], y, first=0, target="sim")
+    with pytest.raises(SpecError, match=r"x.flat needs a contiguous array.*\(400, 4\)"):
+        flattened(describe(np.zeros((8, 100), np.float32)[:, :80], "x"), "x")
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32], ids=str)
+def test_a_block_may_begin_before_its_array(dtype: Any, target: str) -> None:
+    x, y = array(1001, np.dtype(dtype))[None], np.zeros((1, 1001), dtype)
+    begins_early(x, y, target=target)
+    assert (y == x).all()
 
 
 def test_a_part_that_leaves_a_vector_is_a_hazard() -> None:
