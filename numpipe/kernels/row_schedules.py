@@ -32,7 +32,7 @@ MOST_WARPGROUPS = 4
 """that share a row"""
 HELD = 16384
 """most columns of a row in registers, if TMA can load it"""
-ODD = 8192
+ODD = 2048
 """the same for rows of odd length, whose elements are loaded one by one into registers"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
