@@ -8,9 +8,14 @@ same order. The size of x's last dimension is a compile-time constant.
 =========  =====================  ===========================
 `down`     x                      y
 =========  =====================  ===========================
-False      (1, rows, n)           (parts, 1, rows, 1)
-True       (batch, n, columns)    (parts, batch, columns, 1)
+False      (1, rows, n)           (1, parts, rows, 1)
+True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
+
+Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does: `fold`
+rows of x are one row of the kernel's x, whose rows are (1, rows / fold, fold n), or (batch, n /
+fold, fold columns). Results are then (1, parts, rows / fold, fold) or (batch, parts, fold columns,
+1). The last rows, fewer than `fold`, are reduced by a launch of their own.
 """
 
 # tiles in kernels have no types
@@ -41,6 +46,8 @@ from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1024
 """CTAs from which on the axis is not shared: about 8 on each SM"""
+FOLDED = 1 << 20
+"""bytes from which on rows at no multiple of 16 bytes are read several at a time"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -52,6 +59,7 @@ def reducer(
     step: int,
     across: int,
     length: int,
+    fold: int = 1,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
@@ -61,79 +69,93 @@ def reducer(
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
+    fold    rows of the original array in each row of x
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
 
-    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
+    `scale`, a factor of the result.
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
     unused = {"places": not again, "found": last or not index}
+    each = 1 if down else fold  # results of a row of x
+    masked = lowest < 0 or each > 1
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
+        grid=lambda x, parts: (
+            x.shape[0] * cdiv(x.shape[2 - axis], across) * each,
+            parts,
+        ),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=5),
         static_dims=(-1,),
     )
-    def reduce_axis(x, places, y, found, parts, scale):
-        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
-        batch, part, whole = program_id(0) // tiles, program_id(1), n // length * length
-        own = ds(program_id(0) % tiles * across, across)
-        if down:
-            # without a branch for each tile, the loads of several overlap
-            own = ds(program_id(0) % tiles * across, across, most=max(tiles - 1, 0) * across)
+    def reduce_axis(x, places, y, found, parts, first, scale):
+        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
+        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        batch, own = block // tiles, ds(block % tiles * across, across)
+        # an even column, so that elements are loaded in pairs
+        before = number * n % 2 if each > 1 else 0
+        begin, end = number * n - before, n + before
 
-        def piece(of, start, k, along, tail):
-            if down:
-                return of[batch, ds(start + k, step), own]
+        def piece(of, start, along):
             # one load for all pieces
-            if tail:
-                return of[batch, own, ds(start, length)][:, along]
-            return of[batch, own, ds(start, length, most=max(whole - length, 0))][:, along]
+            if down:
+                return of[batch, ds(start, length), own][along, :]
+            return of[batch, own, ds(begin + start, length)][:, along]
 
-        def combined(total, at, start, tail):
+        def combined(total, at, start, ends):
             for k in static_range(0, length, step):
-                number = start + k
-                tile = piece(x, start, k, ds(k, step), tail).astype(np.float32)
+                place = start + k
+                tile = piece(x, start, ds(k, step)).astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
-                if tail and lowest < 0:
-                    tile = np.where(iota(shape, axis) < n - number, tile, lowest)
+                if ends:
+                    tile = np.where(iota(shape, axis) < end - place, tile, lowest)
+                if ends and each > 1:
+                    tile = np.where(iota(shape, axis) >= before - place, tile, lowest)
                 if index:
-                    if again:
-                        number = piece(places, start, k, ds(k, step), tail)
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-                    changed = bitcast(np.maximum(total, tile), np.int32) != bitcast(total, np.int32)
-                    at = np.where(changed, number, at)
+                    higher = np.maximum(total, tile)
+                    changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+                    if again:
+                        place = piece(places, start, ds(k, step))
+                        equal = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                        at = np.where(equal, np.minimum(at, place), at)
+                    at = np.where(changed, place, at)
                 total = total + tile if kind == "sum" else np.maximum(total, tile)
             return total, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        each = cdiv(whole // length, parts) * length
-        for start in range(part * each, min(part * each + each, whole), length):
-            total, at = combined(total, at, start, False)
-        if whole < n and part == parts - 1:
-            total, at = combined(total, at, whole, True)
+        share = cdiv(cdiv(end, length), parts) * length
+        for start in range(part * share, min(part * share + share, end), length):
+            if masked and (start + length > end or (each > 1 and start == 0)):
+                total, at = combined(total, at, start, True)
+            else:
+                total, at = combined(total, at, start, False)
         result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
         if index:
             if not again:
-                at = at + iota(shape, axis)
+                at = np.maximum(at + iota(shape, axis) - before, 0)
+            if down and fold > 1:
+                at = at * fold + (iota(shape, 1) + own.start) // (x.shape[2] // fold)
+            at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
         if index and last:
-            y[part, batch, own, 0] = at
+            y[batch, part, own, number] = at
         else:
             if index:
-                found[part, batch, own, 0] = at
+                found[batch, part, own, number] = at
             if last:
                 result = result * scale
             if finish is not None:
                 result = finish(result)
-            y[part, batch, own, 0] = result
+            y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -155,32 +177,51 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
+def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
+    """Return elements start … stop - 1 along an axis."""
+    where = (slice(None),) * axis + (slice(start, stop),)
+    return info._replace(
+        ptr=info.ptr and info.ptr + start * info.strides[axis],
+        shape=(*info.shape[:axis], stop - start, *info.shape[axis + 1 :]),
+        array=None if info.array is None else info.array[where],
+    )
+
+
+def _folded(view: ArrayInfo) -> int:
+    """Return how many rows of a view are read as one."""
+    row = view.shape[2] * view.dtype.itemsize
+    large = view.shape[1] * row >= FOLDED
+    return 16 // math.gcd(row, 16) if large and view.strides[1] == row else 1
+
+
 def schedule(
-    shape: tuple[int, ...], down: bool, itemsize: int, again: bool = False
+    shape: tuple[int, ...], down: bool, itemsize: int, fold: int = 1, again: bool = False
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2)
-    (8, 256, 64, 16)
+    >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 40, 16), (16, 128, 80, 112))
     """
-    n, others = shape[1:] if down else shape[:0:-1]
+    n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     n = max(n, 1)
     if down:
-        columns = max(16, 1 << (others - 1).bit_length())
-        across = min(columns, 64 if again else 256, max(64, columns // 16))
-        step = 2048 // across
+        across = 64 * cdiv(others, 64 * cdiv(others, 256)) if others > 32 else 32
+        across = min(across, 64 if again else 256)
+        # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
+        step = 2048 // across // 8 * 8
+        length = step * (3 if itemsize > 2 else 5)
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows
         least = 16 * ENOUGH if n > 4096 else 0
         across = next((h for h in (16, 8) if others >= max(h * ENOUGH // 2, least)), 1)
-        step = 64 if across > 1 else min(1024, -(-n // 256) * 256)
-    tiles, length = shape[0] * -(-others // across), -(-n // step) * step
-    if not again:
-        length = min(length, step * 16 // itemsize)
-    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
+        across = max(across, 8 if n <= 512 else 1)
+        step = 64 if across > 1 else min(1024, 256 * cdiv(n, 256))
+        length = min(step * cdiv(n, step), step * 16 // itemsize)
+    tiles = shape[0] * cdiv(others, across)
+    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // length, 512))
 
 
 def launch_reduction(
@@ -205,23 +246,50 @@ def launch_reduction(
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
-        # a tile of indices takes as many registers as a tile of float32
-        size = x.dtype.itemsize * (1 + index)
-        step, across, length, parts = schedule(view.shape, down, size, again)
-        batch, others, last = view.shape[0], view.shape[1 + down], parts == 1
+        batch, rows, columns = view.shape
+        size, fold, slots = view.dtype.itemsize, 1 if again else _folded(view), 0
+        whole, pieces = rows // fold * fold, list[Any]()
+        for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
+            shape = batch, (end - begin) // each, each * columns
+            plan = schedule(shape, down, size, each, again)
+            pieces.append((begin, end, each, shape, plan, slots))
+            # all rows are shared by as many CTAs
+            slots = slots + plan[-1] * each if down else pieces[0][4][-1]
+        last, others = slots == 1, columns if down else rows
         new = lambda dtype: allocated(
-            op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
+            op, x._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
         )
-        made = {"y": y if last else new(np.float32)}
+        made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
         if index and not last:
             made["found"] = new(np.int32)
-        more = {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
-        if places is not None:
-            more["places"] = strided(places, view.shape, view.strides)
-        kernel = reducer(
-            kind, down, step, across, length, again and index, last, finish if last else None
-        )
-        kernel(view, **more, parts=parts, scale=scale, target=target, stream=stream)
+        for begin, end, each, shape, (step, across, length, parts), slot in pieces:
+            part = _part(view, 1, begin, end)
+            part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
+            more = {}
+            for name, info in made.items():
+                far, near, one = info.strides
+                if down:
+                    own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
+                    strides = far, each * near, one, one
+                else:
+                    own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
+                    strides = far, near, each * one, one
+                more[name] = strided(own, (batch, *sizes), strides)
+            if places is not None:
+                more["places"] = strided(places, view.shape, view.strides)
+            kernel = reducer(
+                kind,
+                down,
+                step,
+                across,
+                length,
+                each,
+                again and index,
+                last,
+                finish if last else None,
+            )
+            scalars = {"parts": parts if down else slots, "first": begin if down else 0}
+            kernel(part, **more, **scalars, scale=scale, target=target, stream=stream)
         if not last:
             way = "max" if kind == "top" else kind
             launch_reduction(
