@@ -94,23 +94,30 @@ def reducer(
         static_dims=(-1,),
     )
     def reduce_axis(x, places, y, found, parts, first, scale):
-        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
         block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
-        batch, own = block // tiles, ds(block % tiles * across, across)
+        batch, own = block // blocks, ds(block % blocks * across, across)
         # an even column, so that elements are loaded in pairs
-        before = number * n % 2 if each > 1 else 0
-        begin, end = number * n - before, n + before
+        begin = number * n & -2 if each > 1 else 0
+        before = number * n - begin
+        end = n + before
 
-        def piece(of, start, along):
-            # one load for all pieces
+        def loaded(of, start):
             if down:
-                return of[batch, ds(start, length), own][along, :]
-            return of[batch, own, ds(begin + start, length)][:, along]
+                return of[batch, ds(start, length), own]
+            return of[batch, own, ds(begin + start, length)]
+
+        def piece(of, along):
+            return of[along, :] if down else of[:, along]
 
         def combined(total, at, start, ends):
+            # one load for all pieces
+            tiles = loaded(x, start)
+            if again:
+                indices = loaded(places, start)
             for k in static_range(0, length, step):
                 place = start + k
-                tile = piece(x, start, ds(k, step)).astype(np.float32)
+                tile = piece(tiles, ds(k, step)).astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
                 if ends:
@@ -122,7 +129,7 @@ def reducer(
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
                     if again:
-                        place = piece(places, start, ds(k, step))
+                        place = piece(indices, ds(k, step))
                         equal = bitcast(tile, np.int32) == bitcast(total, np.int32)
                         at = np.where(equal, np.minimum(at, place), at)
                     at = np.where(changed, place, at)
@@ -206,22 +213,23 @@ def schedule(
     ((8, 256, 40, 16), (16, 128, 80, 112))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
+    ceil = lambda n, size: -(-n // size)
     n = max(n, 1)
     if down:
-        across = 64 * cdiv(others, 64 * cdiv(others, 256)) if others > 32 else 32
-        across = min(across, 64 if again else 256)
+        across = 32 if again or others <= 32 else 64 * ceil(others, 64 * ceil(others, 256))
+        step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        step = 2048 // across // 8 * 8
-        length = step * (3 if itemsize > 2 else 5)
+        length = step * (3 if itemsize > 2 and not again else 5)
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows
         least = 16 * ENOUGH if n > 4096 else 0
         across = next((h for h in (16, 8) if others >= max(h * ENOUGH // 2, least)), 1)
         across = max(across, 8 if n <= 512 else 1)
-        step = 64 if across > 1 else min(1024, 256 * cdiv(n, 256))
-        length = min(step * cdiv(n, step), step * 16 // itemsize)
-    tiles = shape[0] * cdiv(others, across)
-    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // length, 512))
+        step = 64 if across > 1 else min(1024, 256 * ceil(n, 256))
+        length = min(step * ceil(n, step), step * 16 // itemsize)
+    most = ENOUGH // max(shape[0] * ceil(others, across), 1)
+    parts = 1 if again and n < 512 else min(most, n // length, 512)
+    return step, across, length, max(parts, 1)
 
 
 def launch_reduction(
