@@ -1,12 +1,14 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
-The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are two
+The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are three
 kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces, usually
 one):
 
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
            transposed in shared memory
+`turned`   lanes load blocks of the source in its order, transpose them in shared memory, and store
+           whole rows: for transposes of arrays that TMA cannot address
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
@@ -33,13 +35,16 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
+from ..language.memory.copies import meet
 from ..language.memory.per_lane import lane_index
+from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
-from ..plan.context import axis_index, axis_size
+from ..plan.allocations import SMEM
+from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .copy_ways import Part, ways
@@ -188,16 +193,14 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
 
 
 @functools.cache
-def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = False) -> Kernel:
+def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
     """Return the kernel that gathers elements lane by lane into blocks that TMA stores.
 
-    size        bytes of an element, 2 or 4
-    height      rows of a block of o
-    width       columns of a block
-    dims        dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
-                rows of b follow, starting at a multiple of `height`
-    along_rows  whether the lanes of a warp walk down a column, for sources in which neighbors in a
-                column are closer than neighbors in a row
+    size    bytes of an element, 2 or 4
+    height  rows of a block of o
+    width   columns of a block
+    dims    dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
+            rows of b follow, starting at a multiple of `height`
     """
     each = height * width // 128  # elements per lane
     batch = min(each, 8 if dims else 16)  # loads that a lane issues before it waits for one
@@ -259,8 +262,6 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
             lane = lane_index()
 
             def own(n):  # type: ignore[no-untyped-def]  # row and column in the block of the lane's element n
-                if along_rows:
-                    return lane % height, lane // height + n * (128 // height)
                 if width < 128:
                     return lane // width + n * (128 // width), lane % width
                 return n % height, lane + n // height * 128
@@ -317,6 +318,32 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
         )(o)
 
     return copy_lanes  # type: ignore[no-any-return]
+
+
+@functools.cache
+def turned(size: int) -> Kernel:
+    """Return the kernel that transposes blocks of elements of `size` bytes in shared memory."""
+    height, width = 128 // size, 64
+
+    @numpipe_kernel(
+        grid=lambda a: (
+            a.shape[0] * a.shape[1] * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
+        ),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8),
+    )
+    def copy_turned(a, o):  # type: ignore[no-untyped-def]
+        """Copy a (…, N, M) to o (…, M, N)."""
+        block = scratch(SMEM((height, width), a.dtype))
+        wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
+        number = program_id(0) // wide
+        above, below = number // high // a.shape[1], number // high % a.shape[1]
+        i, j = ds(number % high * height, height), ds(program_id(0) % wide * width, width)
+        block[...] = a[above, below, i, j]
+        meet()
+        o[above, below, j, i] = block.T[...]
+
+    return copy_turned  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -416,15 +443,13 @@ def copy_into(
                 and launch.tma_addressable(arrays[1]) is None
             )
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
+        elif piece.way == "turned":
+            turned(piece.size)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
-            along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
-            block = (
-                (64, 128 // piece.size)
-                if along_rows or piece.target.shape[0] >= 64
-                else (8, 512 // piece.size)
-            )
-            lanes(piece.size, *block, piece.dims, along_rows)(
+            high = piece.target.shape[0] >= 64
+            block = (64, 128 // piece.size) if high else (8, 512 // piece.size)
+            lanes(piece.size, *block, piece.dims)(
                 arrays[0], *arrays, **numbers, target=target, stream=stream
             )
         else:

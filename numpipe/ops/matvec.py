@@ -3,7 +3,7 @@
 A warpgroup walks along k with a tile of a few rows in registers, so that one load of x serves
 several rows; sums stay in registers until the end. A matrix that is contiguous along m is read in
 its own order, with the roles of rows and columns exchanged. If there are too few rows for all SMs,
-k is split, and a second kernel adds the parts.
+k is split, and `reduce_axis` adds the parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .declaration import op
 from .op_outputs import allocated
-from .operands import copied, move
+from .operands import copied
+from .reduce_axis import launch_reduction
+from .tiled import with_fitting
 
 __all__ = ["matvec"]
 
@@ -107,33 +109,17 @@ def along_columns(height: int) -> Kernel:
     return matvec_columns  # type: ignore[no-any-return]
 
 
-@numpipe_kernel(
-    grid=lambda y: (cdiv(y.shape[1], WIDE), y.shape[0]),
-    warp_specialized=False,
-)
-def add_parts(parts, y):  # type: ignore[no-untyped-def]
-    """Add the parts (parts, batch, m) to y (batch, m)."""
-    j, batch = ds(program_id(0) * WIDE, WIDE), program_id(1)
-    sums = parts[0, batch, j]
-    for part in range(1, parts.shape[0]):
-        sums = sums + parts[part, batch, j]
-    y[batch, j] = sums
-
-
 def choose(rows: int, k: int, batches: int = 1, transposed: bool = False) -> tuple[int, int]:
     """Return (rows of a tile, parts of k) for matrices of `rows` rows. `transposed` means that they
     are contiguous along m.
 
     >>> choose(16384, 16384), choose(4096, 4096), choose(8, 1 << 20)
-    ((16, 1), (8, 2), (1, 128))
+    ((8, 1), (8, 2), (1, 128))
     """
     if transposed:
         return 16, max(1, min(CTAS // (batches * -(-rows // WIDE)), k // 128))
-    for height in (16, 8):
-        if batches * -(-rows // height) >= CTAS // 2:
-            break
-    else:
-        height = 1
+    fewest = (16, 2 * CTAS), (8, CTAS // 2), (1, 0)
+    height = next(high for high, ctas in fewest if batches * -(-rows // high) >= ctas)
     least = 4 * (WIDE if height > 1 else LONG // 2)
     return height, max(1, min(CTAS // (batches * -(-rows // height)), k // least))
 
@@ -151,18 +137,17 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, target: str | None, stream
     kernel = along_columns(height) if across else along_rows(height, WIDE if height > 1 else LONG)
     arrays = transposed(matrices) if across else matrices, vectors
     place = {"target": target, "stream": stream}
-    result = _vectors(y)
-    fresh = y if result is not None else allocated("matvec", y, y.shape, stream)
-    result = result or _vectors(fresh)
-    assert result is not None
-    if parts == 1:
-        kernel(*arrays, strided(result, (1, *result.shape), (0, *result.strides)), **place)
-    else:
-        sums = allocated("matvec", y._replace(dtype=FLOAT32), (parts, *result.shape), stream)
+    if parts > 1:
+        sums = allocated("matvec", y._replace(dtype=FLOAT32), (parts, batches, rows), stream)
         kernel(*arrays, sums, **place)
-        add_parts(sums, result, **place)
-    if fresh is not y:
-        move(fresh, y, target, stream)
+        launch_reduction("matvec", "sum", sums, 0, y, target, stream, again=True)
+        return
+
+    def run(found: dict[str, ArrayInfo]) -> None:
+        result = _vectors(found["y"])
+        kernel(*arrays, strided(result, (1, *result.shape), (0, *result.strides)), **place)
+
+    with_fitting("matvec", {}, {"y": y}, _vectors, target, stream, run)
 
 
 def _vectors(info: ArrayInfo) -> ArrayInfo | None:
